@@ -1,0 +1,59 @@
+# Needs Python 3.11 or newer, git, make and a C compiler; everything else goes into .venv.
+# Two stamps: .venv/.base is what a user installs, .venv/.dev adds what a contributor needs.
+
+PYTHON ?= python3
+# Each test worker owns a PostgreSQL; more than four of them only make each other slow.
+TEST_WORKERS ?= auto
+
+BIN := .venv/bin
+# Twice quiet: only errors are worth a line.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench chaos clean
+
+help: ## print this help
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | tr '|' '\t' | expand -t 16
+
+venv: .venv/.dev ## create .venv with everything for development
+
+demo: .venv/.base ## run the demonstration (needs only what users install)
+	@$(BIN)/python examples/demo/demo.py
+
+test: lint ## lint, then every test but the long chaos programme; the core must be covered entirely
+	$(BIN)/coverage run -m pytest tests/core
+	$(BIN)/coverage report
+	$(PYTEST) --ignore=tests/core --numprocesses=$(TEST_WORKERS) --maxprocesses=4
+
+lint: .venv/.dev ## check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.dev ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.dev ## measure andon and its peers
+	$(BIN)/python bench/bench.py
+
+chaos: .venv/.dev ## run the long programme of kills
+	$(PYTEST) tests/chaos -m chaos
+
+clean: ## remove everything that make made
+	rm -rf .venv .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+.venv/.base: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "andon needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
+	@echo "installing andon into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/.dev: .venv/.base
+	@echo "installing the development tools into .venv"
+	@$(PIP) --editable '.[dev]'
+	@touch $@

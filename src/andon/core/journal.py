@@ -1,0 +1,247 @@
+"""The journal: what is written of a run, and what a replaying run is answered from it.
+
+An operation (a step, an effect, a wait, …) has a place: the branch of the run's code it stands in,
+and its number there. A branch is a chain of `await`s; asyncio.gather, TaskGroup and anyio start
+new ones, numbered in the order in which their parent starts them. So parallel code that finishes
+in another order on replay still finds its own entries. An operation with a key is found by its
+name and key, wherever it stands.
+
+Code and journal must agree on kind, name, key and argument digest at every place; else they have
+diverged, and nothing is executed.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from andon.errors import Corrupt, Diverged
+
+GENESIS = "0" * 64
+
+
+class EntryKind(StrEnum):
+    """What an entry is about."""
+
+    START = "start"
+    STEP = "step"
+    EFFECT = "effect"
+    SLEEP = "sleep"
+    EVENT = "event"
+    ASK = "ask"
+    CHILD = "child"
+    VALUE = "value"
+    SNAPSHOT = "snapshot"
+    RETRY = "retry"
+    END = "end"
+
+
+class Mark(StrEnum):
+    """How far an operation other than an effect has come (an effect has its own states)."""
+
+    BEGUN = "begun"
+    RETRYING = "retrying"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # by the agent's own code, e.g. its timeout
+    REOPENED = "reopened"
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """One line of a run's journal."""
+
+    seq: int
+    kind: str
+    state: str
+    place: str = ""
+    name: str = ""
+    key: str | None = None
+    digest: str = ""
+    body: str | None = None  # JSON
+    blob: str | None = None  # the address of the body, when it is large
+    fence: int = 0
+    since: float = 0.0  # when the operation began
+    at: float = 0.0
+    hash: str = ""
+
+
+def chain(previous: str, entry: Entry) -> str:
+    """The hash of an entry, which covers everything before it."""
+    fields = (
+        previous,
+        entry.seq,
+        entry.kind,
+        entry.state,
+        entry.place,
+        entry.name,
+        entry.key,
+        entry.digest,
+        entry.body,
+        entry.blob,
+        entry.fence,
+        entry.since,
+        entry.at,
+    )
+    return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+
+
+def check_chain(entries: Iterable[Entry], *, run_id: str, previous: str | None = GENESIS) -> str:
+    """Walk the chain and return its head; `previous` None trusts the first entry as given."""
+    head, expected = previous, None
+    for entry in entries:
+        if expected is not None and entry.seq != expected:
+            raise Corrupt(
+                f"run {run_id}: expected journal entry {expected}, found {entry.seq}; "
+                "entries are missing. Restore the database from a backup."
+            )
+        if head is not None and chain(head, entry) != entry.hash:
+            raise Corrupt(
+                f"run {run_id}: journal entry {entry.seq} ({entry.kind} {entry.name}) does not "
+                "match its hash; it was changed outside andon. Restore it from a backup."
+            )
+        head, expected = entry.hash, entry.seq + 1
+    return head if head is not None else GENESIS
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """All entries about one operation, folded into how it stands now."""
+
+    kind: str
+    name: str
+    key: str | None
+    digest: str
+    place: str
+    state: str
+    body: str | None = None
+    blob: str | None = None
+    failures: int = 0
+    fence: int = 0
+    first: Entry
+    at: float = 0.0
+
+
+_SETTLED = frozenset({"done", "failed", "confirmed", "cancelled"})
+_OUTSIDE = frozenset({EntryKind.START, EntryKind.SNAPSHOT, EntryKind.RETRY, EntryKind.END})
+
+
+def split(place: str) -> tuple[str, int]:
+    branch, _, number = place.rpartition(":")
+    return branch, int(number)
+
+
+class Replay:
+    """The journal of a run since its last snapshot, by place and by key."""
+
+    def __init__(self, entries: Iterable[Entry], *, run_id: str) -> None:
+        self.run_id = run_id
+        self.snapshot: Entry | None = None
+        self._placed: dict[str, Record] = {}
+        self._keyed: dict[tuple[str, str, str], Record] = {}
+        self._ends: dict[str, int] = {}  # branch → the number of its last operation
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Fold one more entry in."""
+        if entry.kind == EntryKind.SNAPSHOT:
+            self.snapshot = entry
+            self._placed.clear()
+            self._keyed.clear()
+            self._ends.clear()
+        elif entry.kind == EntryKind.RETRY:
+            self._reopen(entry)
+        elif entry.kind not in _OUTSIDE:
+            self._fold(entry)
+
+    def _fold(self, entry: Entry) -> None:
+        record = self._lookup(entry.kind, entry.name, entry.key, entry.place)
+        if record is None:
+            record = Record(
+                kind=entry.kind,
+                name=entry.name,
+                key=entry.key,
+                digest=entry.digest,
+                place=entry.place,
+                state=entry.state,
+                first=entry,
+            )
+            self._enter(record)
+        if entry.state == Mark.RETRYING:
+            record.failures += 1
+        record.state, record.fence, record.at = entry.state, entry.fence, entry.at
+        if entry.state != Mark.BEGUN:
+            record.body, record.blob = entry.body, entry.blob
+
+    def _enter(self, record: Record) -> None:
+        if record.key is not None:
+            self._keyed[record.kind, record.name, record.key] = record
+            return
+        self._placed[record.place] = record
+        branch, number = split(record.place)
+        self._ends[branch] = max(number, self._ends.get(branch, -1))
+
+    def _lookup(self, kind: str, name: str, key: str | None, place: str) -> Record | None:
+        if key is not None:
+            return self._keyed.get((kind, name, key))
+        return self._placed.get(place)
+
+    def _reopen(self, entry: Entry) -> None:
+        """A retried agent tries the step that failed it again, not only the code around it."""
+        for record in [*self._placed.values(), *self._keyed.values()]:
+            if record.place == entry.place and record.state == Mark.FAILED:
+                record.state, record.failures = Mark.REOPENED, 0
+
+    def find(
+        self, *, kind: str, name: str, key: str | None, place: str, digest: str
+    ) -> Record | None:
+        """What the journal has for this operation; None if it is new. Raises Diverged."""
+        record = self._lookup(kind, name, key, place)
+        if record is None:
+            if key is None:
+                self._refuse_gap(kind, name, place)
+            return None
+        if (record.kind, record.name, record.digest) != (kind, name, digest):
+            raise Diverged(
+                f"run {self.run_id}: the journal has {record.kind} {record.name!r} with arguments "
+                f"{record.digest or '-'} at {_spot(record)}, the code asks for {kind} {name!r} "
+                f"with arguments {digest or '-'}. Nothing was executed. Resume it with the code "
+                "it was started with, or give changed code a new version."
+            )
+        return record
+
+    def _refuse_gap(self, kind: str, name: str, place: str) -> None:
+        branch, number = split(place)
+        if number <= self._ends.get(branch, -1):
+            raise Diverged(
+                f"run {self.run_id}: the code asks for {kind} {name!r} at place {place}, where the "
+                "journal has nothing although it has later entries. Nothing was executed. Resume "
+                "it with the code it was started with, or give changed code a new version."
+            )
+
+    def replaying(self, branch: str, number: int) -> bool:
+        """Whether the branch's next operation will be answered from the journal."""
+        return number <= self._ends.get(branch, -1)
+
+    def check_end(self, number: int) -> None:
+        """Refuse an agent that returns although the journal goes on. `number`: the next place."""
+        end = self._ends.get("", -1)
+        if number <= end:
+            record = self._placed[f":{end}"]
+            raise Diverged(
+                f"run {self.run_id}: the code returned, but the journal goes on with "
+                f"{record.kind} {record.name!r} at {_spot(record)}. Nothing was executed. Resume "
+                "it with the code it was started with, or give changed code a new version."
+            )
+
+    def records(self) -> list[Record]:
+        return [*self._placed.values(), *self._keyed.values()]
+
+
+def _spot(record: Record) -> str:
+    return f"key {record.key!r}" if record.key is not None else f"place {record.place}"
+
+
+def settled(record: Record) -> bool:
+    return record.state in _SETTLED

@@ -1,0 +1,89 @@
+"""The life of a run.
+
+Every change of state is a row of TRANSITIONS; a store never writes a state this table did not
+answer, and docs/concepts/runs.md draws its diagram from it.
+"""
+
+from enum import StrEnum
+
+from andon.errors import IllegalTransition
+
+
+class State(StrEnum):
+    """Where a run is."""
+
+    QUEUED = "queued"  # ready for any worker that carries its version
+    RUNNING = "running"  # one worker holds it
+    SUSPENDED = "suspended"  # the run itself waits: a timer, an event, an answer, a child
+    PAUSED = "paused"  # somebody told it to wait
+    STRANDED = "stranded"  # code and journal diverge, or the journal is damaged: a person looks
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DEAD = "dead"  # its attempts ran out; kept for redrive
+
+
+class Event(StrEnum):
+    """What may befall a run."""
+
+    CLAIM = "claim"
+    RETURN = "return"  # drained or interrupted: back to the queue, ahead of new work
+    RETRY = "retry"  # the agent failed and may try again
+    SUSPEND = "suspend"
+    WAKE = "wake"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STRAND = "strand"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    BURY = "bury"
+    REDRIVE = "redrive"
+
+
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DEAD})
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.QUEUED: {
+        Event.CLAIM: State.RUNNING,
+        Event.PAUSE: State.PAUSED,
+        Event.STRAND: State.STRANDED,
+        Event.CANCEL: State.CANCELLED,
+    },
+    State.RUNNING: {
+        Event.RETURN: State.QUEUED,
+        Event.RETRY: State.QUEUED,
+        Event.SUSPEND: State.SUSPENDED,
+        Event.PAUSE: State.PAUSED,
+        Event.STRAND: State.STRANDED,
+        Event.SUCCEED: State.SUCCEEDED,
+        Event.FAIL: State.FAILED,
+        Event.CANCEL: State.CANCELLED,
+        Event.BURY: State.DEAD,
+    },
+    State.SUSPENDED: {
+        Event.WAKE: State.QUEUED,
+        Event.PAUSE: State.PAUSED,
+        Event.CANCEL: State.CANCELLED,
+    },
+    State.PAUSED: {
+        Event.RESUME: State.QUEUED,
+        Event.CANCEL: State.CANCELLED,
+    },
+    State.STRANDED: {
+        Event.RESUME: State.QUEUED,
+        Event.CANCEL: State.CANCELLED,
+    },
+    State.SUCCEEDED: {},
+    State.FAILED: {},
+    State.CANCELLED: {},
+    State.DEAD: {Event.REDRIVE: State.QUEUED},
+}
+
+
+def advance(state: State, event: Event, *, run_id: str = "?") -> State:
+    """The state that `event` leads to, or a refusal that changes nothing."""
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise IllegalTransition(run_id, state, event) from None

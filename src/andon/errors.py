@@ -1,0 +1,151 @@
+"""Every error andon raises on purpose.
+
+    AndonError
+    ├── Refused                 the request was understood and may not be carried out
+    │   ├── Fenced              a newer claim exists; this worker is no longer the owner
+    │   ├── IllegalTransition   the run is not in a state that allows it
+    │   ├── NotFound            no run, agent or ask of that name
+    │   ├── Conflict            the same id or name already means something else
+    │   ├── BadInput            an argument is missing, unknown or of the wrong kind
+    │   └── NotStorable         a value cannot be written to the journal
+    ├── Diverged                the code asks for something else than the journal has
+    ├── Corrupt                 stored data does not match its hash chain
+    ├── StepFailed              a step or effect ended with an error, after its retries
+    ├── Unresolved              a wait ended without an outcome: timed out or expired
+    └── StoreError              the database could not answer; __cause__ has the driver's error
+        └── StoreUnavailable    it may answer later: locked, full or away
+
+    Stopped (BaseException)     unwinds agent code after a stop; let it pass
+
+Messages say what was expected, what was found, and what to do.
+"""
+
+from typing import Any
+
+
+class AndonError(Exception):
+    """andon could not do what was asked."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class Refused(AndonError):
+    """The request was understood and may not be carried out."""
+
+
+class Fenced(Refused):
+    """A newer claim exists; this worker is no longer the owner."""
+
+    def __init__(self, run_id: str, fence: object = None) -> None:
+        held = "" if fence is None else f" (held: {fence})"
+        super().__init__(
+            f"run {run_id}: this worker is no longer the owner{held}; nothing was written. "
+            "Another worker has claimed the run, or its lease has ended."
+        )
+        self.run_id, self.fence = run_id, fence
+
+
+class IllegalTransition(Refused):
+    """The run is not in a state that allows it."""
+
+    def __init__(self, run_id: str, state: str, event: str) -> None:
+        super().__init__(f"run {run_id}: cannot {event} while {state}")
+        self.run_id, self.state, self.event = run_id, state, event
+
+
+class NotFound(Refused):
+    """Nothing of that name exists."""
+
+
+class Conflict(Refused):
+    """The same id or name already means something else."""
+
+
+class BadInput(Refused):
+    """An argument is missing, unknown or of the wrong kind."""
+
+
+class NotStorable(Refused):
+    """A value cannot be written to the journal."""
+
+
+class Diverged(AndonError):
+    """The code asks for something else than the journal has; nothing was executed."""
+
+
+class Corrupt(AndonError):
+    """Stored data does not match its hash chain; it was changed outside andon."""
+
+
+class StepFailed(AndonError):
+    """A step or an effect ended with an error, after its retries."""
+
+    def __init__(self, name: str, error: str, message: str, place: str = "") -> None:
+        super().__init__(f"{name}: {error}: {message}")
+        self.name, self.error, self.message, self.place = name, error, message, place
+
+
+class Unresolved(AndonError):
+    """A wait ended without an outcome."""
+
+
+class StoreError(AndonError):
+    """The database could not answer."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot answer now and may answer later."""
+
+
+class DidNotHappen(AndonError):
+    """The effect certainly did not happen; raise it from an effect, or return it from a probe."""
+
+
+class Stopped(BaseException):
+    """The run leaves this process. Let it pass: catching it does not keep the run here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+# A failed step must raise the same class when it is replayed as when it was executed, without
+# importing anything by a stored name. So the error carries its nearest ancestor of this list.
+_FAMILIES: tuple[type[Exception], ...] = (
+    ZeroDivisionError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileNotFoundError,
+    PermissionError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+    IndexError,
+    KeyError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_BY_NAME = {family.__name__: family for family in _FAMILIES}
+_CLASSES: dict[str, type[StepFailed]] = {}
+
+
+def family(error: BaseException) -> str:
+    """The name of the built-in error that `error` is a kind of, or nothing."""
+    return next((kind.__name__ for kind in _FAMILIES if isinstance(error, kind)), "")
+
+
+def step_failed(name: str, error: dict[str, Any], place: str) -> StepFailed:
+    """The error that `ctx.step` raises: a StepFailed that is also of the original's family."""
+    kin = str(error.get("family", ""))
+    if kin not in _CLASSES:
+        parent = _BY_NAME.get(kin)
+        bases: tuple[type, ...] = (StepFailed, parent) if parent else (StepFailed,)
+        # KeyError shows its message quoted; ours is a sentence.
+        members = {"__str__": StepFailed.__str__, "__doc__": StepFailed.__doc__}
+        _CLASSES[kin] = type("StepFailed", bases, members)
+    return _CLASSES[kin](name, str(error.get("type", "")), str(error.get("message", "")), place)

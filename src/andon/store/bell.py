@@ -1,0 +1,135 @@
+"""Wake-ups and life signs between processes that share a folder.
+
+Who listens has a datagram socket in the folder; to ring is to send one byte to each. A worker also
+holds a lock on a file there for as long as its process lives: the kernel lets go of it at the
+moment of death, so a free lock is proof that its worker is gone.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+_held: dict[str, int] = {}  # lock file → descriptor
+
+
+def _forget() -> None:
+    """A forked child must not keep its parent's locks: they would outlive the parent."""
+    for descriptor in _held.values():
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _lock_path(folder: Path, worker_id: str) -> Path:
+    return folder / f"{worker_id}.lock"
+
+
+def hold(folder: Path, worker_id: str) -> str:
+    """Take the worker's lock for the life of this process; answers its name."""
+    path = _lock_path(folder, worker_id)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    _held[str(path)] = descriptor
+    return path.name
+
+
+def release(folder: Path, worker_id: str) -> None:
+    path = _lock_path(folder, worker_id)
+    descriptor = _held.pop(str(path), None)
+    if descriptor is not None:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def is_free(folder: Path, worker_id: str) -> bool:
+    """Whether nobody holds the worker's lock. Its file is removed by then."""
+    path = _lock_path(folder, worker_id)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # not ours to judge
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+class Bell:
+    """The sockets in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        # A socket's address is limited to 107 bytes; through a descriptor any folder fits.
+        self._at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender.setblocking(False)
+
+    def _address(self, name: str) -> str:
+        return f"/proc/self/fd/{self._at}/{name}"
+
+    def ring(self) -> None:
+        """Wake every listener. One that cannot take it has a wake-up waiting already."""
+        with self._lock, contextlib.suppress(OSError):
+            for name in os.listdir(self._at):
+                if name.endswith(".bell"):
+                    self._ring_one(name)
+
+    def _ring_one(self, name: str) -> None:
+        try:
+            self._sender.sendto(b"!", self._address(name))
+        except (ConnectionRefusedError, FileNotFoundError):  # its process is gone
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._at)
+        except OSError:
+            pass
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` from a thread at every ring; the answer ends it."""
+        name = f"{uuid.uuid4().hex[:12]}.bell"
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        receiver.bind(self._address(name))
+        done = threading.Event()
+
+        def wait() -> None:
+            while not done.is_set():
+                try:
+                    receiver.recv(16)
+                except OSError:
+                    return
+                if not done.is_set():
+                    callback()
+
+        def end() -> None:
+            done.set()
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._at)
+            with contextlib.suppress(OSError):
+                receiver.shutdown(socket.SHUT_RDWR)
+            thread.join(timeout=1)
+            receiver.close()
+
+        thread = threading.Thread(target=wait, name="andon-bell", daemon=True)
+        thread.start()
+        return end
+
+    def close(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._sender.close()
+            os.close(self._at)
+            self._at = -1

@@ -1,0 +1,25 @@
+"""Schema changes: numbered files, applied once, in order, forward only.
+
+The caller holds a lock, so that two processes that open an empty store at the same instant do not
+both create it. A schema newer than this code is refused: an older program must not write to it.
+"""
+
+from collections.abc import Callable
+
+from andon.errors import StoreError
+from andon.store import queries
+
+
+def apply(
+    dialect: str, run_one: Callable[[int, str], None], version: Callable[[], int]
+) -> None:
+    """Bring the schema to the newest version this code knows."""
+    known = queries.migrations(dialect)
+    newest, found = known[-1][0], version()
+    if found > newest:
+        raise StoreError(
+            f"the store has schema {found}, this andon knows {newest} at most. Upgrade andon."
+        )
+    for number, _name, sql in known:
+        if number > found:
+            run_one(number, sql)

@@ -1,0 +1,493 @@
+"""What both databases do with a message: the named queries it consists of, in order.
+
+The first query of a message checks everything that may refuse it and changes nothing if it does;
+so a refused message leaves no trace although it shares its transaction with others.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from andon.core.journal import Entry, EntryKind, chain
+from andon.core.lease import Fence
+from andon.core.queue import bury
+from andon.core.run import TERMINAL, Event, State, advance
+from andon.errors import AndonError, Conflict, Fenced, IllegalTransition, NotFound, StoreError
+from andon.store.store import (
+    AgentRow,
+    Append,
+    AskRow,
+    AttemptRow,
+    Beat,
+    Blob,
+    Checkpoint,
+    Claim,
+    Claimed,
+    ClaimResult,
+    Deliver,
+    Depart,
+    EffectRow,
+    Filter,
+    Letter,
+    Loaded,
+    Log,
+    Message,
+    NewRun,
+    Outcome,
+    Register,
+    RunRow,
+    Settle,
+    Start,
+    WorkerRow,
+)
+
+Rows = list[tuple[Any, ...]]
+T = TypeVar("T", bound=msgspec.Struct)
+_RINGS = (Start, Deliver, Depart, Settle, Register)
+
+
+def fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def build(kind: type[T], row: Sequence[Any]) -> T:
+    return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
+
+
+class SqlStore:
+    """The part of a store that is the same for every SQL database."""
+
+    url: str
+
+    def __init__(self) -> None:
+        self._writing = threading.RLock()
+        self._do: dict[type, Callable[[Any], Any]] = {
+            Register: self._register,
+            Beat: self._beat,
+            Depart: self._depart,
+            Claim: self._claim,
+            Start: self._start,
+            Append: self._append,
+            Settle: self._settle,
+            Checkpoint: self._checkpoint,
+            Deliver: self._deliver,
+            Log: self._log,
+        }
+
+    # ── what a dialect provides ───────────────────────────────────────────────────────────────
+
+    def q(self, name: str, /, **params: Any) -> Rows:
+        """Run a named query on the writing connection, inside the batch's transaction."""
+        raise NotImplementedError
+
+    def read(self, name: str, /, **params: Any) -> Rows:
+        """Run a named query on a reading connection."""
+        raise NotImplementedError
+
+    def ring(self) -> None:
+        """Wake everybody who listens. A hint: it may be lost."""
+        raise NotImplementedError
+
+    # ── writes ────────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, message: Message) -> Outcome:
+        """Carry one message out; a refusal is an answer, an error of the database is not."""
+        try:
+            return self._do[type(message)](message)
+        except StoreError:
+            raise
+        except AndonError as refusal:
+            return refusal
+
+    def announce(self, batch: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
+        """After a commit: wake those whom it concerns."""
+        for message, outcome in zip(batch, outcomes, strict=True):
+            if not isinstance(outcome, Exception) and _concerns_others(message, outcome):
+                self.ring()
+                return
+
+    def _register(self, m: Register) -> tuple[int, float]:
+        for agent in m.agents:
+            for known in self._agents(agent.name, self.q):
+                if known.version == agent.version and known.parameters != agent.parameters:
+                    raise Conflict(
+                        f"agent {agent.name!r} version {agent.version!r} is registered with other "
+                        f"parameters: {known.parameters}, not {agent.parameters}. Give changed "
+                        "code a new version: @andon.agent(version=…)."
+                    )
+        for agent in m.agents:
+            self.q("register_agent", **fields(agent))
+        self.q("register_worker", **fields(m.worker), lease_seconds=m.lease_seconds)
+        return self.q("epoch")[0][0], self.q("now")[0][0]
+
+    def _beat(self, m: Beat) -> float:
+        rows = self.q("beat", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
+        if not rows:
+            raise Fenced(f"(all of worker {m.worker_id})")
+        now: float = rows[0][0]
+        return now
+
+    def _depart(self, m: Depart) -> None:
+        self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
+
+    def _take_back(
+        self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
+    ) -> int:
+        """End a worker and queue what it held, ahead of new work."""
+        if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
+            return 0
+        held = self.q("held_runs", worker_id=worker_id)
+        for run_id, fence, fruitless, progressed, head_seq, head_hash, step in held:
+            fruitless = 0 if progressed or not interrupted else fruitless + 1
+            buried = interrupted and bury(fruitless, limit)
+            end = _buried_entry(head_seq, head_hash, fence, fruitless, step) if buried else None
+            new_state = advance(State.RUNNING, Event.BURY if buried else Event.RETURN)
+            rows = self.q(
+                "give_back_run",
+                run_id=run_id,
+                fence=fence,
+                state=new_state,
+                interrupted=int(interrupted),
+                fruitless=fruitless,
+                error=end.body if end else None,
+                head_seq=end.seq if end else head_seq,
+                head_hash=end.hash if end else head_hash,
+            )
+            ending = "interrupted" if interrupted else "returned"
+            self.q("end_attempt", run_id=run_id, fence=fence, ending=ending)
+            if end and rows:
+                self.q("insert_entry", run_id=run_id, **fields(end))
+                self._tell_parent(rows[0][0], run_id, new_state)
+        return len(held)
+
+    def _claim(self, m: Claim) -> ClaimResult:
+        returned = 0
+        for worker_id, evidence in m.dead:
+            state, _, words = evidence.partition(":")
+            returned += self._take_back(
+                worker_id, state, words, interrupted=True, limit=m.interruption_limit
+            )
+        if m.expire:
+            for (worker_id,) in self.q("overdue_workers"):
+                returned += self._take_back(
+                    worker_id,
+                    "silent",
+                    "its lease ended",
+                    interrupted=True,
+                    limit=m.interruption_limit,
+                )
+        self.q("wake_due", limit=100)
+        rows = self._claim_runs(m) if m.limit > 0 else []
+        [[wake_in]] = self.q("next_wake")
+        return ClaimResult(runs=rows, wake_in=wake_in, returned=returned)
+
+    def _claim_runs(self, m: Claim) -> list[Claimed]:
+        rows = self.q(
+            "claim_runs",
+            worker_id=m.worker_id,
+            agents=json.dumps(m.agents),
+            only=None if m.only is None else json.dumps(m.only),
+            limit=m.limit,
+        )
+        runs = []
+        for row in rows:
+            run_id, agent, version, attempt, epoch, counter, *rest = row
+            self.q(
+                "begin_attempt",
+                run_id=run_id,
+                fence=counter,
+                number=attempt,
+                worker_id=m.worker_id,
+            )
+            fence = Fence(epoch, counter)
+            runs.append(build(Claimed, (run_id, agent, version, attempt, fence, *rest)))
+        return runs
+
+    def _start(self, m: Start) -> bool:
+        return self._start_run(m.run)
+
+    def _start_run(self, run: NewRun) -> bool:
+        root = run.root_id or run.id
+        created = self.q(
+            "start_run",
+            **{**fields(run), "root_id": root, "hash": run.entry.hash},
+        )
+        if not created:
+            self._refuse_other_input(run)
+            return False
+        self._insert_blobs(run.blobs)
+        self.q("insert_entry", run_id=run.id, **fields(run.entry))
+        return True
+
+    def _refuse_other_input(self, run: NewRun) -> None:
+        [row] = self.q("start_entry", run_id=run.id)
+        found = build(Entry, row)
+        if (found.name, found.digest) != (run.entry.name, run.entry.digest):
+            raise Conflict(
+                f"run {run.id!r} exists: agent {found.name!r} with another input. An id names one "
+                "run for ever; start a different one under another id."
+            )
+
+    def _append(self, m: Append) -> None:
+        if not self._advance(m.run_id, m.fence, m.entries, m.step):
+            return
+        for entry in m.entries:
+            self.q("insert_entry", run_id=m.run_id, **fields(entry))
+        self._write_along(m)
+
+    def _write_along(self, m: Append) -> None:
+        """Everything of an append but its entries."""
+        self._insert_blobs(m.blobs)
+        for effect in m.effects:
+            self.q("upsert_effect", run_id=m.run_id, **fields(effect))
+        if m.ask is not None:
+            self.q("insert_ask", run_id=m.run_id, **fields(m.ask))
+        if m.close_ask is not None:
+            self.q("answer_ask", run_id=m.run_id, id=m.close_ask, answer=None)
+        if m.spawn is not None:
+            self._start_run(m.spawn)
+        if m.take is not None:
+            self.q("take_letter", id=m.take)
+        if m.checkpoint_of is not None:
+            self.q("drop_checkpoint", run_id=m.run_id, op=m.checkpoint_of)
+
+    def _advance(
+        self, run_id: str, fence: Fence, entries: Sequence[Entry], step: str | None = None
+    ) -> bool:
+        """Check the fence and move the head; False if exactly this was written before."""
+        last = entries[-1]
+        if self.q(
+            "advance_head",
+            run_id=run_id,
+            fence=fence.counter,
+            epoch=fence.epoch,
+            before=entries[0].seq - 1,
+            seq=last.seq,
+            hash=last.hash,
+            step=step,
+            progress=any(is_progress(entry) for entry in entries),
+        ):
+            return True
+        self._refuse_unless_written(run_id, fence, last)
+        return False
+
+    def _refuse_unless_written(self, run_id: str, fence: Fence, last: Entry) -> None:
+        """A commit whose outcome was unknown is tried again: then it may be there already."""
+        if self.q("entry_hash", run_id=run_id, seq=last.seq) != [(last.hash,)]:
+            raise Fenced(run_id, fence)
+
+    def _insert_blobs(self, blobs: Sequence[Blob]) -> None:
+        for blob in blobs:
+            self.q("insert_blob", name=blob.name, body=blob.body)
+
+    def _settle(self, m: Settle) -> str:
+        held = {"run_id": m.run_id, "fence": m.fence.counter}
+        if self.q("is_settled", **held, ending=m.ending):
+            return m.state
+        if m.entries and self._advance(m.run_id, m.fence, m.entries):
+            for entry in m.entries:
+                self.q("insert_entry", run_id=m.run_id, **fields(entry))
+        rows = self.q(
+            "settle_run",
+            **held,
+            epoch=m.fence.epoch,
+            state=m.state,
+            sleeps=m.state == State.SUSPENDED,
+            awake_state=m.awake_state,
+            seen_inbox=m.seen_inbox,
+            returned=m.returned,
+            delay_seconds=m.delay_seconds,
+            waits=m.waits,
+            wake_at=m.wake_at,
+            error=m.error,
+            failed=int(m.failed),
+        )
+        if not rows:
+            raise Fenced(m.run_id, m.fence)
+        self._insert_blobs(m.blobs)
+        for effect in m.effects:
+            self.q("upsert_effect", run_id=m.run_id, **fields(effect))
+        self.q("end_attempt", **held, ending=m.ending)
+        [(state, parent_id)] = rows
+        if state in TERMINAL:
+            self._tell_parent(parent_id, m.run_id, state)
+        return str(state)
+
+    def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:
+        if parent_id is None or not self.q("deliver", run_id=parent_id):
+            return
+        self.q(
+            "insert_letter",
+            run_id=parent_id,
+            kind="child",
+            name=child_id,
+            body=json.dumps(state),
+            message_id=f"child:{child_id}",
+        )
+
+    def _checkpoint(self, m: Checkpoint) -> None:
+        if not self.q(
+            "save_checkpoint",
+            run_id=m.run_id,
+            op=m.op,
+            body=m.body,
+            fence=m.fence.counter,
+            epoch=m.fence.epoch,
+        ):
+            raise Fenced(m.run_id, m.fence)
+
+    def _deliver(self, m: Deliver) -> bool:
+        if not self.q("deliver", run_id=m.run_id):
+            rows = self.q("run", run_id=m.run_id)
+            if not rows:
+                raise NotFound(f"there is no run {m.run_id!r}")
+            raise IllegalTransition(m.run_id, build(RunRow, rows[0]).state, m.kind)
+        if m.kind == "answer":
+            self._answer(m)
+        return bool(
+            self.q(
+                "insert_letter",
+                run_id=m.run_id,
+                kind=m.kind,
+                name=m.name,
+                body=m.body,
+                message_id=m.message_id,
+            )
+        )
+
+    def _answer(self, m: Deliver) -> None:
+        if not self.q("answer_ask", run_id=m.run_id, id=m.name, answer=m.body):
+            raise Conflict(
+                f"run {m.run_id!r}: ask {m.name!r} is not open; it was answered or has expired"
+            )
+
+    def _log(self, m: Log) -> None:
+        for at, level, text in m.lines:
+            self.q(
+                "insert_log", run_id=m.run_id, attempt=m.attempt, at=at, level=level, text=text
+            )
+
+    # ── reads ─────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, run_id: str, fence: Fence) -> Loaded:
+        [start] = self.read("start_entry", run_id=run_id)
+        entries = [build(Entry, row) for row in self.read("load_entries", run_id=run_id)]
+        quiet = self.read("quiet_fences", run_id=run_id)
+        return Loaded(
+            start=build(Entry, start),
+            entries=entries,
+            head_hash=entries[-1].hash,
+            letters=self.letters([run_id]).get(run_id, []),
+            checkpoints=dict(self.read("checkpoints", run_id=run_id)),
+            quiet_fences=frozenset(row[0] for row in quiet),
+        )
+
+    def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]:
+        found: dict[str, list[Letter]] = {}
+        for run_id, *row in self.read("letters", run_ids=json.dumps(list(run_ids))):
+            found.setdefault(run_id, []).append(build(Letter, row))
+        return found
+
+    def run(self, run_id: str) -> RunRow | None:
+        rows = self.read("run", run_id=run_id)
+        return build(RunRow, rows[0]) if rows else None
+
+    def runs(self, which: Filter) -> list[RunRow]:
+        label, label_value = which.label or (None, None)
+        before_at, before_id = which.before or (None, None)
+        rows = self.read(
+            "runs",
+            states=json.dumps(which.states) if which.states else None,
+            agent=which.agent,
+            parent_id=which.parent_id,
+            prefix=which.prefix,
+            label=label,
+            label_value=label_value,
+            before_at=before_at,
+            before_id=before_id,
+            limit=which.limit,
+        )
+        return [build(RunRow, row) for row in rows]
+
+    def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]:
+        rows = self.read("journal", run_id=run_id, after=after, limit=limit)
+        return [build(Entry, row) for row in rows]
+
+    def last_entry(self, run_id: str) -> Entry | None:
+        rows = self.read("last_entry", run_id=run_id)
+        return build(Entry, rows[0]) if rows else None
+
+    def ledger(self, run_id: str) -> list[EffectRow]:
+        rows = self.read("ledger", run_id=run_id)
+        return [build(EffectRow, (*row[:-1], bool(row[-1]))) for row in rows]
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        return [build(AttemptRow, row) for row in self.read("attempts", run_id=run_id)]
+
+    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[AskRow]:
+        return [
+            build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)
+        ]
+
+    def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]:
+        return [(row[0], row[1], row[2], row[3]) for row in self.read("logs", run_id=run_id, after=after)]
+
+    def blob(self, name: str) -> str:
+        rows = self.read("blob", name=name)
+        if not rows:
+            raise NotFound(f"there is no blob {name!r}; the database is damaged")
+        body: str = rows[0][0]
+        return body
+
+    def workers(self) -> list[WorkerRow]:
+        return [build(WorkerRow, row) for row in self.read("workers")]
+
+    def agents(self, name: str | None = None) -> list[AgentRow]:
+        return self._agents(name, self.read)
+
+    def _agents(self, name: str | None, ask: Callable[..., Rows]) -> list[AgentRow]:
+        return [build(AgentRow, row) for row in ask("agents", name=name)]
+
+    def now(self) -> float:
+        now: float = self.read("now")[0][0]
+        return now
+
+
+def _concerns_others(message: Message, outcome: Outcome) -> bool:
+    match message:
+        case Append():
+            return message.spawn is not None
+        case Claim():
+            return bool(outcome.returned)
+    return isinstance(message, _RINGS)
+
+
+_BARE = frozenset({"begun", "started", "retrying"})
+
+
+def is_progress(entry: Entry) -> bool:
+    """Whether an entry means that the run has come further, not only that it tried."""
+    return entry.state not in _BARE
+
+
+def _buried_entry(
+    head_seq: int, head_hash: str, fence: int, fruitless: int, step: str | None
+) -> Entry:
+    hand = f"the step in hand was {step!r}" if step else "no step was known to be in hand"
+    error = {
+        "type": "Buried",
+        "message": f"its worker died {fruitless} times in a row without one more finished step; "
+        f"{hand}",
+    }
+    entry = Entry(
+        seq=head_seq + 1,
+        kind=EntryKind.END,
+        state=State.DEAD,
+        body=json.dumps(error),
+        fence=fence,
+    )
+    entry.hash = chain(head_hash, entry)
+    return entry

@@ -1,0 +1,322 @@
+"""SQLite: one file, no server.
+
+One connection writes, and it alone checkpoints; readers have their own. Every commit reaches the
+disk (synchronous=FULL): in WAL mode NORMAL loses acknowledged commits when the power goes.
+"""
+
+import contextlib
+import fcntl
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from andon.errors import BadInput, StoreError, StoreUnavailable
+from andon.store import bell, migrate, queries
+from andon.store.sql import Rows, SqlStore
+from andon.store.store import Append, Message, Outcome, WorkerRow
+
+# 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
+SAFE_VERSION = (3, 51, 3)
+# How long a write waits for other processes' writes: theirs take milliseconds.
+BUSY_SECONDS = 20.0
+# Pages in the WAL before the writer moves them into the database, outside any waiter's time.
+CHECKPOINT_PAGES = 2000
+# Locks do not work there as SQLite needs them to.
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
+)
+
+_UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
+
+
+class SqliteStore(SqlStore):
+    """A store in one SQLite file."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        super().__init__()
+        self.path = path.absolute()
+        self.url = f"sqlite:///{self.path}"
+        self._sql = queries.load("sqlite")
+        self._closed = False
+        self._local = threading.local()  # a thread inside `transact` writes on its own connection
+        refuse_unsafe(self.path, create=create)
+        self.folder = self.path.with_name(self.path.name + ".d")
+        with _translated(self.path):
+            self._writer = self._connect()
+            self._open()
+            self._reader = self._connect()
+        self._reading = threading.Lock()
+        self.bell = bell.Bell(self.folder)
+
+    def _connect(self) -> apsw.Connection:
+        db = apsw.Connection(str(self.path))
+        db.set_busy_handler(_Patience(BUSY_SECONDS))
+        for pragma in ("synchronous = FULL", "wal_autocheckpoint = 0"):
+            db.execute(f"PRAGMA {pragma}").fetchall()
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        return db
+
+    def _open(self) -> None:
+        """Create or upgrade the file, one process at a time, and note whether it was replaced."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        with _flock(self.folder / "open.lock"):
+            mode = self._writer.execute("PRAGMA journal_mode = WAL").get
+            if mode != "wal":
+                raise StoreError(f"{self.path}: expected journal mode wal, SQLite answered {mode}")
+            migrate.apply("sqlite", self._migrate_one, self._version)
+            identity = str(os.stat(self.path).st_ino)
+            with self._writer:
+                self.q("renew_epoch", identity=identity)
+                self._writer.execute(
+                    "INSERT INTO andon_meta (one, epoch, identity, created_at)"
+                    " VALUES (1, 1, ?, unixepoch('subsec')) ON CONFLICT DO NOTHING",
+                    (identity,),
+                )
+
+    def _version(self) -> int:
+        version: int = self._writer.execute("PRAGMA user_version").get
+        if version == 0 and self._writer.execute(
+            "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'andon\\_%' ESCAPE '\\'"
+        ).get:
+            raise StoreError(f"{self.path}: has andon's tables but no schema version; it is damaged")
+        return version
+
+    def _migrate_one(self, number: int, sql: str) -> None:
+        with self._writer:
+            self._writer.execute(sql)
+            self._writer.execute(f"PRAGMA user_version = {number}")
+
+    # ── queries ───────────────────────────────────────────────────────────────────────────────
+
+    def q(self, name: str, /, **params: Any) -> Rows:
+        db = getattr(self._local, "db", None) or self._writer
+        return db.execute(self._sql[name], params).fetchall()
+
+    def read(self, name: str, /, **params: Any) -> Rows:
+        with self._reading, _translated(self.path):
+            return self._reader.execute(self._sql[name], params).fetchall()
+
+    # ── writes ────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, batch: Sequence[Message]) -> list[Outcome]:
+        with self._writing:
+            try:
+                outcomes = self._commit(batch)
+            except apsw.Error as error:
+                if len(batch) == 1 or isinstance(error, _UNAVAILABLE):
+                    raise _translate(error, self.path) from error
+                outcomes = self._commit_singly(batch)
+        self.announce(batch, outcomes)
+        return outcomes
+
+    def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
+        db = self._writer
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            outcomes = [self.apply(message) for message in batch]
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return outcomes
+
+    def _commit_singly(self, batch: Sequence[Message]) -> list[Outcome]:
+        """One message spoiled the batch: find out which, by giving each its own commit."""
+        outcomes: list[Outcome] = []
+        for message in batch:
+            try:
+                outcomes += self._commit([message])
+            except apsw.Error as error:
+                outcomes.append(_translate(error, self.path))
+        return outcomes
+
+    def checkpoint(self) -> None:
+        """Move the WAL into the database once it has grown; called when nobody waits."""
+        try:
+            pages = os.stat(f"{self.path}-wal").st_size // 4096
+            if pages > CHECKPOINT_PAGES and self._writing.acquire(blocking=False):
+                try:
+                    self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    if pages > 4 * CHECKPOINT_PAGES:
+                        self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+                finally:
+                    self._writing.release()
+        except (OSError, apsw.Error):
+            pass  # the next one will do
+
+    def transact(self, append: Callable[[Any], Append]) -> None:
+        """The caller's writes and the append, in one transaction on a connection of their own."""
+        with _translated(self.path):
+            db = self._connect()
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            db.authorizer = _hands_off
+            try:
+                message = append(db)
+            finally:
+                db.authorizer = None
+            self._local.db = db
+            try:
+                outcome = self.apply(message)
+            finally:
+                self._local.db = None
+            if isinstance(outcome, Exception):
+                raise outcome
+            with _translated(self.path):
+                db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            db.close()
+
+    # ── who is alive, and who listens ─────────────────────────────────────────────────────────
+
+    def hold(self, worker_id: str) -> str:
+        """A lock that ends with this process, whatever ends it."""
+        return bell.hold(self.folder, worker_id)
+
+    def release(self, worker_id: str) -> None:
+        bell.release(self.folder, worker_id)
+
+    def is_free(self, worker: WorkerRow) -> bool:
+        """Whether the worker's lock is free: then its process is certainly gone."""
+        return bell.is_free(self.folder, worker.id)
+
+    # A free file lock is proof: the kernel releases it when the process ends, and not before.
+    free_means = "dead"
+
+    def ring(self) -> None:
+        self.bell.ring()
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.bell.listen(callback)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "store": "sqlite",
+            "path": str(self.path),
+            "sqlite": apsw.sqlite_lib_version(),
+            "file_system": file_system(self.path),
+            "schema": self._version(),
+            "epoch": self.read("epoch")[0][0],
+        }
+
+    def integrity(self) -> str:
+        with self._reading, _translated(self.path):
+            answer: str = self._reader.execute("PRAGMA integrity_check(1)").get
+            return answer
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.bell.close()
+            with self._writing, self._reading:
+                self._writer.close()
+                self._reader.close()
+
+
+class _Patience:
+    """Wait for another process's commit: briefly, at random, and not for ever."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.until = seconds, 0.0
+
+    def __call__(self, tries: int) -> bool:
+        if tries == 0:
+            self.until = time.monotonic() + self.seconds
+        time.sleep(random.uniform(0.0001, 0.002))  # noqa: S311 (not for secrets)
+        return time.monotonic() < self.until
+
+
+def _hands_off(action: int, first: Any, second: Any, *_: Any) -> int:
+    """The caller's transaction is for the caller's tables, and ends when andon ends it."""
+    writes = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+    if action in writes and str(first).startswith("andon_"):
+        return apsw.SQLITE_DENY
+    if action in (apsw.SQLITE_TRANSACTION, apsw.SQLITE_ATTACH):
+        return apsw.SQLITE_DENY
+    return apsw.SQLITE_OK
+
+
+@contextlib.contextmanager
+def _flock(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise _translate(error, path) from error
+    except PermissionError as error:
+        raise StoreError(f"{path}: cannot be written: {error}. Check its owner and mode.") from error
+
+
+def _translate(error: apsw.Error, path: Path) -> StoreError:
+    match error:
+        case apsw.FullError():
+            return StoreUnavailable(
+                f"{path}: the disk is full; nothing was written. Free space: andon goes on by itself."
+            )
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreUnavailable(
+                f"{path}: another process has held the write lock for over {BUSY_SECONDS:.0f} s. "
+                "Look for a stopped process that uses this file."
+            )
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return StoreError(f"{path}: the file is read-only. Make it and its folder writable.")
+        case apsw.NotADBError():
+            return StoreError(f"{path}: is not an SQLite database. Choose another file.")
+        case apsw.CorruptError():
+            return StoreError(f"{path}: the file is damaged ({error}). Restore it from a backup.")
+        case apsw.CantOpenError():
+            return StoreUnavailable(f"{path}: cannot be opened. Does the folder exist? May you write to it?")
+    return StoreError(f"{path}: {type(error).__name__}: {error}")
+
+
+def file_system(path: Path) -> str:
+    """The type of file system that holds `path`, as the kernel calls it; '' if unknown."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:
+        for line in mounts:
+            mount, found = line.split()[1:3]
+            mount = mount.replace("\\040", " ")
+            inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
+            if inside and len(mount) >= len(best):
+                best, kind = mount, found
+    return kind
+
+
+def refuse_unsafe(path: Path, *, create: bool, version: str | None = None, kind: str | None = None) -> None:
+    """Refuse what would lose data later, before anything is written."""
+    version = version or apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
+        raise StoreError(
+            f"SQLite {version} can corrupt a database in WAL mode; expected 3.51.3 or newer. "
+            "Upgrade apsw: pip install -U apsw"
+        )
+    kind = kind if kind is not None else file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{path}: is on a network file system ({kind}), where SQLite's locks are not safe. "
+            "Use a local disk, or PostgreSQL: ANDON_STORE=postgresql://…"
+        )
+    if path.is_dir():
+        raise BadInput(f"{path}: expected a file, found a folder")
+    if not path.exists() and not create:
+        raise StoreError(
+            f"{path}: there is no database. Start a worker or a run first, or set ANDON_STORE."
+        )
+    with _translated(path):
+        path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,270 @@
+-- SQLite. Writers take the one write lock with BEGIN IMMEDIATE, so no row is ever claimed twice.
+
+-- now --
+SELECT unixepoch('subsec');
+
+-- epoch --
+SELECT epoch FROM andon_meta;
+
+-- renew_epoch --
+-- The file is not the one we last wrote: counters may have been rolled back with it.
+UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> :identity;
+
+-- register_worker --
+INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at)
+VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
+        unixepoch('subsec') + :lease_seconds, :agents, unixepoch('subsec'));
+
+-- register_agent --
+INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at)
+VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'))
+ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, retries = excluded.retries
+RETURNING parameters;
+
+-- agents --
+SELECT name, version, queue, parameters, retries, registered_at FROM andon_agents
+ WHERE :name IS NULL OR name = :name
+ ORDER BY name, registered_at DESC, version DESC;
+
+-- workers --
+SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at
+  FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+
+-- beat --
+UPDATE andon_workers SET lease_until = unixepoch('subsec') + :lease_seconds
+ WHERE id = :worker_id AND state = 'live'
+RETURNING unixepoch('subsec');
+
+-- overdue_workers --
+-- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
+SELECT id FROM andon_workers
+ WHERE state = 'live' AND lease_until < unixepoch('subsec')
+ ORDER BY lease_until LIMIT 8;
+
+-- end_worker --
+UPDATE andon_workers SET state = :state, evidence = :evidence
+ WHERE id = :worker_id AND state IN ('live', 'silent') AND state <> :state
+RETURNING id;
+
+-- held_runs --
+SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
+  FROM andon_runs WHERE worker = :worker_id AND state = 'running' ORDER BY id;
+
+-- give_back_run --
+-- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
+UPDATE andon_runs
+   SET state = :state, returned = 1, worker = NULL, available_at = unixepoch('subsec'),
+       changed_at = unixepoch('subsec'), interruptions = interruptions + :interrupted,
+       fruitless = :fruitless, error = coalesce(:error, error), fence = fence + 1,
+       head_seq = :head_seq, head_hash = :head_hash
+ WHERE id = :run_id AND fence = :fence AND state = 'running'
+RETURNING parent_id;
+
+-- end_attempt --
+UPDATE andon_attempts SET ended_at = unixepoch('subsec'), ending = :ending
+ WHERE run_id = :run_id AND fence = :fence;
+
+-- wake_due --
+UPDATE andon_runs
+   SET state = 'queued', returned = 1, available_at = wake_at, changed_at = unixepoch('subsec')
+ WHERE id IN (SELECT id FROM andon_runs
+               WHERE state = 'suspended' AND wake_at <= unixepoch('subsec')
+               ORDER BY wake_at LIMIT :limit);
+
+-- claim_runs --
+-- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
+UPDATE andon_runs
+   SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
+       epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq, returned = 0,
+       waits = NULL, wake_at = NULL, changed_at = unixepoch('subsec')
+ WHERE id IN (
+   SELECT r.id FROM andon_runs r
+    WHERE r.state = 'queued' AND r.available_at <= unixepoch('subsec')
+      AND (r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+      AND (:only IS NULL OR r.id IN (SELECT value FROM json_each(:only)))
+    ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
+    LIMIT :limit)
+   AND (SELECT state FROM andon_workers WHERE id = :worker_id) = 'live'
+RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, head_seq, head_hash,
+          inbox, parent_id, root_id, labels, queue;
+
+-- begin_attempt --
+INSERT INTO andon_attempts (run_id, fence, number, worker, claimed_at)
+VALUES (:run_id, :fence, :number, :worker_id, unixepoch('subsec'));
+
+-- next_wake --
+-- Seconds until something that waits for a time is due.
+SELECT min(due) - unixepoch('subsec') FROM (
+  SELECT min(wake_at) AS due FROM andon_runs WHERE state = 'suspended' AND wake_at IS NOT NULL
+  UNION ALL
+  SELECT min(available_at) FROM andon_runs
+   WHERE state = 'queued' AND available_at > unixepoch('subsec'));
+
+-- start_run --
+INSERT INTO andon_runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
+                        root_id, head_seq, head_hash, created_at, changed_at)
+VALUES (:id, :agent, :version, :queue, 'queued', :priority,
+        coalesce(:at, unixepoch('subsec') + :delay_seconds), :labels, :parent_id, :root_id,
+        0, :hash, unixepoch('subsec'), unixepoch('subsec'))
+ON CONFLICT (id) DO NOTHING
+RETURNING id;
+
+-- insert_entry --
+INSERT INTO andon_journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+VALUES (:run_id, :seq, :kind, :state, :place, :name, :key, :digest, :body, :blob, :fence, :since, :at, :hash);
+
+-- advance_head --
+-- The fence check of every append. No row: somebody else owns the run, or this is already written.
+UPDATE andon_runs
+   SET head_seq = :seq, head_hash = :hash, step = coalesce(:step, step),
+       progress_seq = CASE WHEN :progress THEN :seq ELSE progress_seq END
+ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND head_seq = :before AND (SELECT epoch FROM andon_meta) = :epoch
+RETURNING id;
+
+-- entry_hash --
+SELECT hash FROM andon_journal WHERE run_id = :run_id AND seq = :seq;
+
+-- upsert_effect --
+INSERT INTO andon_effects (run_id, name, key, place, kind, state, seq, fence, quiet)
+VALUES (:run_id, :name, :key, :place, :kind, :state, :seq, :fence, :quiet)
+ON CONFLICT (run_id, name, key) DO UPDATE
+   SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
+       fence = excluded.fence, quiet = excluded.quiet;
+
+-- insert_blob --
+INSERT INTO andon_blobs (name, body) VALUES (:name, :body) ON CONFLICT (name) DO NOTHING;
+
+-- insert_ask --
+INSERT INTO andon_asks (run_id, id, about, question, value, choices, asked_at, expires_at)
+VALUES (:run_id, :id, :about, :question, :value, :choices, unixepoch('subsec'), :expires_at)
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- answer_ask --
+UPDATE andon_asks SET answer = :answer, answered_at = unixepoch('subsec')
+ WHERE run_id = :run_id AND id = :id AND answered_at IS NULL
+RETURNING id;
+
+-- take_letter --
+UPDATE andon_inbox SET taken = 1 WHERE id = :id;
+
+-- drop_checkpoint --
+DELETE FROM andon_checkpoints WHERE run_id = :run_id AND op = :op;
+
+-- save_checkpoint --
+INSERT INTO andon_checkpoints (run_id, op, body, at)
+SELECT :run_id, :op, :body, unixepoch('subsec') FROM andon_runs
+ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND (SELECT epoch FROM andon_meta) = :epoch
+ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, at = excluded.at
+RETURNING op;
+
+-- settle_run --
+-- A message that arrived since the run was read keeps it from going to sleep.
+UPDATE andon_runs
+   SET state = CASE WHEN :sleeps AND inbox > :seen_inbox THEN :awake_state ELSE :state END,
+       returned = (:returned OR (:sleeps AND inbox > :seen_inbox)), worker = NULL,
+       available_at = unixepoch('subsec') + :delay_seconds, changed_at = unixepoch('subsec'),
+       waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
+       fruitless = 0
+ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND (SELECT epoch FROM andon_meta) = :epoch
+RETURNING state, parent_id;
+
+-- is_settled --
+-- Whether this very settlement was already written (its commit's outcome was unknown).
+SELECT 1 FROM andon_attempts
+ WHERE run_id = :run_id AND fence = :fence AND ended_at IS NOT NULL AND ending = :ending;
+
+-- deliver --
+-- The counter is changed even while the run works, so that it cannot go to sleep past the message.
+UPDATE andon_runs
+   SET inbox = inbox + 1,
+       returned = CASE WHEN state = 'suspended' THEN 1 ELSE returned END,
+       available_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE available_at END,
+       changed_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE changed_at END,
+       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
+ WHERE id = :run_id AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+RETURNING state;
+
+-- insert_letter --
+INSERT INTO andon_inbox (run_id, kind, name, body, message_id, at)
+VALUES (:run_id, :kind, :name, :body, :message_id, unixepoch('subsec'))
+ON CONFLICT (run_id, message_id) DO NOTHING
+RETURNING id;
+
+-- insert_log --
+INSERT INTO andon_logs (run_id, attempt, at, level, text) VALUES (:run_id, :attempt, :at, :level, :text);
+
+-- start_entry --
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon_journal WHERE run_id = :run_id AND seq = 0;
+
+-- load_entries --
+-- From the last snapshot on: replay never reads what a snapshot has made unnecessary.
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon_journal
+ WHERE run_id = :run_id
+   AND seq >= coalesce((SELECT max(seq) FROM andon_journal
+                         WHERE run_id = :run_id AND kind = 'snapshot'), 0)
+ ORDER BY seq;
+
+-- journal --
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon_journal WHERE run_id = :run_id AND seq > :after ORDER BY seq LIMIT :limit;
+
+-- last_entry --
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon_journal WHERE run_id = :run_id ORDER BY seq DESC LIMIT 1;
+
+-- letters --
+SELECT run_id, id, kind, name, body FROM andon_inbox
+ WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND taken = 0 ORDER BY id;
+
+-- checkpoints --
+SELECT op, body FROM andon_checkpoints WHERE run_id = :run_id;
+
+-- quiet_fences --
+-- Earlier claims whose workers certainly execute nothing any more.
+SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
+ WHERE a.run_id = :run_id AND w.state IN ('gone', 'dead');
+
+-- run --
+SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash
+  FROM andon_runs WHERE id = :run_id;
+
+-- runs --
+SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash
+  FROM andon_runs
+ WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+   AND (:agent IS NULL OR agent = :agent)
+   AND (:parent_id IS NULL OR parent_id = :parent_id)
+   AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+   AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) l
+                                   WHERE l.key = :label AND l.value = :label_value))
+   AND (:before_at IS NULL OR (created_at, id) < (:before_at, :before_id))
+ ORDER BY created_at DESC, id DESC LIMIT :limit;
+
+-- ledger --
+SELECT name, key, place, kind, state, seq, fence, quiet FROM andon_effects
+ WHERE run_id = :run_id ORDER BY seq;
+
+-- attempts --
+SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon_attempts
+ WHERE run_id = :run_id ORDER BY fence;
+
+-- asks --
+SELECT run_id, id, about, question, value, choices, asked_at, expires_at, answer, answered_at
+  FROM andon_asks
+ WHERE (:run_id IS NULL OR run_id = :run_id) AND (NOT :open_only OR answered_at IS NULL)
+ ORDER BY asked_at, id;
+
+-- logs --
+SELECT id, at, level, text FROM andon_logs WHERE run_id = :run_id AND id > :after ORDER BY id LIMIT 1000;
+
+-- blob --
+SELECT body FROM andon_blobs WHERE name = :name;

@@ -1,0 +1,109 @@
+"""Rules about the repository itself, kept by the test suite instead of by memory."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from andon.store import queries
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CORE = [path for path in SOURCES if "core" in path.parts]
+
+MOST_LINES_IN_A_FILE = 500
+MOST_LINES_IN_A_FUNCTION = 60
+
+# The glossary has one word per concept. These are the words it decided against. What asyncio and
+# the operating system call by name (task, thread, signal, process, lock) stays allowed.
+OTHER_WORDS = {
+    "abort": "cancel or kill",
+    "backend": "store",
+    "base": "what it is",
+    "canceled": "cancelled, as in cancellation",
+    "common": "the concept it serves",
+    "data": "what it holds",
+    "handler": "what it does",
+    "helper": "the concept it serves",
+    "helpers": "the concept it serves",
+    "history": "journal",
+    "info": "what it says",
+    "interrupt": "stop, pause or ask",
+    "job": "run",
+    "jobs": "runs",
+    "manager": "what it does",
+    "session": "run or connection",
+    "shutdown": "drain or stop",
+    "span": "step",
+    "terminate": "cancel or kill",
+    "token": "fence, grant or llm_tokens",
+    "util": "the concept it serves",
+    "utils": "the concept it serves",
+    "workflow": "run",
+    "workflows": "runs",
+}
+
+every_source = pytest.mark.parametrize(
+    "path", SOURCES, ids=lambda path: path.relative_to(ROOT / "src").as_posix()
+)
+
+
+def names_given(path: Path) -> Iterator[str]:
+    """Yield the names a file gives to things; names it only uses are somebody else's choice."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name) | ast.alias(asname=str(name)) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case _:
+                pass
+
+
+def words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+
+
+@every_source
+def test_one_word_per_concept(path: Path) -> None:
+    found = {
+        name: f"for {word!r} say {OTHER_WORDS[word]}"
+        for name in names_given(path)
+        for word in words(name)
+        if word in OTHER_WORDS
+    }
+    assert not found
+
+
+@every_source
+def test_files_and_functions_fit_in_the_head(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert text.count("\n") <= MOST_LINES_IN_A_FILE
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            assert lines <= MOST_LINES_IN_A_FUNCTION, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)
+def test_the_core_reads_no_clock(path: Path) -> None:
+    calls = [
+        f"line {node.lineno}: .{node.func.attr}()"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"now", "today", "utcnow"}
+    ]
+    assert not calls, "time comes from the store and is passed in"
+
+
+def test_both_databases_answer_the_same_queries() -> None:
+    sqlite, postgres = queries.load("sqlite"), queries.load("postgres")
+    assert sqlite.keys() ^ postgres.keys() == set()
+    assert sqlite, "no queries were found"
