@@ -8,8 +8,9 @@ the schema `bench_drivers` is created there and dropped again.
 The variants of a measurement take turns in every round, in an order that changes. A figure is the
 median over the rounds (of the medians within a round, where a round is many calls). A ratio is
 taken within a round, against the first variant of the measurement, and is the median over the
-rounds, so that a slow moment of the machine hits both sides of it; the range is its lowest and
-highest round. CPU is that of this process only: driver, event loop and hand-off, not the server.
+rounds, so that a slow moment of the machine hits both sides of it; half of the rounds lie within
+the range beside it. CPU is that of this process only: driver, event loop and hand-off, not the
+server.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from queue import SimpleQueue
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, LiteralString, NamedTuple
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ from andon.testing.postgres import Cluster
 
 COROUTINES = 100
 STEPS = 50  # of each coroutine
-CALLS = 200  # in a round, where one call is one step
+CALLS = 100  # in a round, where one call is one step
 BODY = json.dumps([{"role": "tool", "name": "search", "content": "x" * 80}] * 8)  # 1 KB
 
 SCHEMA = """
@@ -334,6 +335,7 @@ async def compare(what: str, samples: dict[str, Sample], rounds: int) -> list[Li
         pairs = list(zip(results[name], results[names[0]], strict=True))
         seconds, cpu = (median(mine[i] for mine, _ in pairs) for i in (0, 1))
         ratios, cpu_ratios = ([mine[i] / base[i] for mine, base in pairs] for i in (0, 1))
+        low, _, high = quantiles(ratios, n=4)
         line = Line(
             what,
             name,
@@ -341,7 +343,7 @@ async def compare(what: str, samples: dict[str, Sample], rounds: int) -> list[Li
             f"{1 / seconds:,.0f}",
             f"{cpu * 1e3:.3f}",
             f"{median(ratios):.2f}",
-            f"{min(ratios):.2f}-{max(ratios):.2f}",
+            f"{low:.2f}-{high:.2f}",
             f"{median(cpu_ratios):.2f}",
         )
         lines.append(line)
@@ -475,7 +477,7 @@ async def measure(url: str, rounds: int) -> list[Line]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare psycopg and asyncpg for andon's store.")
     parser.add_argument("url", nargs="?", help="a PostgreSQL server; by default a private one")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=21, help="at least 2")
     parser.add_argument("--uvloop", action="store_true", help="run the event loop on uvloop")
     options = parser.parse_args()
     factory = None

@@ -55,7 +55,13 @@ class Move(StrEnum):
 TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     EffectState.PLANNED: frozenset({EffectState.STARTED, EffectState.FAILED}),
     EffectState.STARTED: frozenset(
-        {EffectState.CONFIRMED, EffectState.IN_DOUBT, EffectState.FAILED}
+        {
+            EffectState.CONFIRMED,
+            EffectState.IN_DOUBT,
+            EffectState.FAILED,
+            EffectState.PLANNED,  # it raised that it did not happen, and is retried
+            EffectState.STARTED,  # the same key again, by a new owner
+        }
     ),
     EffectState.IN_DOUBT: frozenset(
         {

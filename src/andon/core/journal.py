@@ -137,6 +137,7 @@ class Replay:
     def __init__(self, entries: Iterable[Entry], *, run_id: str) -> None:
         self.run_id = run_id
         self.snapshot: Entry | None = None
+        self.root = ""  # the branch of the agent's main code; after a snapshot, its number
         self._placed: dict[str, Record] = {}
         self._keyed: dict[tuple[str, str, str], Record] = {}
         self._ends: dict[str, int] = {}  # branch → the number of its last operation
@@ -146,7 +147,7 @@ class Replay:
     def add(self, entry: Entry) -> None:
         """Fold one more entry in."""
         if entry.kind == EntryKind.SNAPSHOT:
-            self.snapshot = entry
+            self.snapshot, self.root = entry, str(entry.seq)
             self._placed.clear()
             self._keyed.clear()
             self._ends.clear()
@@ -170,7 +171,10 @@ class Replay:
             self._enter(record)
         if entry.state == Mark.RETRYING:
             record.failures += 1
-        record.state, record.fence, record.at = entry.state, entry.fence, entry.at
+        record.fence, record.at = entry.fence, entry.at
+        if record.state == Mark.CANCELLED:
+            return  # what is found out later about a cancelled effect is for the ledger
+        record.state = entry.state
         if entry.state != Mark.BEGUN:
             record.body, record.blob = entry.body, entry.blob
 
@@ -206,8 +210,7 @@ class Replay:
             raise Diverged(
                 f"run {self.run_id}: the journal has {record.kind} {record.name!r} with arguments "
                 f"{record.digest or '-'} at {_spot(record)}, the code asks for {kind} {name!r} "
-                f"with arguments {digest or '-'}. Nothing was executed. Resume it with the code "
-                "it was started with, or give changed code a new version."
+                f"with arguments {digest or '-'}. {self._advice()}"
             )
         return record
 
@@ -216,9 +219,16 @@ class Replay:
         if number <= self._ends.get(branch, -1):
             raise Diverged(
                 f"run {self.run_id}: the code asks for {kind} {name!r} at place {place}, where the "
-                "journal has nothing although it has later entries. Nothing was executed. Resume "
-                "it with the code it was started with, or give changed code a new version."
+                f"journal has nothing although it has later entries. {self._advice()}"
             )
+
+    def _advice(self) -> str:
+        advice = "Nothing was executed. "
+        if self.snapshot is not None:
+            advice += "The run has a snapshot: its code must go on from ctx.restored. "
+        return advice + (
+            "Resume it with the code it was started with, or give changed code a new version."
+        )
 
     def replaying(self, branch: str, number: int) -> bool:
         """Whether the branch's next operation will be answered from the journal."""
@@ -226,13 +236,12 @@ class Replay:
 
     def check_end(self, number: int) -> None:
         """Refuse an agent that returns although the journal goes on. `number`: the next place."""
-        end = self._ends.get("", -1)
+        end = self._ends.get(self.root, -1)
         if number <= end:
-            record = self._placed[f":{end}"]
+            record = self._placed[f"{self.root}:{end}"]
             raise Diverged(
                 f"run {self.run_id}: the code returned, but the journal goes on with "
-                f"{record.kind} {record.name!r} at {_spot(record)}. Nothing was executed. Resume "
-                "it with the code it was started with, or give changed code a new version."
+                f"{record.kind} {record.name!r} at {_spot(record)}. {self._advice()}"
             )
 
     def records(self) -> list[Record]:

@@ -6,7 +6,7 @@ so a refused message leaves no trace although it shares its transaction with oth
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +15,17 @@ from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
 from andon.core.queue import bury
 from andon.core.run import TERMINAL, Event, State, advance
-from andon.errors import AndonError, Conflict, Fenced, IllegalTransition, NotFound, StoreError
+from andon.errors import (
+    AndonError,
+    BadInput,
+    Conflict,
+    Fenced,
+    IllegalTransition,
+    NotFound,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+)
 from andon.store.store import (
     AgentRow,
     Append,
@@ -46,6 +56,10 @@ from andon.store.store import (
 
 Rows = list[tuple[Any, ...]]
 T = TypeVar("T", bound=msgspec.Struct)
+NUL = (
+    "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
+    "written. Remove it from the name, key, label or message."
+)
 _RINGS = (Start, Deliver, Depart, Settle, Register)
 
 
@@ -164,6 +178,7 @@ class SqlStore:
         return len(held)
 
     def _claim(self, m: Claim) -> ClaimResult:
+        self.q("lock_worker", worker_id=m.worker_id)
         returned = 0
         for worker_id, evidence in m.dead:
             state, _, words = evidence.partition(":")
@@ -185,6 +200,10 @@ class SqlStore:
         return ClaimResult(runs=rows, wake_in=wake_in, returned=returned)
 
     def _claim_runs(self, m: Claim) -> list[Claimed]:
+        if m.number:
+            before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
+            if before:
+                return [_claimed(row) for row in before]
         rows = self.q(
             "claim_runs",
             worker_id=m.worker_id,
@@ -192,46 +211,33 @@ class SqlStore:
             only=None if m.only is None else json.dumps(m.only),
             limit=m.limit,
         )
-        runs = []
-        for row in rows:
-            run_id, agent, version, attempt, epoch, counter, *rest = row
+        runs = [_claimed(row) for row in rows]
+        for run in runs:
             self.q(
                 "begin_attempt",
-                run_id=run_id,
-                fence=counter,
-                number=attempt,
+                run_id=run.id,
+                fence=run.fence.counter,
+                number=run.attempt,
                 worker_id=m.worker_id,
+                claim=m.number,
             )
-            fence = Fence(epoch, counter)
-            runs.append(build(Claimed, (run_id, agent, version, attempt, fence, *rest)))
         return runs
 
     def _start(self, m: Start) -> bool:
         return self._start_run(m.run)
 
     def _start_run(self, run: NewRun) -> bool:
-        root = run.root_id or run.id
-        created = self.q(
-            "start_run",
-            **{**fields(run), "root_id": root, "hash": run.entry.hash},
-        )
-        if not created:
-            self._refuse_other_input(run)
-            return False
-        self._insert_blobs(run.blobs)
-        self.q("insert_entry", run_id=run.id, **fields(run.entry))
-        return True
-
-    def _refuse_other_input(self, run: NewRun) -> None:
-        [row] = self.q("start_entry", run_id=run.id)
-        found = build(Entry, row)
-        if (found.name, found.digest) != (run.entry.name, run.entry.digest):
-            raise Conflict(
-                f"run {run.id!r} exists: agent {found.name!r} with another input. An id names one "
-                "run for ever; start a different one under another id."
-            )
+        queries = starting(run)
+        try:
+            query = next(queries)
+            while True:
+                query = queries.send(self.q(query[0], **query[1]))
+        except StopIteration as end:
+            return bool(end.value)
 
     def _append(self, m: Append) -> None:
+        if m.spawn is not None:
+            _refuse_other_input(m.spawn, self.q("start_entry", run_id=m.spawn.id))
         if not self._advance(m.run_id, m.fence, m.entries, m.step):
             return
         for entry in m.entries:
@@ -248,11 +254,17 @@ class SqlStore:
         if m.close_ask is not None:
             self.q("answer_ask", run_id=m.run_id, id=m.close_ask, answer=None)
         if m.spawn is not None:
-            self._start_run(m.spawn)
+            self._spawn(m.spawn)
         if m.take is not None:
             self.q("take_letter", id=m.take)
         if m.checkpoint_of is not None:
             self.q("drop_checkpoint", run_id=m.run_id, op=m.checkpoint_of)
+
+    def _spawn(self, run: NewRun) -> None:
+        try:
+            self._start_run(run)
+        except Refused as late:  # after the entries: what was written so far must be rolled back
+            raise StoreUnavailable(f"somebody started {run.id!r} at this instant: {late}") from late
 
     def _advance(
         self, run_id: str, fence: Fence, entries: Sequence[Entry], step: str | None = None
@@ -306,6 +318,8 @@ class SqlStore:
             failed=int(m.failed),
         )
         if not rows:
+            if self.q("is_settled", **held, ending=m.ending):  # a moment ago, by our first try
+                return m.state
             raise Fenced(m.run_id, m.fence)
         self._insert_blobs(m.blobs)
         for effect in m.effects:
@@ -340,29 +354,42 @@ class SqlStore:
             raise Fenced(m.run_id, m.fence)
 
     def _deliver(self, m: Deliver) -> bool:
-        if not self.q("deliver", run_id=m.run_id):
-            rows = self.q("run", run_id=m.run_id)
-            if not rows:
-                raise NotFound(f"there is no run {m.run_id!r}")
-            raise IllegalTransition(m.run_id, build(RunRow, rows[0]).state, m.kind)
+        rows = self.q("lock_runs", run_ids=json.dumps([m.run_id]), ending="[]")
+        if not rows:
+            raise NotFound(f"there is no run {m.run_id!r}")
+        if self.q("is_delivered", run_id=m.run_id, message_id=m.message_id):
+            return False
+        if rows[0][1] in TERMINAL:
+            raise IllegalTransition(m.run_id, rows[0][1], m.kind)
         if m.kind == "answer":
             self._answer(m)
-        return bool(
-            self.q(
-                "insert_letter",
-                run_id=m.run_id,
-                kind=m.kind,
-                name=m.name,
-                body=m.body,
-                message_id=m.message_id,
-            )
+        self.q("deliver", run_id=m.run_id)
+        self.q(
+            "insert_letter",
+            run_id=m.run_id,
+            kind=m.kind,
+            name=m.name,
+            body=m.body,
+            message_id=m.message_id,
         )
+        return True
 
     def _answer(self, m: Deliver) -> None:
         if not self.q("answer_ask", run_id=m.run_id, id=m.name, answer=m.body):
             raise Conflict(
                 f"run {m.run_id!r}: ask {m.name!r} is not open; it was answered or has expired"
             )
+
+    def _renew(self, identity: str) -> None:
+        """Whoever held a run in a database that was replaced since must claim it anew.
+
+        The owner may be ahead of what this database remembers, so it is given up too: it would
+        beat for ever and be refused every write.
+        """
+        if self.q("renew_epoch", identity=identity):
+            for worker_id, *_ in self.q("workers"):
+                why = "the database was replaced, restored or promoted"
+                self._take_back(worker_id, "silent", why, interrupted=False, limit=0)
 
     def _log(self, m: Log) -> None:
         for at, level, text in m.lines:
@@ -454,6 +481,36 @@ class SqlStore:
     def now(self) -> float:
         now: float = self.read("now")[0][0]
         return now
+
+
+def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
+    """The queries that start a run; a generator, so that any kind of connection can send them."""
+    if "\\u0000" in run.labels and any("\0" in f"{k}{v}" for k, v in json.loads(run.labels).items()):
+        raise BadInput(NUL)
+    root = run.root_id or run.id
+    created = yield "start_run", {**fields(run), "root_id": root, "hash": run.entry.hash}
+    if not created:
+        _refuse_other_input(run, (yield "start_entry", {"run_id": run.id}))
+        return False
+    for blob in run.blobs:
+        yield "insert_blob", fields(blob)
+    yield "insert_entry", {"run_id": run.id, **fields(run.entry)}
+    return True
+
+
+def _refuse_other_input(run: NewRun, rows: Rows) -> None:
+    for row in rows:
+        found = build(Entry, row)
+        if (found.name, found.digest) != (run.entry.name, run.entry.digest):
+            raise Conflict(
+                f"run {run.id!r} exists: agent {found.name!r} with another input. An id names one "
+                "run for ever; start a different one under another id."
+            )
+
+
+def _claimed(row: Sequence[Any]) -> Claimed:
+    run_id, agent, version, attempt, epoch, counter, *rest = row
+    return build(Claimed, (run_id, agent, version, attempt, Fence(epoch, counter), *rest))
 
 
 def _concerns_others(message: Message, outcome: Outcome) -> bool:

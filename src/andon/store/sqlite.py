@@ -16,9 +16,9 @@ from typing import Any
 
 import apsw
 
-from andon.errors import BadInput, StoreError, StoreUnavailable
+from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store import bell, migrate, queries
-from andon.store.sql import Rows, SqlStore
+from andon.store.sql import NUL, Rows, SqlStore
 from andon.store.store import Append, Message, Outcome, WorkerRow
 
 # 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
@@ -32,6 +32,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
 
+# What one message may do to the batch it shares: errors of the database, and text or numbers that
+# cannot be handed to it at all.
+_SPOILED = (apsw.Error, UnicodeEncodeError, OverflowError)
 _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
 
 
@@ -73,7 +76,7 @@ class SqliteStore(SqlStore):
             migrate.apply("sqlite", self._migrate_one, self._version)
             identity = str(os.stat(self.path).st_ino)
             with self._writer:
-                self.q("renew_epoch", identity=identity)
+                self._renew(identity)
                 self._writer.execute(
                     "INSERT INTO andon_meta (one, epoch, identity, created_at)"
                     " VALUES (1, 1, ?, unixepoch('subsec')) ON CONFLICT DO NOTHING",
@@ -96,11 +99,13 @@ class SqliteStore(SqlStore):
     # ── queries ───────────────────────────────────────────────────────────────────────────────
 
     def q(self, name: str, /, **params: Any) -> Rows:
+        refuse_nul(params)
         db = getattr(self._local, "db", None) or self._writer
         return db.execute(self._sql[name], params).fetchall()
 
     def read(self, name: str, /, **params: Any) -> Rows:
         with self._reading, _translated(self.path):
+            refuse_nul(params)
             return self._reader.execute(self._sql[name], params).fetchall()
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────
@@ -109,7 +114,7 @@ class SqliteStore(SqlStore):
         with self._writing:
             try:
                 outcomes = self._commit(batch)
-            except apsw.Error as error:
+            except (*_SPOILED, StoreError) as error:
                 if len(batch) == 1 or isinstance(error, _UNAVAILABLE):
                     raise _translate(error, self.path) from error
                 outcomes = self._commit_singly(batch)
@@ -134,7 +139,7 @@ class SqliteStore(SqlStore):
         for message in batch:
             try:
                 outcomes += self._commit([message])
-            except apsw.Error as error:
+            except (*_SPOILED, StoreError) as error:
                 outcomes.append(_translate(error, self.path))
         return outcomes
 
@@ -257,14 +262,27 @@ def _flock(path: Path) -> Iterator[None]:
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
-    except apsw.Error as error:
+    except _SPOILED as error:
         raise _translate(error, path) from error
     except PermissionError as error:
         raise StoreError(f"{path}: cannot be written: {error}. Check its owner and mode.") from error
 
 
-def _translate(error: apsw.Error, path: Path) -> StoreError:
+def refuse_nul(params: dict[str, Any]) -> None:
+    """SQLite would keep it, PostgreSQL would not: neither shall, nor any tool that cuts text at it."""
+    for value in params.values():
+        if value.__class__ is str and "\0" in value:
+            raise UnicodeEncodeError("utf-8", value, value.index("\0"), value.index("\0") + 1, NUL)
+
+
+def _translate(error: Exception, path: Path) -> AndonError:
     match error:
+        case AndonError():
+            return error
+        case UnicodeEncodeError(reason=reason):
+            return BadInput(reason if reason == NUL else f"the text is not Unicode: {error}")
+        case OverflowError():
+            return BadInput(f"a number is too large for the database: {error}")
         case apsw.FullError():
             return StoreUnavailable(
                 f"{path}: the disk is full; nothing was written. Free space: andon goes on by itself."

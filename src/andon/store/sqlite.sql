@@ -8,12 +8,14 @@ SELECT epoch FROM andon_meta;
 
 -- renew_epoch --
 -- The file is not the one we last wrote: counters may have been rolled back with it.
-UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> :identity;
+UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> :identity
+RETURNING epoch;
 
 -- register_worker --
 INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at)
 VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
-        unixepoch('subsec') + :lease_seconds, :agents, unixepoch('subsec'));
+        unixepoch('subsec') + :lease_seconds, :agents, unixepoch('subsec'))
+ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
 INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at)
@@ -71,6 +73,10 @@ UPDATE andon_runs
                WHERE state = 'suspended' AND wake_at <= unixepoch('subsec')
                ORDER BY wake_at LIMIT :limit);
 
+-- lock_worker --
+-- The first thing of a claim; the write lock is held already.
+SELECT state FROM andon_workers WHERE id = :worker_id;
+
 -- claim_runs --
 -- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
 UPDATE andon_runs
@@ -81,16 +87,23 @@ UPDATE andon_runs
    SELECT r.id FROM andon_runs r
     WHERE r.state = 'queued' AND r.available_at <= unixepoch('subsec')
       AND (r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
-      AND (:only IS NULL OR r.id IN (SELECT value FROM json_each(:only)))
+      AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
     ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
     LIMIT :limit)
    AND (SELECT state FROM andon_workers WHERE id = :worker_id) = 'live'
 RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, head_seq, head_hash,
           inbox, parent_id, root_id, labels, queue;
 
+-- claimed_before --
+-- What this very claim has claimed already (its commit's outcome was unknown).
+SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
+       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue
+  FROM andon_runs r JOIN andon_attempts a ON a.run_id = r.id AND a.fence = r.fence
+ WHERE r.worker = :worker_id AND r.state = 'running' AND a.claim = :claim ORDER BY r.id;
+
 -- begin_attempt --
-INSERT INTO andon_attempts (run_id, fence, number, worker, claimed_at)
-VALUES (:run_id, :fence, :number, :worker_id, unixepoch('subsec'));
+INSERT INTO andon_attempts (run_id, fence, number, worker, claim, claimed_at)
+VALUES (:run_id, :fence, :number, :worker_id, :claim, unixepoch('subsec'));
 
 -- next_wake --
 -- Seconds until something that waits for a time is due.
@@ -99,6 +112,12 @@ SELECT min(due) - unixepoch('subsec') FROM (
   UNION ALL
   SELECT min(available_at) FROM andon_runs
    WHERE state = 'queued' AND available_at > unixepoch('subsec'));
+
+-- lock_runs --
+-- The write lock is held already: this only reads.
+SELECT id, state FROM andon_runs
+ WHERE id IN (SELECT value FROM json_each(:run_ids) UNION SELECT value FROM json_each(:ending))
+ ORDER BY id;
 
 -- start_run --
 INSERT INTO andon_runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
@@ -186,6 +205,9 @@ UPDATE andon_runs
        state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
  WHERE id = :run_id AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
 RETURNING state;
+
+-- is_delivered --
+SELECT 1 FROM andon_inbox WHERE run_id = :run_id AND message_id = :message_id;
 
 -- insert_letter --
 INSERT INTO andon_inbox (run_id, kind, name, body, message_id, at)

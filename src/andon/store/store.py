@@ -122,10 +122,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     agents: tuple[tuple[str, str], ...]
     limit: int
-    only: tuple[str, ...] | None = None  # these runs and no others
+    only: tuple[str, ...] | None = None  # these runs, with their children, and no others
     dead: tuple[tuple[str, str], ...] = ()  # (worker, how it is known)
     expire: bool = False  # whether overdue leases may be ended
     interruption_limit: int = 10
+    # Counts this worker's claims from 1: one that is sent again because its outcome was unknown
+    # answers what it has claimed already. 0 promises nothing of the kind.
+    number: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):

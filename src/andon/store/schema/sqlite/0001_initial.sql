@@ -39,6 +39,7 @@ CREATE TABLE andon_runs (
   changed_at REAL NOT NULL
 ) STRICT;
 CREATE INDEX andon_runs_queued ON andon_runs (returned DESC, priority DESC, available_at, id) WHERE state = 'queued';
+CREATE INDEX andon_runs_available ON andon_runs (available_at) WHERE state = 'queued';
 CREATE INDEX andon_runs_held ON andon_runs (worker) WHERE worker IS NOT NULL;
 CREATE INDEX andon_runs_due ON andon_runs (wake_at) WHERE state = 'suspended' AND wake_at IS NOT NULL;
 CREATE INDEX andon_runs_created ON andon_runs (created_at DESC, id DESC);
@@ -125,6 +126,7 @@ CREATE TABLE andon_attempts (
   fence INTEGER NOT NULL,
   number INTEGER NOT NULL,
   worker TEXT NOT NULL,
+  claim INTEGER NOT NULL DEFAULT 0,  -- the worker's number of the claim that began it
   claimed_at REAL NOT NULL,
   ended_at REAL,
   ending TEXT,

@@ -1,0 +1,58 @@
+"""andon: stop any AI agent, at any moment, and lose nothing.
+
+Names are loaded on first use: commands that stop things import this package too, and must not
+need (or wait for) anything that agents depend on.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from andon.core.queue import Retry
+    from andon.errors import AndonError, Fenced, Refused, StepFailed, Stopped, Unresolved
+    from andon.runtime.agent import agent
+    from andon.runtime.client import Client
+    from andon.runtime.context import Answer, Context
+    from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
+
+_HOME = {
+    "AndonError": "andon.errors",
+    "Answer": "andon.runtime.context",
+    "Client": "andon.runtime.client",
+    "Context": "andon.runtime.context",
+    "Fenced": "andon.errors",
+    "Refused": "andon.errors",
+    "Retry": "andon.core.queue",
+    "StepFailed": "andon.errors",
+    "Stopped": "andon.errors",
+    "Unresolved": "andon.errors",
+    "agent": "andon.runtime.agent",
+    "did_not_happen": "andon.runtime.effects",
+    "effect_of": "andon.runtime.effects",
+    "happened": "andon.runtime.effects",
+    "unknown": "andon.runtime.effects",
+}
+
+__all__ = [
+    "AndonError",
+    "Answer",
+    "Client",
+    "Context",
+    "Fenced",
+    "Refused",
+    "Retry",
+    "StepFailed",
+    "Stopped",
+    "Unresolved",
+    "agent",
+    "did_not_happen",
+    "effect_of",
+    "happened",
+    "unknown",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'andon' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

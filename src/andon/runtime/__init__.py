@@ -1,0 +1,1 @@
+"""Inside the agent's process: agents, their context, the worker that executes them."""

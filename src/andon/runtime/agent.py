@@ -1,0 +1,160 @@
+"""Agents: ordinary functions that run durably."""
+
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable
+from typing import Any, overload
+
+import msgspec
+
+from andon.core import value
+from andon.core.queue import Retry
+from andon.errors import BadInput
+from andon.store.store import AgentRow
+
+_NAME = re.compile(r"[\w.\-]{1,100}")
+
+
+class Agent:
+    """A function with a name, a version and a retry policy.
+
+    The version is what its author says it is, never a hash of the source: a run stays with the
+    version it was started on, and only its author knows which changes matter to it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        version: str = "1",
+        retries: int | Retry = 0,
+        queue: str = "default",
+    ) -> None:
+        self.function = function
+        self.name = name or function.__name__
+        self.version, self.queue = str(version), queue
+        self.retry = retries if isinstance(retries, Retry) else Retry(retries)
+        for what, text in (("name", self.name), ("version", self.version), ("queue", queue)):
+            if not isinstance(text, str) or not _NAME.fullmatch(text):
+                raise BadInput(f"agent {what} {text!r}: expected letters, digits, '_', '-', '.'")
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.parameters = _parameters(self.name, function)
+        self.result_decoder = value.result_decoder(function)
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<andon agent {self.name} version {self.version}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise BadInput(
+            f"agent {self.name!r} cannot be called like a function: use `await {self.name}.run(…)`, "
+            f"`client.start({self.name}, …)` or `andon start {self.name}`"
+        )
+
+    @property
+    def row(self) -> AgentRow:
+        return AgentRow(
+            name=self.name,
+            version=self.version,
+            queue=self.queue,
+            parameters=json.dumps(self.parameters),
+            retries=self.retry.retries,
+        )
+
+    async def run(self, *args: Any, id: str | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        """Run durably inside this program and return the result.
+
+        The store is the one of ANDON_STORE or andon.toml. With an `id` that exists, that run is
+        gone on with, or its result is returned.
+        """
+        from andon.runtime.client import Client
+
+        async with Client() as client:
+            return await client.run(self, *args, id=id, **kwargs)
+
+    async def call(self, attempt: Any) -> Any:
+        """Execute the function for one attempt."""
+        from andon.runtime.context import Context
+
+        arguments = self._arguments(await attempt.body_of(*attempt.start_body))
+        context = Context(attempt)
+        if self.is_async:
+            return await self.function(context, **arguments)
+        from andon.runtime.sync import call_in_thread
+
+        return await call_in_thread(attempt, context, self.function, arguments)
+
+    def _arguments(self, body: str) -> dict[str, Any]:
+        given: dict[str, Any] = value.decode(body)
+        hints = value.annotations(self.function)
+        for name in given.keys() & hints.keys():
+            decoder = value.decoder_for(hints[name])
+            if decoder is not None:
+                try:
+                    given[name] = decoder(value.encode(given[name], name))
+                except msgspec.ValidationError as error:
+                    raise BadInput(f"agent {self.name!r}: argument {name!r}: {error}") from None
+        return given
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """What may be passed, as it is registered in the store."""
+    context, *rest = list(inspect.signature(function).parameters.values()) or [None]
+    if context is None or context.kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise BadInput(f"agent {name!r}: its first parameter must be the context: (ctx, …)")
+    found, extra = [], False
+    for parameter in rest:
+        match parameter.kind:
+            case inspect.Parameter.VAR_KEYWORD:
+                extra = True
+            case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.POSITIONAL_ONLY:
+                raise BadInput(f"agent {name!r}: parameter {parameter} must be passable by name")
+            case _:
+                required = parameter.default is inspect.Parameter.empty
+                found.append({"name": parameter.name, "required": required})
+    return {"parameters": found, "extra": extra}
+
+
+@overload
+def agent(function: Callable[..., Any], /) -> Agent: ...
+@overload
+def agent(
+    *,
+    name: str | None = ...,
+    version: str = ...,
+    retries: int | Retry = ...,
+    queue: str = ...,
+) -> Callable[[Callable[..., Any]], Agent]: ...
+
+
+def agent(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a durable agent: `@agent`, or `@agent(name=…, version=…, retries=…)`."""
+    if function is not None:
+        return Agent(function)
+    return lambda wrapped: Agent(wrapped, **options)
+
+
+def by_identity(agents: list[Agent]) -> dict[tuple[str, str], Agent]:
+    """Agents by name and version; two different ones of the same identity are refused."""
+    found: dict[tuple[str, str], Agent] = {}
+    for one in agents:
+        other = found.setdefault((one.name, one.version), one)
+        if other is not one:
+            raise BadInput(
+                f"two agents are called {one.name!r} version {one.version!r}: "
+                f"{_where(other)} and {_where(one)}. Rename one: @andon.agent(name=…)"
+            )
+    return found
+
+
+def _where(one: Agent) -> str:
+    code = getattr(one.function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(one.function)
+
+

@@ -1,0 +1,124 @@
+"""Branches: which chain of awaits of a run's code an operation stands in.
+
+Tasks that agent code creates (gather, TaskGroup, anyio, create_task) are numbered in the order in
+which their parent creates them. That order is the program's own and the same on replay, unlike the
+order in which they finish. Tasks created inside a step are not the agent's and are not numbered.
+
+Here it is also found out whether a run does nothing but wait: then it is suspended, and neither
+process nor memory is held. When that is not certain, the run stays in memory.
+"""
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Branch:
+    """One chain of awaits, with the number of its next operation."""
+
+    __slots__ = ("children", "number", "owner", "path")
+
+    def __init__(self, owner: "Tasks", path: str) -> None:
+        self.owner, self.path = owner, path
+        self.number = 0
+        self.children = 0
+
+    def place(self) -> str:
+        """The place of the next operation."""
+        place = f"{self.path}:{self.number}"
+        self.number += 1
+        return place
+
+    def child(self) -> "Branch":
+        branch = Branch(self.owner, f"{self.path}.{self.children}")
+        self.children += 1
+        return branch
+
+    def restart(self, path: str) -> None:
+        """After a snapshot, places are counted from it."""
+        self.path, self.number, self.children = path, 0, 0
+
+
+current: contextvars.ContextVar[Branch | None] = contextvars.ContextVar("andon_branch", default=None)
+
+
+class Tasks:
+    """The living tasks of one attempt."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.living: set[asyncio.Task[Any]] = set()
+        self._on_change = on_change
+
+    def add(self, task: "asyncio.Task[Any]") -> None:
+        self.living.add(task)
+        task.add_done_callback(self._remove)
+
+    def _remove(self, task: "asyncio.Task[Any]") -> None:
+        self.living.discard(task)
+        self._on_change()
+
+    def all_wait(self, waiting: "set[asyncio.Task[Any]]") -> bool:
+        """Whether every task waits durably, or only for others that do."""
+        return all(task in waiting or _waits_for_tasks(task, self.living) for task in self.living)
+
+
+def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Number the tasks that agents create on this loop; others are created as before."""
+    before = loop.get_task_factory()
+    if getattr(before, "andon", False):
+        return
+
+    def create(
+        loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> "asyncio.Task[Any]":
+        parent = current.get()
+        if parent is None:
+            return _create(before, loop, coro, options)
+        branch = parent.child()
+        context = options.get("context") or contextvars.copy_context()
+        context.run(current.set, branch)
+        task = _create(before, loop, coro, {**options, "context": context})
+        branch.owner.add(task)
+        return task
+
+    create.andon = True  # type: ignore[attr-defined]
+    loop.set_task_factory(create)  # type: ignore[arg-type]
+
+
+def _create(factory: Any, loop: Any, coro: Any, options: dict[str, Any]) -> "asyncio.Task[Any]":
+    if factory is None:
+        return asyncio.Task(coro, loop=loop, **options)
+    task: asyncio.Task[Any] = factory(loop, coro, **options)
+    return task
+
+
+def _waits_for_tasks(task: "asyncio.Task[Any]", living: "set[asyncio.Task[Any]]") -> bool:
+    """Whether a task waits for other tasks of the run and for nothing else, for certain."""
+    future = getattr(task, "_fut_waiter", None)
+    if future is None or future.done():
+        return False  # about to go on
+    if future in living:
+        return True
+    children = getattr(future, "_children", None)  # asyncio.gather
+    if children is not None:
+        return all(child in living or child.done() for child in children)
+    return _innermost(task) in _joins()
+
+
+def _innermost(task: "asyncio.Task[Any]") -> Any:
+    """The code of the innermost coroutine that the task is in."""
+    coro: Any = task.get_coro()
+    while getattr(coro, "cr_await", None) is not None and hasattr(coro.cr_await, "cr_code"):
+        coro = coro.cr_await
+    return getattr(coro, "cr_code", None)
+
+
+def _joins() -> set[Any]:
+    """The code that waits for a group of tasks."""
+    found = {asyncio.TaskGroup.__aexit__.__code__}
+    anyio = sys.modules.get("anyio._backends._asyncio")
+    if anyio is not None:
+        found.add(anyio.TaskGroup.__aexit__.__code__)
+    return found

@@ -1,0 +1,185 @@
+"""The client: start, watch, answer and run runs from a program."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any
+
+from andon.core.journal import Entry
+from andon.core.run import State
+from andon.errors import StepFailed, Unresolved
+from andon.runtime import requests
+from andon.runtime.agent import Agent
+from andon.runtime.requests import Run
+from andon.runtime.worker import Worker
+from andon.settings import Settings
+from andon.settings import load as load_settings
+from andon.store import open_store
+from andon.store.store import Filter
+
+# Rings may be lost; then this is how late a waiter hears of the end.
+POLL_SECONDS = 0.5
+
+
+class Client:
+    """`async with andon.Client() as client:` — for plain code `with andon.Client.sync() as client:`"""
+
+    def __init__(self, store: str | None = None, *, settings: Settings | None = None) -> None:
+        self.settings = settings or load_settings({"store": store})
+        self._store: Any = None
+        self._worker: Worker | None = None
+        self._starting = asyncio.Lock()
+
+    @classmethod
+    def sync(cls, store: str | None = None) -> AbstractContextManager[Any]:
+        """The same client for plain code: every method waits instead of being awaited."""
+        from andon.runtime.sync import blocking
+
+        return blocking(lambda: cls(store))
+
+    async def __aenter__(self) -> "Client":
+        self._store = await asyncio.to_thread(open_store, self.settings.store)
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        if self._worker is not None:
+            await self._worker.__aexit__()
+        await asyncio.to_thread(self._store.close)
+
+    async def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(request, self._store, *args, **kwargs)
+
+    async def start(
+        self,
+        agent: Agent | str,
+        *args: Any,
+        id: str | None = None,  # noqa: A002 (the word users know)
+        priority: int = 0,
+        labels: dict[str, str] | None = None,
+        at: float | datetime | None = None,
+        connection: Any = None,
+        **kwargs: Any,
+    ) -> str:
+        """Start a run, idempotently if it has an id, and answer its id.
+
+        `connection`: a psycopg connection; the run then exists once its transaction commits.
+        """
+        options = {"id": id, "priority": priority, "labels": labels, "at": at}
+        if connection is not None and hasattr(connection, "__aenter__"):
+            return await self._start_on_async(connection, agent, args, kwargs, options)
+        started: str = await self._ask(
+            requests.start, agent, args, kwargs, connection=connection, **options
+        )
+        return started
+
+    async def _start_on_async(
+        self, connection: Any, agent: Any, args: Any, kwargs: Any, options: dict[str, Any]
+    ) -> str:
+        run = await self._ask(requests.prepare, agent, args, kwargs, **options)
+        await self._store.start_on_async(connection, run)
+        return str(run.id)
+
+    async def get(self, run_id: str) -> Run:
+        run: Run = await self._ask(requests.get, run_id)
+        return run
+
+    async def list(
+        self,
+        *,
+        states: tuple[str, ...] = (),
+        agent: str | None = None,
+        label: tuple[str, str] | None = None,
+        limit: int = 100,
+        before: Run | None = None,
+    ) -> Sequence[Run]:
+        """Runs, newest first; `before` is the last one of the page before."""
+        cursor = None if before is None else (before.created_at, before.id)
+        which = Filter(states=states, agent=agent, label=label, limit=limit, before=cursor)
+        rows = await self._ask(requests.list_runs, which)
+        return [await self._ask(requests.described, row) for row in rows]
+
+    async def wait(self, run_id: str, *, timeout: float | None = None) -> Run:  # noqa: ASYNC109
+        """The run once it is finished or stranded. Raises Unresolved after `timeout` seconds."""
+        rung = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        end = await asyncio.to_thread(
+            self._store.listen, lambda: _post(loop, rung.set)
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    rung.clear()
+                    row = await self._ask(requests.find, run_id)
+                    if requests.is_over(row):
+                        run: Run = await self._ask(requests.described, row)
+                        return run
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(rung.wait(), POLL_SECONDS)
+        except TimeoutError:
+            raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
+        finally:
+            await asyncio.to_thread(end)
+
+    async def send(
+        self, run_id: str, name: str, payload: Any = None, *, id: str | None = None  # noqa: A002
+    ) -> bool:
+        """Send an event to a run; with an `id`, at most once."""
+        sent: bool = await self._ask(requests.send, run_id, name, payload, id=id)
+        return sent
+
+    async def answer(
+        self,
+        run_id: str,
+        decision: str,
+        value: Any = None,
+        *,
+        ask: str | None = None,
+        by: str = "",
+    ) -> str:
+        """Answer an open ask: approve, edit, reject or respond; for an effect in doubt,
+        happened or did_not_happen."""
+        answered: str = await self._ask(
+            requests.answer, run_id, decision, value, ask=ask, by=by
+        )
+        return answered
+
+    async def journal(self, run_id: str) -> Sequence[Entry]:
+        found: Sequence[Entry] = await self._ask(requests.journal, run_id)
+        return found
+
+    # ── library mode ──────────────────────────────────────────────────────────────────────────
+
+    async def run(
+        self, agent: Agent, *args: Any, id: str | None = None, **kwargs: Any  # noqa: A002
+    ) -> Any:
+        """Start (or go on with) a run, execute it in this process, and return its result."""
+        run_id = await self.start(agent, *args, id=id, **kwargs)
+        worker = await self._embedded(agent)
+        assert worker.only is not None
+        worker.only.add(run_id)
+        worker.wake()
+        try:
+            run = await self.wait(run_id)
+        finally:
+            worker.only.discard(run_id)
+        if run.state == State.SUCCEEDED:
+            return run.result
+        error = run.error or {"type": run.state, "message": f"run {run_id} is {run.state}"}
+        raise StepFailed(f"run {run_id}", str(error["type"]), str(error["message"]))
+
+    async def _embedded(self, agent: Agent) -> Worker:
+        """The worker inside this program: it executes what the program asked for, nothing else."""
+        async with self._starting:
+            if self._worker is None:
+                worker = Worker(self._store, [agent], self.settings, only=set())
+                await worker.__aenter__()
+                self._worker = worker
+            self._worker.carry(agent)
+        return self._worker
+
+
+def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(function)

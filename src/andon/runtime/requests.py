@@ -1,0 +1,264 @@
+"""What programs ask about runs, one function per request. Plain calls on a store.
+
+The async Client and the command line both call these; neither adds a rule of its own.
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from andon.core import value
+from andon.core.journal import Entry, EntryKind
+from andon.core.run import TERMINAL, State
+from andon.errors import BadInput, NotFound
+from andon.runtime.context import CHOICES as VALUE_CHOICES
+from andon.runtime.starting import new_run, resolve
+from andon.store.store import AskRow, Deliver, Filter, Message, NewRun, RunRow, Start
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, as it stands."""
+
+    id: str
+    agent: str
+    version: str
+    state: str
+    attempt: int
+    fence: str
+    created_at: float
+    changed_at: float
+    labels: dict[str, str]
+    priority: int
+    parent_id: str | None = None
+    worker: str | None = None
+    step: str | None = None
+    waits: list[dict[str, Any]] = []
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.state in TERMINAL
+
+
+def _write(store: Any, message: Message) -> Any:
+    [outcome] = store.write([message])
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def prepare(
+    store: Any,
+    agent: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    id: str | None = None,  # noqa: A002 (the word users know)
+    priority: int = 0,
+    labels: dict[str, str] | None = None,
+    at: float | datetime | None = None,
+) -> NewRun:
+    """A run, checked and ready to be started."""
+    return new_run(
+        resolve(store, agent),
+        args,
+        kwargs or {},
+        run_id=id,
+        priority=priority,
+        labels=labels,
+        at=at.timestamp() if isinstance(at, datetime) else at,
+        now=store.now(),
+    )
+
+
+def start(
+    store: Any,
+    agent: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    connection: Any = None,
+    **options: Any,
+) -> str:
+    """Start a run and answer its id. An id that exists with the same input is that run."""
+    run = prepare(store, agent, args, kwargs, **options)
+    if connection is None:
+        _write(store, Start(run=run))
+    else:
+        _refuse_no_postgres(store)
+        store.start_on(connection, run)
+    return run.id
+
+
+def _refuse_no_postgres(store: Any) -> None:
+    if not hasattr(store, "start_on"):
+        raise BadInput(
+            "starting inside your own transaction needs PostgreSQL; with SQLite use "
+            "ctx.transaction, or start the run after your commit"
+        )
+
+
+def find(store: Any, run_id: str) -> RunRow:
+    """The run of that id, or the only one whose id begins so."""
+    row: RunRow | None = store.run(run_id)
+    if row is not None:
+        return row
+    near: list[RunRow] = store.runs(Filter(prefix=run_id, limit=5)) if run_id else []
+    if len(near) == 1:
+        return near[0]
+    if near:
+        raise NotFound(f"run {run_id!r}: several begin so: {', '.join(one.id for one in near)}")
+    raise NotFound(f"there is no run {run_id!r}; andon ps --all lists those there are")
+
+
+def get(store: Any, run_id: str) -> Run:
+    return described(store, find(store, run_id))
+
+
+def described(store: Any, row: RunRow) -> Run:
+    result = None
+    if row.state == State.SUCCEEDED:
+        end: Entry = store.last_entry(row.id)
+        result = value.decode(body_of(store, end))
+    return Run(
+        id=row.id,
+        agent=row.agent,
+        version=row.version,
+        state=row.state,
+        attempt=row.attempt,
+        fence=f"{row.epoch}.{row.fence}",
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        labels=json.loads(row.labels),
+        priority=row.priority,
+        parent_id=row.parent_id,
+        worker=row.worker,
+        step=row.step,
+        waits=json.loads(row.waits) if row.waits else [],
+        result=result,
+        error=json.loads(row.error) if row.error else None,
+    )
+
+
+def body_of(store: Any, entry: Entry) -> str:
+    if entry.blob is not None:
+        body: str = store.blob(entry.blob)
+        return body
+    return entry.body if entry.body is not None else "null"
+
+
+def list_runs(store: Any, which: Filter) -> list[RunRow]:
+    unknown = set(which.states) - set(State)
+    if unknown:
+        raise BadInput(
+            f"state {', '.join(sorted(unknown))}: expected one of {', '.join(State)}"
+        )
+    found: list[RunRow] = store.runs(which)
+    return found
+
+
+def send(
+    store: Any, run_id: str, name: str, payload: Any = None, *, id: str | None = None  # noqa: A002
+) -> bool:
+    """Send an event to a run; False if one of that id was sent before."""
+    body = value.encode(payload, f"event {name!r}").decode()
+    row = find(store, run_id)
+    message = Deliver(
+        run_id=row.id, kind="event", name=name, body=body, message_id=id or uuid.uuid4().hex
+    )
+    return bool(_write(store, message))
+
+
+def answer(
+    store: Any,
+    run_id: str,
+    decision: str,
+    given: Any = None,
+    *,
+    ask: str | None = None,
+    by: str = "",
+) -> str:
+    """Answer an open ask of a run; answers the ask's id."""
+    row = find(store, run_id)
+    chosen = _open_ask(store, row, ask)
+    decision = decision.replace("-", "_")
+    choices = json.loads(chosen.choices)
+    if decision not in choices:
+        raise BadInput(
+            f"answer {decision!r}: this ask takes {', '.join(choices)}. It asks: {chosen.question}"
+        )
+    _refuse_wrong_value(decision, given)
+    body = value.encode({"decision": decision, "value": given, "by": by}, "the answer").decode()
+    _write(
+        store,
+        Deliver(
+            run_id=row.id,
+            kind="answer",
+            name=chosen.id,
+            body=body,
+            message_id=f"answer:{chosen.id}:{uuid.uuid4().hex}",
+        ),
+    )
+    return chosen.id
+
+
+def _refuse_wrong_value(decision: str, given: Any) -> None:
+    if decision in ("edit", "respond") and given is None:
+        raise BadInput(f"answer {decision!r} needs a value: what it is changed to, or the response")
+    if decision in ("approve", "reject") and given is not None and decision in VALUE_CHOICES:
+        raise BadInput(f"answer {decision!r} takes no value; to change it answer 'edit'")
+
+
+def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
+    asks: list[AskRow] = store.asks(row.id)
+    if ask is not None:
+        asks = [one for one in asks if one.id == ask]
+    if len(asks) == 1:
+        return asks[0]
+    if not asks:
+        raise NotFound(f"run {row.id} is {row.state} and has no open ask; andon show {row.id}")
+    listed = "; ".join(f"{one.id}: {one.question}" for one in asks)
+    raise BadInput(f"run {row.id} has {len(asks)} open asks; say which with --ask: {listed}")
+
+
+def journal(store: Any, run_id: str) -> list[Entry]:
+    """The whole journal of a run."""
+    row = find(store, run_id)
+    found: list[Entry] = []
+    while page := store.journal(row.id, found[-1].seq if found else -1):
+        found += page
+    return found
+
+
+def is_over(row: RunRow) -> bool:
+    """Whether waiting for the run is over: it is finished, or only a person can move it."""
+    return row.state in TERMINAL or row.state == State.STRANDED
+
+
+def steps_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The steps of a run with their attempts, from its journal."""
+    found: dict[tuple[str, str | None, str], dict[str, Any]] = {}
+    for entry in entries:
+        if entry.kind != EntryKind.STEP:
+            continue
+        step = found.setdefault(
+            (entry.name, entry.key, "" if entry.key is not None else entry.place),
+            {
+                "name": entry.name,
+                "key": entry.key,
+                "state": entry.state,
+                "attempts": 0,
+                "started_at": entry.since,
+                "finished_at": None,
+            },
+        )
+        step["state"] = entry.state
+        step["attempts"] += entry.state in ("retrying", "done", "failed")
+        if entry.state in ("done", "failed", "cancelled"):
+            step["finished_at"] = entry.at
+    return list(found.values())

@@ -1,0 +1,143 @@
+"""Plain threads: the same objects, called through one portal. Nothing is written twice.
+
+A plain agent runs in a thread; its context forwards each call to the event loop and waits. Steps
+called from further threads have no order of their own, so they need a key.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from andon.errors import BadInput
+from andon.runtime import branch
+
+
+class Portal:
+    """An object of the event loop, for a plain thread: its coroutines are waited for."""
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop, prepare: Callable[..., None]):
+        self._target, self._loop, self._prepare = target, loop, prepare
+
+    def __getattr__(self, name: str) -> Any:
+        found = inspect.getattr_static(type(self._target), name, None)
+        if isinstance(found, property):
+            return self._call(lambda: getattr(self._target, name), {})
+        method = getattr(self._target, name)
+        if not callable(method):
+            return method
+        return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs), kwargs)
+
+    def _call(self, function: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
+        prepare = self._prepare(kwargs)
+
+        async def call() -> Any:
+            prepare()
+            result = function()
+            if hasattr(result, "__aenter__"):
+                return _Manager(result, self._loop)
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+
+class _Manager(contextlib.AbstractContextManager[Any]):
+    """An asynchronous context manager, entered and left from a thread."""
+
+    def __init__(self, manager: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._manager, self._loop = manager, loop
+
+    def __enter__(self) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._manager.__aenter__(), self._loop).result()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        left = asyncio.run_coroutine_threadsafe(self._manager.__aexit__(*error), self._loop)
+        return bool(left.result())
+
+
+async def call_in_thread(
+    attempt: Any, context: Any, function: Callable[..., Any], arguments: dict[str, Any]
+) -> Any:
+    """Run a plain agent in a thread of its own, with a context that forwards to this loop."""
+    from andon.runtime.context import _operation
+
+    attempt.sync = True
+    home: list[int] = []
+
+    def prepare(kwargs: dict[str, Any]) -> Callable[[], None]:
+        operation = _operation.get()  # inside a step: checkpoint and partial
+        if operation is None and threading.get_ident() != home[0] and kwargs.get("key") is None:
+            raise BadInput(
+                "called from another thread than the agent's: give it a key=, because threads "
+                "have no order that a replay could follow"
+            )
+
+        def enter() -> None:
+            branch.current.set(None if operation else attempt.root)
+            _operation.set(operation)
+
+        return enter
+
+    portal = Portal(context, attempt.loop, prepare)
+
+    def run() -> Any:
+        home.append(threading.get_ident())
+        return function(portal, **arguments)
+
+    # Its own thread: an agent that waits must not take one that a step needs.
+    outside = contextvars.copy_context()
+    outside.run(branch.current.set, None)
+    done: asyncio.Future[Any] = attempt.loop.create_future()
+    thread = threading.Thread(
+        target=_report, args=(outside, run, attempt.loop, done), name="andon-agent", daemon=True
+    )
+    thread.start()
+    return await done
+
+
+def _report(
+    context: contextvars.Context,
+    run: Callable[[], Any],
+    loop: asyncio.AbstractEventLoop,
+    done: "asyncio.Future[Any]",
+) -> None:
+    try:
+        result, error = context.run(run), None
+    except BaseException as raised:  # noqa: BLE001 (Stopped must reach the attempt)
+        result, error = None, raised
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_set, done, result, error)
+
+
+def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
+
+
+@contextlib.contextmanager
+def blocking(make: Callable[[], Any]) -> Iterator[Any]:
+    """An asynchronous object such as a Client, for plain code: `make` is called on its loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="andon-portal", daemon=True)
+    thread.start()
+
+    async def enter() -> Any:
+        target = make()
+        await target.__aenter__()
+        return target
+
+    target = asyncio.run_coroutine_threadsafe(enter(), loop).result()
+    try:
+        yield Portal(target, loop, lambda _kwargs: lambda: None)
+    finally:
+        asyncio.run_coroutine_threadsafe(target.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,291 @@
+"""A worker: claim → load → execute → settle → announce.
+
+It beats for the process, not for each run, from a thread of its own: agent code that blocks the
+event loop does not lose the lease. It trusts its lease for less than the store grants it; before
+an operation starts outside that window, the lease is renewed or the operation is not started.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from andon.core.lease import may_expire_others, renew_every, trusted_until
+from andon.errors import AndonError, Fenced, StoreError
+from andon.points import point
+from andon.runtime import branch
+from andon.runtime.agent import Agent, by_identity
+from andon.runtime.attempt import Attempt
+from andon.runtime.clock import StoreClock, own_time
+from andon.runtime.liveness import Peers, this_process
+from andon.settings import Settings
+from andon.store.store import Beat, Claim, Claimed, ClaimResult, Depart, Register, WorkerRow
+from andon.store.writer import Writer
+
+log = logging.getLogger("andon")
+
+
+class Worker:
+    """Executes runs in this process until it is told to go."""
+
+    def __init__(
+        self,
+        store: Any,
+        agents: list[Agent],
+        settings: Settings | None = None,
+        *,
+        only: set[str] | None = None,
+        on_settled: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.store = store
+        self.agents = by_identity(agents)
+        self.only = only  # these runs and no others: library mode
+        self.draining = False
+        self.clock = StoreClock()
+        self.active: dict[str, asyncio.Task[str]] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.worker_id = ""
+        self.in_threads: set[Any] = set()  # plain functions that are executing
+        self._on_settled = on_settled or (lambda run_id, ending: None)
+        self._dead: dict[str, str] = {}
+        self._trusted_until = 0.0
+        self._in_contact_since = 0.0
+        self._ready = asyncio.Event()
+
+    # ── the life of a worker ──────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> "Worker":
+        self.loop = asyncio.get_running_loop()
+        branch.follow_tasks(self.loop)
+        self._wake = asyncio.Event()
+        self.writer = Writer(self.store, patience_seconds=self.settings.patience_seconds)
+        # A thread for each run, one for loading, and some for steps that run in parallel.
+        self.threads = ThreadPoolExecutor(self.settings.concurrency + 32, "andon-step")
+        try:
+            await self._register()
+        except BaseException:
+            self.writer.close()
+            self.threads.shutdown(wait=False)
+            raise
+        self._stop_listening = self.store.listen(self._rung)
+        self._claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self.draining = True
+        self.wake()
+        await asyncio.wait({self._claiming})
+        await self._return_runs()
+        self._ended.set()
+        self._stop_listening()
+        self._peers.close()
+        with contextlib.suppress(AndonError):
+            if not self.in_threads:  # a plain step that goes on in its thread is not gone
+                await self.writer.write(Depart(worker_id=self.worker_id))
+        self.writer.close()
+        self.threads.shutdown(wait=False)
+        self.store.release(self.worker_id)
+
+    async def run(self, until: asyncio.Event) -> None:
+        """Work until `until` is set."""
+        async with self:
+            stopped = self.loop.create_task(until.wait())
+            await asyncio.wait({stopped, self._claiming}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if self._claiming.done() and not until.is_set():
+                self._claiming.result()
+
+    async def _register(self) -> None:
+        row: WorkerRow = this_process()
+        self.worker_id = row.id
+        lock = self.store.hold(row.id)
+        agents = [[name, version] for name, version in self.agents]
+        named = {field: getattr(row, field) for field in row.__struct_fields__}
+        named.update(lock=lock, agents=json.dumps(agents))
+        asked_at = own_time()
+        message = Register(
+            worker=WorkerRow(**named),
+            agents=tuple(agent.row for agent in self.agents.values()),
+            lease_seconds=self.settings.lease_seconds,
+        )
+        try:
+            _, now = await self.writer.write(message)
+        except BaseException:
+            self.store.release(row.id)
+            raise
+        self.clock.set(now)
+        self._in_contact_since = asked_at
+        self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
+        self._peers = Peers(self.store, message.worker, self._died_from_thread)
+        self._ended = threading.Event()
+        heart = threading.Thread(
+            target=self._beat_for_ever, args=(row.id, self._ended), name="andon-heart", daemon=True
+        )
+        heart.start()
+
+    def carry(self, agent: Agent) -> None:
+        """Carry one more agent, if this is the worker inside a program: others were told theirs."""
+        if self.only is not None:
+            self.agents = by_identity([*self.agents.values(), agent])
+
+    # ── the lease ─────────────────────────────────────────────────────────────────────────────
+
+    def _beat_for_ever(self, worker_id: str, ended: threading.Event) -> None:
+        while not ended.wait(renew_every(self.settings.lease_seconds)):
+            try:
+                self._beat(worker_id)
+            except Fenced as error:
+                log.error("worker %s is fenced: its lease ended. It starts over.", worker_id)
+                self._post(self._lost, worker_id, error)
+                return
+            except StoreError as error:
+                log.warning("worker %s: no heartbeat: %s", worker_id, error)
+
+    def _beat(self, worker_id: str) -> None:
+        asked_at = own_time()
+        message = Beat(worker_id=worker_id, lease_seconds=self.settings.lease_seconds)
+        now = self.writer.submit_from_thread(message).result()
+        if own_time() - asked_at > self.settings.lease_seconds / 2:
+            self._in_contact_since = own_time()  # it was away: nobody else is overdue yet
+        self.clock.set(now)
+        self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
+
+    async def ensure_trust(self) -> None:
+        """Return once the lease is surely held; raise Fenced if it is not."""
+        if own_time() < self._trusted_until:
+            return
+        worker_id = self.worker_id
+        try:
+            await self.loop.run_in_executor(None, self._beat, worker_id)
+        except Fenced as error:
+            self._lost(worker_id, error)
+            raise
+
+    def _lost(self, worker_id: str, error: Fenced) -> None:
+        """Nothing that this process holds is its own any more."""
+        if worker_id != self.worker_id or self._ended.is_set():
+            return
+        self._ended.set()
+        for attempt in list(self.attempts.values()):
+            attempt.leave("fenced", error)
+        self._ready.set()
+        self.wake()
+
+    async def _start_over(self) -> None:
+        """After a lost lease: end what is left of the old incarnation, then begin a new one."""
+        if self.active:
+            await asyncio.wait(set(self.active.values()))
+        self._peers.close()
+        with contextlib.suppress(AndonError):
+            if not self.in_threads:
+                await self.writer.write(Depart(worker_id=self.worker_id))
+        self.store.release(self.worker_id)
+        await self._register()
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def _post(self, function: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(function, *args)
+
+    def _rung(self) -> None:
+        self._post(self.wake)
+        self._peers.refresh()
+
+    def _died_from_thread(self, worker_id: str, evidence: str) -> None:
+        self._post(self._died, worker_id, evidence)
+
+    def _died(self, worker_id: str, evidence: str) -> None:
+        log.info("worker %s is gone: %s", worker_id, evidence)
+        self._dead[worker_id] = evidence
+        self.wake()
+
+    async def _claim_for_ever(self) -> None:
+        while not self.draining:
+            if self._ended.is_set():
+                await self._start_over()
+            self._wake.clear()
+            wait = self.settings.poll_seconds
+            try:
+                result = await self._claim()
+                if result.wake_in is not None:
+                    wait = min(wait, max(result.wake_in, 0.001))
+                await self._deliver_letters()
+            except StoreError as error:
+                log.warning("worker %s: cannot claim: %s", self.worker_id, error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait)
+
+    async def _claim(self) -> ClaimResult:
+        dead, self._dead = self._dead, {}
+        message = Claim(
+            worker_id=self.worker_id,
+            agents=tuple(self.agents),
+            limit=max(0, self.settings.concurrency - len(self.active)),
+            only=None if self.only is None else tuple(sorted(self.only)),
+            dead=tuple(dead.items()),
+            expire=may_expire_others(
+                self._in_contact_since, own_time(), self.settings.lease_seconds
+            ),
+            interruption_limit=self.settings.interruption_limit,
+        )
+        try:
+            result: ClaimResult = await self.writer.write(message)
+        except StoreError:
+            self._dead = {**dead, **self._dead}
+            raise
+        if result.runs:
+            point("claim:claimed")
+        for run in result.runs:
+            self._begin(run)
+        return result
+
+    def _begin(self, run: Claimed) -> None:
+        attempt = Attempt(self, run, self.agents[run.agent, run.version])
+        self.attempts[run.id] = attempt
+        task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
+        self.active[run.id] = task
+        self.writer.alone = len(self.active) == 1
+        task.add_done_callback(lambda done: self._settled(run.id, done))
+
+    def _settled(self, run_id: str, done: "asyncio.Task[str]") -> None:
+        del self.active[run_id]
+        del self.attempts[run_id]
+        self.writer.alone = len(self.active) == 1
+        ending = "fenced" if done.cancelled() or done.exception() else done.result()
+        if not done.cancelled() and done.exception():
+            log.error("run %s: andon failed", run_id, exc_info=done.exception())
+        self._on_settled(run_id, ending)
+        self.wake()  # a slot is free: look for work now, not at the next poll
+
+    async def _deliver_letters(self) -> None:
+        """Messages for runs that wait in memory because another branch of them still works."""
+        waiting = [run_id for run_id, attempt in self.attempts.items() if attempt.waits]
+        if not waiting:
+            return
+        found = await self.loop.run_in_executor(self.threads, self.store.letters, waiting)
+        for run_id, letters in found.items():
+            if run_id in self.attempts:
+                self.attempts[run_id].receive(letters)
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────
+
+    async def _return_runs(self) -> None:
+        """Finish the steps in hand within the grace period; everything goes back to the queue."""
+        for attempt in self.attempts.values():
+            if attempt.waits and not attempt.active:
+                attempt.leave("drained")
+        if self.active:
+            await asyncio.wait(set(self.active.values()), timeout=self.settings.grace_seconds)
+        for attempt in list(self.attempts.values()):
+            attempt.leave("stopped")
+        if self.active:
+            await asyncio.wait(set(self.active.values()), timeout=5)

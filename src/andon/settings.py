@@ -1,0 +1,104 @@
+"""Every setting, its default and its reason.
+
+Built once at the edge and passed down as values: argument > ANDON_* > andon.toml > default.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from andon.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a process was told. Names are the same in andon.toml, and ANDON_* in the environment."""
+
+    # A file in the current folder: nothing to install and nothing to start.
+    store: str = "sqlite:///.andon/andon.db"
+    # How many runs one worker executes at once. Agents mostly wait for models.
+    concurrency: int = 10
+    # How long a silent worker keeps its runs. A dead one is noticed at once and not by this.
+    lease_seconds: float = 10.0
+    # How often to look for work that no wake-up announced: wake-ups may be lost.
+    poll_seconds: float = 0.5
+    # How long a write waits for a database that is away before the run is given up here.
+    patience_seconds: float = 120.0
+    # How long a worker that was told to go finishes what it has in hand. Kubernetes gives 30 s.
+    grace_seconds: float = 25.0
+    # A run that interrupts its worker this often without one more finished step is buried.
+    interruption_limit: int = 10
+
+
+_NUMBERS = {"int": int, "float": float}
+
+
+def load(
+    given: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Settings:
+    """The settings in force: `given` (None means not given), then the environment, then the file."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    for source, found in (
+        (_file(folder), _from_file(folder)),
+        ("the environment", _from_environment(environ)),
+        ("the arguments", {k: v for k, v in (given or {}).items() if v is not None}),
+    ):
+        for name, value in found.items():
+            values[name] = _checked(name, value, source)
+    return Settings(**values)
+
+
+def _file(folder: Path | None) -> str:
+    return str((folder or Path()) / "andon.toml")
+
+
+def _from_file(folder: Path | None) -> dict[str, Any]:
+    path = Path(_file(folder))
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: expected TOML, found: {error}") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    # Names that are no settings: the fault points of tests, and who answers an ask.
+    others = {"ANDON_FAULTS", "ANDON_BY"}
+    return {
+        name.removeprefix("ANDON_").lower(): value
+        for name, value in environ.items()
+        if name.startswith("ANDON_") and name not in others and value
+    }
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    kinds = {field.name: field.type for field in fields(Settings)}
+    if name not in kinds:
+        close = get_close_matches(name, kinds, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(kinds))}"
+        raise BadInput(f"unknown setting {name!r} in {source}{hint}")
+    kind = getattr(kinds[name], "__name__", str(kinds[name]))
+    if kind == "str":
+        if isinstance(value, str):
+            return value
+        raise BadInput(f"setting {name!r} in {source}: expected text, found {value!r}")
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = _NUMBERS[kind](value)
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"setting {name!r} in {source}: expected a number, found {value!r}"
+        ) from None
+    if not 0 < number < float("inf"):
+        raise BadInput(f"setting {name!r} in {source}: expected more than 0, found {value!r}")
+    return number

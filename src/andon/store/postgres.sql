@@ -1,0 +1,325 @@
+-- PostgreSQL, READ COMMITTED. Several writers work at once, so a row is locked before it is judged;
+-- who had to wait for the lock judges the row as it is then. Several runs are locked in the order
+-- of their ids, so that two writers do not wait for each other.
+
+-- now --
+SELECT andon.now();
+
+-- epoch --
+SELECT epoch FROM andon.meta;
+
+-- renew_epoch --
+-- The server is not the one we last wrote to: counters may have been rolled back with it.
+UPDATE andon.meta SET epoch = epoch + 1, identity = %(identity)s WHERE identity <> %(identity)s
+RETURNING epoch;
+
+-- register_worker --
+INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at)
+VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(lock)s, 'live',
+        andon.now() + %(lease_seconds)s::float8, %(agents)s, andon.now())
+ON CONFLICT (id) DO NOTHING;
+
+-- register_agent --
+INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at)
+VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now())
+ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, retries = excluded.retries
+RETURNING parameters;
+
+-- agents --
+SELECT name, version, queue, parameters, retries, registered_at FROM andon.agents
+ WHERE %(name)s::text IS NULL OR name = %(name)s
+ ORDER BY name, registered_at DESC, version DESC;
+
+-- workers --
+SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at
+  FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+
+-- beat --
+UPDATE andon.workers SET lease_until = andon.now() + %(lease_seconds)s::float8
+ WHERE id = %(worker_id)s AND state = 'live'
+RETURNING andon.now();
+
+-- overdue_workers --
+-- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
+-- Locked: a heartbeat that comes in between would be answered although the worker is given up.
+SELECT id FROM andon.workers
+ WHERE state = 'live' AND lease_until < (SELECT andon.now())
+ ORDER BY lease_until LIMIT 8 FOR UPDATE SKIP LOCKED;
+
+-- end_worker --
+-- Two who take from the same worker: the second waits here, finds it ended, and gets no row.
+UPDATE andon.workers SET state = %(state)s, evidence = %(evidence)s
+ WHERE id = %(worker_id)s AND state IN ('live', 'silent') AND state <> %(state)s
+RETURNING id;
+
+-- held_runs --
+-- Locked: an owner that is alive after all must not move the head between this and give_back_run.
+SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
+  FROM andon.runs WHERE worker = %(worker_id)s AND state = 'running'
+ ORDER BY id FOR NO KEY UPDATE;
+
+-- give_back_run --
+-- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
+UPDATE andon.runs
+   SET state = %(state)s, returned = true, worker = NULL, available_at = andon.now(),
+       changed_at = andon.now(), interruptions = interruptions + %(interrupted)s,
+       fruitless = %(fruitless)s, error = coalesce(%(error)s, error), fence = fence + 1,
+       head_seq = %(head_seq)s, head_hash = %(head_hash)s
+ WHERE id = %(run_id)s AND fence = %(fence)s AND state = 'running'
+RETURNING parent_id;
+
+-- end_attempt --
+UPDATE andon.attempts SET ended_at = andon.now(), ending = %(ending)s
+ WHERE run_id = %(run_id)s AND fence = %(fence)s;
+
+-- wake_due --
+UPDATE andon.runs
+   SET state = 'queued', returned = true, available_at = wake_at, changed_at = andon.now()
+ WHERE id IN (SELECT id FROM andon.runs
+               WHERE state = 'suspended' AND wake_at <= (SELECT andon.now())
+               ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED);
+
+-- lock_worker --
+-- The first thing of a claim. Against end_worker: a worker given up at this instant would be left
+-- with runs that nobody takes back. And against this same claim, sent once more while the first one
+-- still commits: it waits, and finds what the first one claimed.
+SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
+
+-- claim_runs --
+-- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
+-- Rows that somebody else is claiming are skipped.
+WITH ready AS (
+  SELECT r.id FROM andon.runs r
+   WHERE r.state = 'queued' AND r.available_at <= (SELECT andon.now())
+     AND (r.agent, r.version) IN (
+       SELECT a ->> 0, a ->> 1 FROM jsonb_array_elements(%(agents)s::jsonb) a)
+     AND (%(only)s::text IS NULL
+          OR r.id IN (SELECT jsonb_array_elements_text(%(only)s::jsonb)))
+     AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s) = 'live'
+   ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
+   LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE andon.runs r
+   SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = %(worker_id)s,
+       epoch = (SELECT epoch FROM andon.meta), claimed_seq = progress_seq, returned = false,
+       waits = NULL, wake_at = NULL, changed_at = andon.now()
+  FROM ready WHERE r.id = ready.id
+RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
+          r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue;
+
+-- claimed_before --
+-- What this very claim has claimed already (its commit's outcome was unknown).
+SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
+       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue
+  FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
+ WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s ORDER BY r.id;
+
+-- begin_attempt --
+INSERT INTO andon.attempts (run_id, fence, number, worker, claim, claimed_at)
+VALUES (%(run_id)s, %(fence)s, %(number)s, %(worker_id)s, %(claim)s, andon.now());
+
+-- next_wake --
+-- Seconds until something that waits for a time is due.
+SELECT min(due) - andon.now() FROM (
+  SELECT min(wake_at) AS due FROM andon.runs WHERE state = 'suspended' AND wake_at IS NOT NULL
+  UNION ALL
+  SELECT min(available_at) FROM andon.runs
+   WHERE state = 'queued' AND available_at > (SELECT andon.now())) waiting;
+
+-- lock_runs --
+-- Several rows, always in the same order; who locks runs one by one later finds them his own.
+-- `ending` are those whose parents will be told.
+SELECT id, state FROM andon.runs
+ WHERE id IN (SELECT jsonb_array_elements_text(%(run_ids)s::jsonb)
+              UNION
+              SELECT parent_id FROM andon.runs
+               WHERE id IN (SELECT jsonb_array_elements_text(%(ending)s::jsonb)))
+ ORDER BY id FOR NO KEY UPDATE;
+
+-- start_run --
+-- Labels must be readable as jsonb, or they would spoil every listing by label.
+INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
+                        root_id, head_seq, head_hash, created_at, changed_at)
+SELECT %(id)s, %(agent)s, %(version)s, %(queue)s, 'queued', %(priority)s,
+       coalesce(%(at)s::float8, andon.now() + %(delay_seconds)s::float8), %(labels)s,
+       %(parent_id)s, %(root_id)s, 0, %(hash)s, andon.now(), andon.now()
+ WHERE %(labels)s::jsonb IS NOT NULL
+ON CONFLICT (id) DO NOTHING
+RETURNING id;
+
+-- insert_entry --
+INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+VALUES (%(run_id)s, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s,
+        %(body)s, %(blob)s, %(fence)s, %(since)s, %(at)s, %(hash)s);
+
+-- advance_head --
+-- The fence check of every append. No row: somebody else owns the run, or this is already written.
+UPDATE andon.runs
+   SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
+       progress_seq = CASE WHEN %(progress)s::boolean THEN %(seq)s ELSE progress_seq END
+ WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
+   AND head_seq = %(before)s AND (SELECT epoch FROM andon.meta) = %(epoch)s
+RETURNING id;
+
+-- entry_hash --
+SELECT hash FROM andon.journal WHERE run_id = %(run_id)s AND seq = %(seq)s;
+
+-- upsert_effect --
+INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet)
+VALUES (%(run_id)s, %(name)s, %(key)s, %(place)s, %(kind)s, %(state)s, %(seq)s, %(fence)s,
+        %(quiet)s::boolean)
+ON CONFLICT (run_id, name, key) DO UPDATE
+   SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
+       fence = excluded.fence, quiet = excluded.quiet;
+
+-- insert_blob --
+INSERT INTO andon.blobs (name, body) VALUES (%(name)s, %(body)s) ON CONFLICT (name) DO NOTHING;
+
+-- insert_ask --
+INSERT INTO andon.asks (run_id, id, about, question, value, choices, asked_at, expires_at)
+VALUES (%(run_id)s, %(id)s, %(about)s, %(question)s, %(value)s, %(choices)s, andon.now(),
+        %(expires_at)s)
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- answer_ask --
+UPDATE andon.asks SET answer = %(answer)s, answered_at = andon.now()
+ WHERE run_id = %(run_id)s AND id = %(id)s AND answered_at IS NULL
+RETURNING id;
+
+-- take_letter --
+UPDATE andon.inbox SET taken = true WHERE id = %(id)s;
+
+-- drop_checkpoint --
+DELETE FROM andon.checkpoints WHERE run_id = %(run_id)s AND op = %(op)s;
+
+-- save_checkpoint --
+-- The run is locked first: else a stale owner, held up here, could write over its successor's.
+WITH owned AS (
+  SELECT id FROM andon.runs
+   WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
+     AND (SELECT epoch FROM andon.meta) = %(epoch)s
+   FOR NO KEY UPDATE
+)
+INSERT INTO andon.checkpoints (run_id, op, body, at)
+SELECT id, %(op)s, %(body)s, andon.now() FROM owned
+ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, at = excluded.at
+RETURNING op;
+
+-- settle_run --
+-- A message that arrived since the run was read keeps it from going to sleep: `inbox` is judged
+-- after the row is locked, and deliver locks it too.
+UPDATE andon.runs
+   SET state = CASE WHEN %(sleeps)s::boolean AND inbox > %(seen_inbox)s
+                    THEN %(awake_state)s ELSE %(state)s END,
+       returned = (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)),
+       worker = NULL, available_at = andon.now() + %(delay_seconds)s::float8,
+       changed_at = andon.now(), waits = %(waits)s, wake_at = %(wake_at)s, error = %(error)s,
+       failures = failures + %(failed)s, fruitless = 0
+ WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
+   AND (SELECT epoch FROM andon.meta) = %(epoch)s
+RETURNING state, parent_id;
+
+-- is_settled --
+-- Whether this very settlement was already written (its commit's outcome was unknown).
+SELECT 1 FROM andon.attempts
+ WHERE run_id = %(run_id)s AND fence = %(fence)s AND ended_at IS NOT NULL AND ending = %(ending)s;
+
+-- deliver --
+-- The counter is changed even while the run works, so that it cannot go to sleep past the message.
+UPDATE andon.runs
+   SET inbox = inbox + 1,
+       returned = returned OR state = 'suspended',
+       available_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE available_at END,
+       changed_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE changed_at END,
+       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
+ WHERE id = %(run_id)s AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+RETURNING state;
+
+-- is_delivered --
+SELECT 1 FROM andon.inbox WHERE run_id = %(run_id)s AND message_id = %(message_id)s;
+
+-- insert_letter --
+INSERT INTO andon.inbox (run_id, kind, name, body, message_id, at)
+VALUES (%(run_id)s, %(kind)s, %(name)s, %(body)s, %(message_id)s, andon.now())
+ON CONFLICT (run_id, message_id) DO NOTHING
+RETURNING id;
+
+-- insert_log --
+INSERT INTO andon.logs (run_id, attempt, at, level, text)
+VALUES (%(run_id)s, %(attempt)s, %(at)s, %(level)s, %(text)s);
+
+-- start_entry --
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon.journal WHERE run_id = %(run_id)s AND seq = 0;
+
+-- load_entries --
+-- From the last snapshot on: replay never reads what a snapshot has made unnecessary.
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon.journal
+ WHERE run_id = %(run_id)s
+   AND seq >= coalesce((SELECT max(seq) FROM andon.journal
+                         WHERE run_id = %(run_id)s AND kind = 'snapshot'), 0)
+ ORDER BY seq;
+
+-- journal --
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon.journal WHERE run_id = %(run_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s;
+
+-- last_entry --
+SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon.journal WHERE run_id = %(run_id)s ORDER BY seq DESC LIMIT 1;
+
+-- letters --
+SELECT run_id, id, kind, name, body FROM andon.inbox
+ WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::jsonb)) AND NOT taken ORDER BY id;
+
+-- checkpoints --
+SELECT op, body FROM andon.checkpoints WHERE run_id = %(run_id)s;
+
+-- quiet_fences --
+-- Earlier claims whose workers certainly execute nothing any more.
+SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
+ WHERE a.run_id = %(run_id)s AND w.state IN ('gone', 'dead');
+
+-- run --
+SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash
+  FROM andon.runs WHERE id = %(run_id)s;
+
+-- runs --
+SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash
+  FROM andon.runs
+ WHERE (%(states)s::text IS NULL
+        OR state IN (SELECT jsonb_array_elements_text(%(states)s::jsonb)))
+   AND (%(agent)s::text IS NULL OR agent = %(agent)s)
+   AND (%(parent_id)s::text IS NULL OR parent_id = %(parent_id)s)
+   AND (%(prefix)s::text IS NULL OR starts_with(id, %(prefix)s))
+   AND (%(label)s::text IS NULL
+        OR labels::jsonb @> jsonb_build_object(%(label)s::text, %(label_value)s::text))
+   AND (%(before_at)s::float8 IS NULL OR (created_at, id) < (%(before_at)s, %(before_id)s::text))
+ ORDER BY created_at DESC, id DESC LIMIT %(limit)s;
+
+-- ledger --
+SELECT name, key, place, kind, state, seq, fence, quiet FROM andon.effects
+ WHERE run_id = %(run_id)s ORDER BY seq;
+
+-- attempts --
+SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon.attempts
+ WHERE run_id = %(run_id)s ORDER BY fence;
+
+-- asks --
+SELECT run_id, id, about, question, value, choices, asked_at, expires_at, answer, answered_at
+  FROM andon.asks
+ WHERE (%(run_id)s::text IS NULL OR run_id = %(run_id)s)
+   AND (NOT %(open_only)s::boolean OR answered_at IS NULL)
+ ORDER BY asked_at, id;
+
+-- logs --
+SELECT id, at, level, text FROM andon.logs
+ WHERE run_id = %(run_id)s AND id > %(after)s ORDER BY id LIMIT 1000;
+
+-- blob --
+SELECT body FROM andon.blobs WHERE name = %(name)s;

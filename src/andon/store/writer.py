@@ -1,0 +1,141 @@
+"""Group commit: one thread per process takes whatever is waiting and commits it together.
+
+No timer: the first write never waits for a second one. What arrives during a commit is the next
+batch. An awaiter that is cancelled does not lose its commit. A batch whose outcome is unknown
+(the database went away) is written again; every message is the same when written twice.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from andon.errors import StoreError, StoreUnavailable
+from andon.points import point
+from andon.store.store import Message, Outcome, Store
+
+# More would make the first of a batch wait noticeably for the last.
+BATCH = 512
+
+_Waiter = "asyncio.Future[Any] | Future[Any]"
+_Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
+
+
+class Writer:
+    """The only way in which a process that executes runs writes to its store."""
+
+    def __init__(self, store: Store, *, patience_seconds: float) -> None:
+        self.store = store
+        self.patience_seconds = patience_seconds
+        self.commits = 0
+        # A single run gains nothing from the thread and pays for two switches: it may commit on
+        # its own loop, if the database is a local file and nothing else runs there.
+        self.alone = False
+        self._local = store.url.startswith("sqlite")
+        self._busy = threading.Lock()
+        self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
+        self._thread.start()
+
+    async def write(self, message: Message) -> Any:
+        """Commit the message and answer its outcome."""
+        if self.alone and self._local and self._items.empty() and self._busy.acquire(blocking=False):
+            try:
+                return _answer(self._commit([message])[0])
+            finally:
+                self._busy.release()
+        return await self.submit(message)
+
+    def submit(self, message: Message) -> "asyncio.Future[Any]":
+        """Queue the message now, in order; the future is done once it is committed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._put((message, loop, future))
+        return future
+
+    def submit_from_thread(self, message: Message) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._put((message, None, future))
+        return future
+
+    def _put(self, item: _Item) -> None:
+        if self._closed:
+            raise StoreError("the store was closed")
+        self._items.put(item)
+
+    def close(self) -> None:
+        """Write what is queued, then end."""
+        self._closed = True
+        self._items.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._items.get()) is not None:
+            batch = [item]
+            last = False
+            while len(batch) < BATCH and not self._items.empty():
+                following = self._items.get()
+                if following is None:
+                    last = True
+                    break
+                batch.append(following)
+            with self._busy:
+                self._settle(batch, self._outcomes([message for message, _, _ in batch]))
+            if last:
+                return
+            if self._items.empty():
+                self.store.checkpoint()
+
+    def _outcomes(self, messages: list[Message]) -> list[Outcome]:
+        """Try until it works, is refused, or patience ends."""
+        until = time.monotonic() + self.patience_seconds
+        pause = 0.02
+        while True:
+            try:
+                return self._commit(messages)
+            except StoreUnavailable as error:
+                if time.monotonic() + pause > until or self._closed:
+                    return [error] * len(messages)
+                time.sleep(pause)
+                pause = min(pause * 2, 0.5)
+            except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
+                return [error] * len(messages)
+
+    def _commit(self, messages: list[Message]) -> list[Outcome]:
+        point("writer:before-commit")
+        outcomes = self.store.write(messages)
+        self.commits += 1
+        point("writer:after-commit")
+        return outcomes
+
+    def _settle(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Outcome]]] = {}
+        for (_, loop, future), outcome in zip(batch, outcomes, strict=True):
+            if loop is None:
+                _resolve([(future, outcome)])
+            else:
+                by_loop.setdefault(loop, []).append((future, outcome))
+        for loop, pairs in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, pairs)
+            except RuntimeError:  # that loop is closed: nobody is left to be told
+                pass
+
+
+def _resolve(pairs: list[tuple[Any, Outcome]]) -> None:
+    for future, outcome in pairs:
+        if future.done():  # its awaiter was cancelled; the commit stands
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _answer(outcome: Outcome) -> Any:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
