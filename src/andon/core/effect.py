@@ -61,6 +61,7 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.FAILED,
             EffectState.PLANNED,  # it raised that it did not happen, and is retried
             EffectState.STARTED,  # the same key again, by a new owner
+            EffectState.COMPENSATED,  # by a new owner
         }
     ),
     EffectState.IN_DOUBT: frozenset(
@@ -70,11 +71,13 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.FAILED,
             EffectState.COMPENSATED,
             EffectState.STARTED,  # the same key again
+            EffectState.IN_DOUBT,  # a person is asked
         }
     ),
     EffectState.CONFIRMED: frozenset({EffectState.COMPENSATED}),
     EffectState.FAILED: frozenset({EffectState.PLANNED}),  # the agent is retried
-    EffectState.COMPENSATED: frozenset({EffectState.STARTED}),
+    # Again, or the agent is told that its tries ran out.
+    EffectState.COMPENSATED: frozenset({EffectState.STARTED, EffectState.FAILED}),
 }
 
 SETTLED = frozenset({EffectState.CONFIRMED, EffectState.FAILED})

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
+from andon.core.effect import EffectState
 from andon.errors import Corrupt, Diverged
 
 GENESIS = "0" * 64
@@ -117,7 +118,7 @@ class Record(msgspec.Struct, kw_only=True):
     body: str | None = None
     blob: str | None = None
     failures: int = 0
-    fence: int = 0
+    fence: int  # the claim under which it was last started
     first: Entry
     at: float = 0.0
 
@@ -166,12 +167,17 @@ class Replay:
                 digest=entry.digest,
                 place=entry.place,
                 state=entry.state,
+                fence=entry.fence,
                 first=entry,
             )
             self._enter(record)
         if entry.state == Mark.RETRYING:
             record.failures += 1
-        record.fence, record.at = entry.fence, entry.at
+        if entry.state == EffectState.STARTED:
+            # Not every entry's: a later owner that only asked about it is not who executes it, and
+            # the end of that owner says nothing about the one that may still act.
+            record.fence = entry.fence
+        record.at = entry.at
         if record.state == Mark.CANCELLED:
             return  # what is found out later about a cancelled effect is for the ledger
         record.state = entry.state

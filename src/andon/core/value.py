@@ -11,7 +11,7 @@ import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,16 +21,18 @@ from andon.errors import NotStorable
 LIMIT_BYTES = 10_000_000
 # Above this a value is kept as a content-addressed blob, once, and the entry only names it.
 INLINE_BYTES = 64_000
+# Far above what any encoder here can follow; only so that a search in a cycle ends.
+_DEEPEST = 10_000
 
 _PLAIN = (type(None), bool, int, float, str, dict, list, Any, object, inspect.Parameter.empty)
-_SCALARS = (bool, int, str, type(None))
+_NATURAL = (bool, int, list, tuple, type(None))
 
 
 def _hook(value: object) -> object:
     dump = getattr(value, "model_dump", None)  # pydantic's
     if callable(dump) and not isinstance(value, type):
         return dump(mode="json")
-    raise NotImplementedError(type(value).__qualname__)
+    raise NotImplementedError(f"{type(value).__qualname__} has no JSON form")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_hook)
@@ -48,13 +50,14 @@ def encode(value: Any, what: str) -> bytes:
     """The value as JSON; `what` is how an error names it."""
     try:
         raw = _encoder.encode(value)
-        # msgspec writes NaN and infinity as null; only then is a walk needed to tell them apart.
-        if b"null" in raw and (found := _not_finite(value, "")):
-            raise NotStorable(_unfit(what, found, "is not a number that JSON can hold"))
+        found = _not_finite(raw, value)
     except RecursionError:
-        raise NotStorable(f"{what} is nested too deeply to be stored; flatten it") from None
+        raise NotStorable(_too_deep(what)) from None
     except (TypeError, NotImplementedError, UnicodeEncodeError, OverflowError, ValueError) as error:
-        raise NotStorable(_unfit(what, offence(value, "") or "", str(error))) from None
+        where = offence(value)
+        raise NotStorable(_unfit(what, f"{where} ({error})" if where else str(error))) from None
+    if found:
+        raise NotStorable(_unfit(what, f"{found} is not a number that JSON can hold"))
     if len(raw) >= LIMIT_BYTES:
         raise NotStorable(
             f"{what} has {len(raw):,} bytes as JSON; the limit is {LIMIT_BYTES:,} (10 MB). "
@@ -66,52 +69,87 @@ def encode(value: Any, what: str) -> bytes:
 def encode_result(value: Any, what: str, typed: Decoder | None = None) -> tuple[bytes, Any]:
     """The value as JSON, and as it will come back from the journal."""
     raw = encode(value, what)
-    if typed is not None:
-        try:
-            return raw, typed(raw)
-        except msgspec.ValidationError as error:
-            raise NotStorable(
-                f"{what} is not what its annotation says, so it could not be read back: {error}"
-            ) from None
-    back = decode(raw)
     try:
-        same = back == value
+        back = (typed or decode)(raw)
     except RecursionError:
-        raise NotStorable(f"{what} is nested too deeply to be stored; flatten it") from None
-    except Exception:  # noqa: BLE001 (a value's own __eq__ may raise anything)
-        same = False
-    if not same and (found := offence(value, "")):
+        raise NotStorable(_too_deep(what)) from None
+    except Exception as error:  # noqa: BLE001 (a type's own validation may raise anything)
+        raise NotStorable(
+            f"{what} is not what its annotation says, so it could not be read back: {error}"
+        ) from None
+    if typed is None and not _equal(back, value) and (found := offence(value)):
         advice = "would come back changed; return plain JSON, or annotate the function's result"
-        raise NotStorable(_unfit(what, found, advice))
+        raise NotStorable(_unfit(what, f"{found} {advice}"))
     return raw, back
 
 
-def _unfit(what: str, found: str, why: str) -> str:
-    return f"{what} cannot be stored: {found + ' ' if found else ''}{why}"
+def _equal(back: Any, value: Any) -> bool:
+    try:
+        return bool(back == value)
+    except Exception:  # noqa: BLE001 (a value's own __eq__ may raise anything)
+        return False
 
 
-def offence(value: Any, path: str) -> str | None:
+def _unfit(what: str, why: str) -> str:
+    return f"{what} cannot be stored: {why}"
+
+
+def _too_deep(what: str) -> str:
+    return f"{what} is nested too deeply to be stored; flatten it"
+
+
+class _Spot(NamedTuple):
+    """A value inside another, and how to get there."""
+
+    value: Any
+    label: str = ""
+    outer: "_Spot | None" = None
+    depth: int = 0
+
+    def path(self) -> str:
+        labels, spot = [self.label], self.outer
+        while spot is not None:
+            labels.append(spot.label)
+            spot = spot.outer
+        return "".join(reversed(labels))
+
+    def inside(self) -> "list[_Spot]":
+        if isinstance(self.value, Mapping):
+            named = [(f".{key}", item) for key, item in self.value.items()]
+        elif isinstance(self.value, (list, tuple)):
+            named = [(f"[{n}]", item) for n, item in enumerate(self.value)]
+        else:
+            named = []
+        return [_Spot(item, label, self, self.depth + 1) for label, item in named]
+
+
+def offence(value: Any) -> str | None:
     """Where in `value` something is that plain JSON does not have, in words."""
-    here = f"a {type(value).__name__}" + (f" at {path}" if path else "")
+    spots = [_Spot(value)]
+    while spots:  # not recursive: what is found may be at any depth
+        spot = spots.pop()
+        if fault := _fault(spot.value) if spot.depth < _DEEPEST else "something nested too deeply":
+            path = spot.path()[:200]
+            return f"{fault} at {path}" if path else fault
+        spots.extend(reversed(spot.inside()))
+    return None
+
+
+def _fault(value: Any) -> str | None:
+    """What is wrong with this value itself, whatever it holds."""
     if isinstance(value, str):
-        return None if _encodable(value) else f"{here} with characters that are not Unicode text"
-    if isinstance(value, _SCALARS):
-        return None
+        return None if _encodable(value) else "a str with characters that are not Unicode text"
     if isinstance(value, float):
-        return None if math.isfinite(value) else f"{value} at {path or 'the top'}"
+        return None if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                return (
-                    f"a key of type {type(key).__name__} ({key!r}){' at ' + path if path else ''}"
-                )
-            if found := offence(item, f"{path}.{key}"):
-                return found
-        return None
-    if isinstance(value, (list, tuple)):
-        found_in = (offence(item, f"{path}[{n}]") for n, item in enumerate(value))
-        return next((found for found in found_in if found), None)
-    return here
+        return next((fault for key in value if (fault := _key_fault(key))), None)
+    return None if isinstance(value, _NATURAL) else f"a {type(value).__name__}"
+
+
+def _key_fault(key: Any) -> str | None:
+    if not isinstance(key, str):
+        return f"a key of type {type(key).__name__} ({key!r})"
+    return None if _encodable(key) else f"a key that is not Unicode text ({key!r})"
 
 
 def _encodable(text: str) -> bool:
@@ -122,20 +160,38 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _not_finite(value: Any, path: str) -> str | None:
-    found = offence(value, path)
-    return found if found and found.split(" ", 1)[0] in ("nan", "inf", "-inf") else None
+def _not_finite(raw: bytes, value: Any) -> str | None:
+    """Which number JSON cannot hold. msgspec writes it as null, also inside a class of the user."""
+    if b"null" not in raw:
+        return None
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_hook)
+    # Nulls are common and this is the way of every step: look first, and word it only if needed.
+    return None if _finite(plain) else offence(plain)
+
+
+def _finite(plain: Any) -> bool:
+    inner = [plain]
+    while inner:
+        item = inner.pop()
+        if isinstance(item, dict):
+            inner.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            inner.extend(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            return False
+    return True
 
 
 def digest(args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> str:
     """A fingerprint of the arguments, the same in every process."""
     try:
         raw = _canonical.encode((args, kwargs))
-    except (TypeError, NotImplementedError, UnicodeEncodeError, OverflowError, ValueError) as error:
-        raise NotStorable(_unfit_argument(args, kwargs, what, str(error))) from None
+        found = _not_finite(raw, (args, kwargs))
     except RecursionError:
         raise NotStorable(f"the arguments of {what} are nested too deeply; flatten them") from None
-    if b"null" in raw and _not_finite([args, dict(kwargs)], ""):
+    except (TypeError, NotImplementedError, UnicodeEncodeError, OverflowError, ValueError) as error:
+        raise NotStorable(_unfit_argument(args, kwargs, what, str(error))) from None
+    if found:
         raise NotStorable(_unfit_argument(args, kwargs, what, "JSON has no NaN and no infinity"))
     if len(raw) >= LIMIT_BYTES:
         raise NotStorable(
@@ -150,21 +206,22 @@ def _unfit_argument(args: Sequence[Any], kwargs: Mapping[str, Any], what: str, w
     named += [(f"argument {name!r}", value) for name, value in kwargs.items()]
     for name, value in named:
         try:
-            if b"null" not in _canonical.encode(value) or not _not_finite(value, ""):
-                continue
-            found = _not_finite(value, "")
+            found = _not_finite(_canonical.encode(value), value)
         except Exception:  # noqa: BLE001 (this one is the culprit, whatever it raises)
-            found = offence(value, "")
-        return (
-            f"{name} of {what} cannot be stored: {found} ({why}). The step was not executed; "
-            "pass plain JSON values, and create clients and connections inside the step."
-        )
-    return f"the arguments of {what} cannot be stored: {why}"
+            found = offence(value) or f"a {type(value).__name__}"
+        if found:
+            return (
+                f"{name} of {what} cannot be stored: {found} ({why}). The step was not executed; "
+                "pass plain JSON values, and create clients and connections inside the step."
+            )
+    return _unfit(f"the arguments of {what}", why)
 
 
 def _plain(annotation: Any) -> bool:
     if annotation in _PLAIN:
         return True
+    if get_origin(annotation) is dict and get_args(annotation)[0] in (int, float):
+        return False  # the keys of JSON are text: the annotation says what to make of it
     if get_origin(annotation) in (list, dict, Union, types.UnionType):
         return all(_plain(argument) for argument in get_args(annotation))
     return False

@@ -50,6 +50,11 @@ class Host(Protocol):
     draining: bool
     in_threads: set[Any]
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the lease is surely held, as far as is known without asking."""
+        ...
+
     async def ensure_trust(self) -> None:
         """Return once the lease is surely held; raise Fenced if it is not."""
         ...
@@ -348,6 +353,9 @@ class Attempt:
 
     async def boundary(self) -> None:
         """Between two operations: where polite stops take effect and the lease is looked at."""
+        host = self.host
+        if self.reason is None and not host.draining and host.trusted and self._last is None:
+            return
         self.check()
         if self.host.draining and not self.shielded:
             raise self.stop("drained")

@@ -10,8 +10,9 @@ import contextvars
 import inspect
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -111,8 +112,8 @@ class Operation:
             raise step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
         return (decoder or value.decode)(body)
 
-    @contextlib.asynccontextmanager
-    async def operating(self) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def operating(self) -> Iterator[None]:
         """Count as executing; note a cancellation that the agent's own code caused."""
         self.attempt.active += 1
         try:
@@ -198,7 +199,7 @@ class Context:
             await self._until_retry(operation, value.decode(operation.record.body or "{}"))
         while True:
             try:
-                async with operation.operating():
+                with operation.operating():
                     await self._attempt.boundary()
                     await self._note_begin(operation)
                     point("step:before")
@@ -286,7 +287,7 @@ class Context:
         decoder: value.Decoder | None,
     ) -> Any:
         attempt = self._attempt
-        async with operation.operating():
+        with operation.operating():
             await attempt.boundary()
             await attempt.close_gate()
             try:
@@ -559,22 +560,42 @@ async def invoke(
     """Call the user's function: async ones here, plain ones in a thread."""
     here, inside = branch.current.set(None), _operation.set(operation)
     try:
-        async with asyncio.timeout(timeout):
-            if inspect.iscoroutinefunction(function):
-                return await function(*args, **kwargs)
-            context = contextvars.copy_context()
-            result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
-            return await result if inspect.isawaitable(result) else result
-    except TimeoutError as error:
-        if timeout is not None and not error.args:
-            raise TimeoutError(f"took longer than {timeout} s") from error
-        raise
+        if timeout is None:
+            return await _call(operation, function, args, kwargs)
+        try:
+            async with asyncio.timeout(timeout) as scope:
+                return await _call(operation, function, args, kwargs)
+        except TimeoutError as error:
+            if scope.expired():
+                raise TimeoutError(f"took longer than {timeout} s") from error
+            raise
     except Stopped as error:
         # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
         raise RuntimeError("a step used the context of its run") from error
     finally:
         branch.current.reset(here)
         _operation.reset(inside)
+
+
+async def _call(
+    operation: Operation,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if is_async(function):
+        return await function(*args, **kwargs)
+    context = contextvars.copy_context()
+    result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result
+
+
+@lru_cache(maxsize=4096)
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: also a partial, or an object with an async __call__."""
+    inner = getattr(function, "func", function)
+    call = getattr(type(inner), "__call__", None)  # noqa: B004 (not whether it is callable)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
 
 
 async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:

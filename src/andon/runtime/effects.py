@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from andon.core.queue import Retry
 from andon.errors import BadInput, DidNotHappen, NotStorable, step_failed
 from andon.points import point
 from andon.runtime.attempt import Attempt, Draft, describe, log
-from andon.runtime.context import Operation, invoke, wait_noting_cancel
+from andon.runtime.context import Operation, invoke, is_async, wait_noting_cancel
 from andon.store.store import Ask, EffectRow, Letter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -233,7 +233,7 @@ class _Effect:
         if self.cause is not None:
             await self._wait_before_retry()
         attempt = self.attempt
-        async with self._operating():
+        with self._operating():
             await attempt.boundary()
             self.quiet = False
             intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
@@ -257,15 +257,15 @@ class _Effect:
         wanted = {name: extras[name] for name in _accepted(function)}
         return await invoke(self.operation, function, args, {**self.kwargs, **wanted}, self.timeout)
 
-    @contextlib.asynccontextmanager
-    async def _operating(self) -> Any:
+    @contextlib.contextmanager
+    def _operating(self) -> Iterator[None]:
         """Count as executing. A cancellation by the agent's own code leaves it in doubt."""
         self.attempt.active += 1
         try:
             yield
         except asyncio.CancelledError:
             if self.state is EffectState.STARTED:
-                self.quiet = inspect.iscoroutinefunction(self.function)
+                self.quiet = is_async(self.function)
                 if self.attempt.reason is None:
                     self.attempt.append_soon(self.draft(Mark.CANCELLED, EffectState.IN_DOUBT))
                 else:
@@ -298,7 +298,7 @@ class _Effect:
             await self.write(EffectState.PLANNED)
             return
         # A plain function that ran into its timeout is still executing in its thread.
-        self.quiet = inspect.iscoroutinefunction(self.function) or not (
+        self.quiet = is_async(self.function) or not (
             isinstance(error, TimeoutError) and self.timeout is not None
         )
         await self.write(EffectState.IN_DOUBT, {"error": self.cause, "quiet": self.quiet})
@@ -324,7 +324,7 @@ class _Effect:
         for last in (False,) * (PROBE_TRIES - 1) + (True,):
             await self.attempt.boundary()
             try:
-                async with self.operation.operating():
+                with self.operation.operating():
                     found = await self._call(self.declared.probe, *self.args)
             except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
                 log.warning(
@@ -350,7 +350,7 @@ class _Effect:
         """It may have happened: undo it, so that what comes next is certainly the only one."""
         assert self.declared.undo is not None
         await self.attempt.boundary()
-        async with self.operation.operating():
+        with self.operation.operating():
             await self._call(self.declared.undo, None, *self.args)
         point("effect:undone")
         await self.write(EffectState.COMPENSATED)

@@ -155,9 +155,13 @@ class Worker:
         self.clock.set(now)
         self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
 
+    @property
+    def trusted(self) -> bool:
+        return own_time() < self._trusted_until
+
     async def ensure_trust(self) -> None:
         """Return once the lease is surely held; raise Fenced if it is not."""
-        if own_time() < self._trusted_until:
+        if self.trusted:
             return
         worker_id = self.worker_id
         try:

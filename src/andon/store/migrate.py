@@ -10,9 +10,7 @@ from andon.errors import StoreError
 from andon.store import queries
 
 
-def apply(
-    dialect: str, run_one: Callable[[int, str], None], version: Callable[[], int]
-) -> None:
+def apply(dialect: str, run_one: Callable[[int, str], None], version: Callable[[], int]) -> None:
     """Bring the schema to the newest version this code knows."""
     known = queries.migrations(dialect)
     newest, found = known[-1][0], version()

@@ -92,9 +92,9 @@ WITH ready AS (
   SELECT r.id FROM andon.runs r
    WHERE r.state = 'queued' AND r.available_at <= (SELECT andon.now())
      AND (r.agent, r.version) IN (
-       SELECT a ->> 0, a ->> 1 FROM jsonb_array_elements(%(agents)s::jsonb) a)
+       SELECT a ->> 0, a ->> 1 FROM jsonb_array_elements(%(agents)s::text::jsonb) a)
      AND (%(only)s::text IS NULL
-          OR r.id IN (SELECT jsonb_array_elements_text(%(only)s::jsonb)))
+          OR r.id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
      AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s) = 'live'
    ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
    LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
@@ -130,10 +130,10 @@ SELECT min(due) - andon.now() FROM (
 -- Several rows, always in the same order; who locks runs one by one later finds them his own.
 -- `ending` are those whose parents will be told.
 SELECT id, state FROM andon.runs
- WHERE id IN (SELECT jsonb_array_elements_text(%(run_ids)s::jsonb)
+ WHERE id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)
               UNION
               SELECT parent_id FROM andon.runs
-               WHERE id IN (SELECT jsonb_array_elements_text(%(ending)s::jsonb)))
+               WHERE id IN (SELECT jsonb_array_elements_text(%(ending)s::text::jsonb)))
  ORDER BY id FOR NO KEY UPDATE;
 
 -- start_run --
@@ -143,7 +143,7 @@ INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at
 SELECT %(id)s, %(agent)s, %(version)s, %(queue)s, 'queued', %(priority)s,
        coalesce(%(at)s::float8, andon.now() + %(delay_seconds)s::float8), %(labels)s,
        %(parent_id)s, %(root_id)s, 0, %(hash)s, andon.now(), andon.now()
- WHERE %(labels)s::jsonb IS NOT NULL
+ WHERE %(labels)s::text::jsonb IS NOT NULL
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
@@ -271,7 +271,7 @@ SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at,
 
 -- letters --
 SELECT run_id, id, kind, name, body FROM andon.inbox
- WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::jsonb)) AND NOT taken ORDER BY id;
+ WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)) AND NOT taken ORDER BY id;
 
 -- checkpoints --
 SELECT op, body FROM andon.checkpoints WHERE run_id = %(run_id)s;
@@ -293,7 +293,7 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
        changed_at, head_seq, head_hash
   FROM andon.runs
  WHERE (%(states)s::text IS NULL
-        OR state IN (SELECT jsonb_array_elements_text(%(states)s::jsonb)))
+        OR state IN (SELECT jsonb_array_elements_text(%(states)s::text::jsonb)))
    AND (%(agent)s::text IS NULL OR agent = %(agent)s)
    AND (%(parent_id)s::text IS NULL OR parent_id = %(parent_id)s)
    AND (%(prefix)s::text IS NULL OR starts_with(id, %(prefix)s))

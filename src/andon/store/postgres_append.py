@@ -1,8 +1,4 @@
-"""Which appends of a batch share one statement, and the arrays it takes.
-
-The entries of one run stay in the order in which they were given. An append that brings more than
-entries and effects is carried out by itself, and so is everything of its run that comes after it.
-"""
+"""Groups of appends as the parameters of one statement: a column is an array."""
 
 from collections.abc import Callable, Iterable, Sequence
 from struct import pack
@@ -12,62 +8,9 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from andon.core.journal import Entry
-from andon.store.sql import fields, is_progress
-from andon.store.store import Append, EffectRow, Message, Start
-
-
-class Group:
-    """Successive plain appends of one run under one fence."""
-
-    def __init__(self) -> None:
-        self.places: list[int] = []  # in the batch
-        self.entries: list[Entry] = []
-        self.effects: dict[tuple[str, str], EffectRow] = {}  # a statement changes a row once
-        self.step: str | None = None
-        self.progress: int | None = None
-
-    def takes(self, m: Append) -> bool:
-        return not self.entries or (
-            self.fence == m.fence and m.entries[0].seq == self.entries[-1].seq + 1
-        )
-
-    def add(self, place: int, m: Append) -> None:
-        self.run_id, self.fence = m.run_id, m.fence
-        self.places.append(place)
-        self.entries += m.entries
-        self.effects.update({(effect.name, effect.key): effect for effect in m.effects})
-        self.step = m.step if m.step is not None else self.step
-        if any(is_progress(entry) for entry in m.entries):
-            self.progress = m.entries[-1].seq
-
-
-def grouped(batch: Sequence[Message]) -> tuple[list[Group], list[int]]:
-    """The groups of plain appends, and the places of all other messages."""
-    groups: dict[str, Group] = {}
-    others: list[int] = []
-    closed: set[str] = set()  # runs that have a message among the others
-    for place, message in enumerate(batch):
-        if isinstance(message, Append) and _plain(message) and message.run_id not in closed:
-            group = groups.setdefault(message.run_id, Group())
-            if group.takes(message):
-                group.add(place, message)
-                continue
-        others.append(place)
-        closed.update(runs_of(message))
-    return list(groups.values()), others
-
-
-def _plain(m: Append) -> bool:
-    alone = (m.ask, m.close_ask, m.spawn, m.take, m.checkpoint_of)
-    return not m.blobs and all(extra is None for extra in alone)
-
-
-def runs_of(message: Message) -> list[str]:
-    """The runs that a message names."""
-    if isinstance(message, Start):
-        return [message.run.id]
-    run_id = getattr(message, "run_id", None)
-    return [] if run_id is None else [run_id]
+from andon.store.groups import Group
+from andon.store.reads import fields
+from andon.store.store import EffectRow
 
 
 def params_of_one(group: Group) -> dict[str, Any]:
@@ -149,14 +92,20 @@ _EFFECT: dict[str, type[Array]] = dict.fromkeys(EffectRow.__struct_fields__, Tex
 
 
 class _ArrayDumper(Dumper):
+    """PostgreSQL's binary form of an array of one dimension."""
+
     format = Format.BINARY
     item_oid: ClassVar[int]
-    dump_item: ClassVar[Callable[[Any], bytes]]
+
+    @staticmethod
+    def dump_item(item: Any) -> bytes:
+        raise NotImplementedError
 
     def dump(self, obj: Array) -> bytes:
-        parts = [pack("!iiIii", 1, 1, self.item_oid, len(obj), 1)] if obj else []
-        parts += _items(obj, type(self).dump_item)
-        return b"".join(parts) or pack("!iiI", 0, 0, self.item_oid)
+        if not obj:
+            return pack("!iiI", 0, 0, self.item_oid)
+        head = pack("!iiIii", 1, 1, self.item_oid, len(obj), 1)
+        return b"".join((head, *_items(obj, self.dump_item)))
 
 
 def _items(items: Iterable[Any], dump_item: Callable[[Any], bytes]) -> Iterable[bytes]:
@@ -169,26 +118,38 @@ def _items(items: Iterable[Any], dump_item: Callable[[Any], bytes]) -> Iterable[
             yield raw
 
 
-def _text(item: str) -> bytes:
-    if "\0" in item:
-        raise UnicodeEncodeError("utf-8", item, 0, 1, "it contains NUL (0x00)")
-    return item.encode()
-
-
 class _TextsDumper(_ArrayDumper):
-    oid, item_oid, dump_item = 1009, 25, staticmethod(_text)
+    oid, item_oid = 1009, 25
+
+    @staticmethod
+    def dump_item(item: str) -> bytes:
+        if "\0" in item:
+            raise UnicodeEncodeError("utf-8", item, 0, 1, "it contains NUL (0x00)")
+        return item.encode()
 
 
 class _IntsDumper(_ArrayDumper):
-    oid, item_oid, dump_item = 1016, 20, staticmethod(lambda item: pack("!q", item))
+    oid, item_oid = 1016, 20
+
+    @staticmethod
+    def dump_item(item: int) -> bytes:
+        return pack("!q", item)
 
 
 class _FloatsDumper(_ArrayDumper):
-    oid, item_oid, dump_item = 1022, 701, staticmethod(lambda item: pack("!d", item))
+    oid, item_oid = 1022, 701
+
+    @staticmethod
+    def dump_item(item: float) -> bytes:
+        return pack("!d", item)
 
 
 class _BoolsDumper(_ArrayDumper):
-    oid, item_oid, dump_item = 1000, 16, staticmethod(lambda item: pack("!?", item))
+    oid, item_oid = 1000, 16
+
+    @staticmethod
+    def dump_item(item: bool) -> bytes:
+        return pack("!?", item)
 
 
 DUMPERS: tuple[tuple[type[Array], type[Dumper]], ...] = (

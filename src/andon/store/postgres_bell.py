@@ -56,10 +56,12 @@ class Ringer:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._asked, self._done = threading.Event(), threading.Event()
+        self._unsent = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def ring(self) -> None:
+        self._unsent = True
         self._asked.set()
         with self._starting:
             if self._thread is None and not self._done.is_set():
@@ -68,22 +70,24 @@ class Ringer:
 
     def _work(self) -> None:
         db: Connection | None = None
-        while self._asked.wait() and not (self._done.is_set() and not self._asked.is_set()):
+        while self._asked.wait() and (self._unsent or not self._done.is_set()):
             self._asked.clear()
+            self._unsent = False
             try:
                 db = db or self._link.connect()
                 db.execute(_RING)
             except _LOST:
-                db = _closed(db)
+                _close(db)
+                db = None
             if self._done.wait(RING_SECONDS):
-                break
-        _closed(db)
+                self._asked.set()
+        _close(db)
 
     def close(self) -> None:
         """What was asked for before is still sent."""
         with self._starting:
             self._done.set()
-            self._asked.set()
+        self._asked.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
 
@@ -147,7 +151,11 @@ class Holder:
     def hold(self, key: int) -> None:
         with self._lock:
             self._wanted.add(key)
-            self._take()
+            try:
+                self._take()
+            except BaseException:
+                self._wanted.discard(key)
+                raise
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="andon-hold", daemon=True)
                 self._thread.start()
@@ -175,20 +183,20 @@ class Holder:
     def _work(self) -> None:
         while not self._done.is_set():
             db = self._db
-            # Something to read on an idle connection is its end. Every second: what was not got.
-            if db is not None and not db.closed:
-                _wait(db, self._woken, 1.0)
-            else:
+            try:
+                # Something to read on an idle connection is its end. Every second: what is missing.
+                if db is not None:
+                    _wait(db, self._woken, 1.0)
+                with self._lock:
+                    if db is not None and _readable(db):
+                        db.execute("SELECT 1")
+                    if not self._done.is_set():
+                        self._take()
+            except _LOST:
+                with self._lock:
+                    _close(self._db)
+                    self._db = None
                 self._done.wait(0.2)
-            if self._done.is_set():
-                return
-            with self._lock:
-                try:
-                    if self._db is not None and _readable(self._db):
-                        self._db.execute("SELECT 1")
-                    self._take()
-                except _LOST:
-                    self._db = _closed(self._db)
 
     def close(self) -> None:
         self._done.set()
@@ -197,12 +205,12 @@ class Holder:
             self._thread.join(timeout=5)
         with self._lock:
             self._wanted.clear()
-            self._db = _closed(self._db)
+            _close(self._db)
         os.close(self._wake)
         os.close(self._woken)
 
 
-def _closed(db: Connection | None) -> None:
+def _close(db: Connection | None) -> None:
     if db is not None:
         with contextlib.suppress(*_LOST):
             db.close()

@@ -6,6 +6,7 @@ to let go of our locks. Behind a pooler that gives every transaction another ser
 no lock, no LISTEN.
 """
 
+import struct
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -49,7 +50,7 @@ _SETTINGS = {
 
 # What one message may do to the batch it shares: errors of the server, and text or numbers that
 # cannot be handed to it at all.
-SPOILED = (psycopg.Error, UnicodeEncodeError, OverflowError, StoreError)
+SPOILED = (psycopg.Error, UnicodeEncodeError, OverflowError, struct.error, StoreError)
 # The server rolled back because of somebody else; the same again will do.
 CONTENDED = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
@@ -65,6 +66,24 @@ _AWAY = {
     "XX": "the server failed",
 }
 _POOLED = ("26000", "42P05")  # a prepared statement is not there, or somebody else's is
+
+
+def _unfit(error: Exception, state: str, text: str) -> str | None:
+    if "NUL (0x00)" in text or state == "22P05":
+        return NUL
+    if isinstance(error, UnicodeEncodeError):
+        return f"the text is not Unicode: {text}"
+    if isinstance(error, (OverflowError, struct.error)) or state == "22003":
+        return f"a number is too large for the database: {text}"
+    return None
+
+
+def _away(error: Exception, state: str) -> str | None:
+    if isinstance(error, CONTENDED):
+        return "others kept changing the same rows"
+    if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return "the connection was lost"
+    return next((why for start, why in _AWAY.items() if state.startswith(start)), None)
 
 
 class Link:
@@ -110,7 +129,8 @@ class Link:
         if encoding != "UTF8":
             raise StoreError(
                 f"{self.name}: the database has the encoding {encoding}, which cannot hold all "
-                "text; expected UTF8. Create one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+                "text; expected UTF8. Create another one: CREATE DATABASE … ENCODING 'UTF8' "
+                "TEMPLATE template0"
             )
         if db.info.server_version < OLDEST_VERSION:
             raise StoreError(
@@ -124,19 +144,10 @@ class Link:
         text = str(error).strip()
         if isinstance(error, AndonError):
             return error
-        if "NUL (0x00)" in text or state == "22P05":
-            return BadInput(NUL)
-        if isinstance(error, UnicodeEncodeError):
-            return BadInput(f"the text is not Unicode: {error}")
-        if isinstance(error, OverflowError) or state == "22003":
-            return BadInput(f"a number is too large for the database: {text}")
-        for start, why in _AWAY.items():
-            if state.startswith(start):
-                return StoreUnavailable(f"{self.name}: {why}: {text}")
-        if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return StoreUnavailable(f"{self.name}: the connection was lost: {text}")
-        if isinstance(error, CONTENDED):
-            return StoreUnavailable(f"{self.name}: others kept changing the same rows: {text}")
+        if words := _unfit(error, state, text):
+            return BadInput(words)
+        if words := _away(error, state):
+            return StoreUnavailable(f"{self.name}: {words}: {text}")
         if state in _POOLED and not self.pooled:
             text += ". Is there a pooler in between? Then add ?andon_pooler=1 to the URL"
         if state == "42501":

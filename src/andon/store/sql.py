@@ -7,9 +7,7 @@ so a refused message leaves no trace although it shares its transaction with oth
 import json
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
@@ -26,11 +24,9 @@ from andon.errors import (
     StoreError,
     StoreUnavailable,
 )
+from andon.store.reads import Rows, SqlReads, build, fields
 from andon.store.store import (
-    AgentRow,
     Append,
-    AskRow,
-    AttemptRow,
     Beat,
     Blob,
     Checkpoint,
@@ -39,23 +35,15 @@ from andon.store.store import (
     ClaimResult,
     Deliver,
     Depart,
-    EffectRow,
-    Filter,
-    Letter,
-    Loaded,
     Log,
     Message,
     NewRun,
     Outcome,
     Register,
-    RunRow,
     Settle,
     Start,
-    WorkerRow,
 )
 
-Rows = list[tuple[Any, ...]]
-T = TypeVar("T", bound=msgspec.Struct)
 NUL = (
     "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
     "written. Remove it from the name, key, label or message."
@@ -63,15 +51,7 @@ NUL = (
 _RINGS = (Start, Deliver, Depart, Settle, Register)
 
 
-def fields(struct: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
-
-
-def build(kind: type[T], row: Sequence[Any]) -> T:
-    return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
-
-
-class SqlStore:
+class SqlStore(SqlReads):
     """The part of a store that is the same for every SQL database."""
 
     url: str
@@ -95,10 +75,6 @@ class SqlStore:
 
     def q(self, name: str, /, **params: Any) -> Rows:
         """Run a named query on the writing connection, inside the batch's transaction."""
-        raise NotImplementedError
-
-    def read(self, name: str, /, **params: Any) -> Rows:
-        """Run a named query on a reading connection."""
         raise NotImplementedError
 
     def ring(self) -> None:
@@ -154,8 +130,8 @@ class SqlStore:
         if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
             return 0
         held = self.q("held_runs", worker_id=worker_id)
-        for run_id, fence, fruitless, progressed, head_seq, head_hash, step in held:
-            fruitless = 0 if progressed or not interrupted else fruitless + 1
+        for run_id, fence, before, progressed, head_seq, head_hash, step in held:
+            fruitless = 0 if progressed or not interrupted else before + 1
             buried = interrupted and bury(fruitless, limit)
             end = _buried_entry(head_seq, head_hash, fence, fruitless, step) if buried else None
             new_state = advance(State.RUNNING, Event.BURY if buried else Event.RETURN)
@@ -393,99 +369,13 @@ class SqlStore:
 
     def _log(self, m: Log) -> None:
         for at, level, text in m.lines:
-            self.q(
-                "insert_log", run_id=m.run_id, attempt=m.attempt, at=at, level=level, text=text
-            )
-
-    # ── reads ─────────────────────────────────────────────────────────────────────────────────
-
-    def load(self, run_id: str, fence: Fence) -> Loaded:
-        [start] = self.read("start_entry", run_id=run_id)
-        entries = [build(Entry, row) for row in self.read("load_entries", run_id=run_id)]
-        quiet = self.read("quiet_fences", run_id=run_id)
-        return Loaded(
-            start=build(Entry, start),
-            entries=entries,
-            head_hash=entries[-1].hash,
-            letters=self.letters([run_id]).get(run_id, []),
-            checkpoints=dict(self.read("checkpoints", run_id=run_id)),
-            quiet_fences=frozenset(row[0] for row in quiet),
-        )
-
-    def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]:
-        found: dict[str, list[Letter]] = {}
-        for run_id, *row in self.read("letters", run_ids=json.dumps(list(run_ids))):
-            found.setdefault(run_id, []).append(build(Letter, row))
-        return found
-
-    def run(self, run_id: str) -> RunRow | None:
-        rows = self.read("run", run_id=run_id)
-        return build(RunRow, rows[0]) if rows else None
-
-    def runs(self, which: Filter) -> list[RunRow]:
-        label, label_value = which.label or (None, None)
-        before_at, before_id = which.before or (None, None)
-        rows = self.read(
-            "runs",
-            states=json.dumps(which.states) if which.states else None,
-            agent=which.agent,
-            parent_id=which.parent_id,
-            prefix=which.prefix,
-            label=label,
-            label_value=label_value,
-            before_at=before_at,
-            before_id=before_id,
-            limit=which.limit,
-        )
-        return [build(RunRow, row) for row in rows]
-
-    def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]:
-        rows = self.read("journal", run_id=run_id, after=after, limit=limit)
-        return [build(Entry, row) for row in rows]
-
-    def last_entry(self, run_id: str) -> Entry | None:
-        rows = self.read("last_entry", run_id=run_id)
-        return build(Entry, rows[0]) if rows else None
-
-    def ledger(self, run_id: str) -> list[EffectRow]:
-        rows = self.read("ledger", run_id=run_id)
-        return [build(EffectRow, (*row[:-1], bool(row[-1]))) for row in rows]
-
-    def attempts(self, run_id: str) -> list[AttemptRow]:
-        return [build(AttemptRow, row) for row in self.read("attempts", run_id=run_id)]
-
-    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[AskRow]:
-        return [
-            build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)
-        ]
-
-    def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]:
-        return [(row[0], row[1], row[2], row[3]) for row in self.read("logs", run_id=run_id, after=after)]
-
-    def blob(self, name: str) -> str:
-        rows = self.read("blob", name=name)
-        if not rows:
-            raise NotFound(f"there is no blob {name!r}; the database is damaged")
-        body: str = rows[0][0]
-        return body
-
-    def workers(self) -> list[WorkerRow]:
-        return [build(WorkerRow, row) for row in self.read("workers")]
-
-    def agents(self, name: str | None = None) -> list[AgentRow]:
-        return self._agents(name, self.read)
-
-    def _agents(self, name: str | None, ask: Callable[..., Rows]) -> list[AgentRow]:
-        return [build(AgentRow, row) for row in ask("agents", name=name)]
-
-    def now(self) -> float:
-        now: float = self.read("now")[0][0]
-        return now
+            self.q("insert_log", run_id=m.run_id, attempt=m.attempt, at=at, level=level, text=text)
 
 
 def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
     """The queries that start a run; a generator, so that any kind of connection can send them."""
-    if "\\u0000" in run.labels and any("\0" in f"{k}{v}" for k, v in json.loads(run.labels).items()):
+    labels = json.loads(run.labels) if "\\u0000" in run.labels else {}
+    if any("\0" in f"{key}{value}" for key, value in labels.items()):
         raise BadInput(NUL)
     root = run.root_id or run.id
     created = yield "start_run", {**fields(run), "root_id": root, "hash": run.entry.hash}
@@ -519,7 +409,8 @@ def _concerns_others(message: Message, outcome: Outcome) -> bool:
             return message.spawn is not None
         case Claim():
             return bool(outcome.returned)
-    return isinstance(message, _RINGS)
+        case _:
+            return isinstance(message, _RINGS)
 
 
 _BARE = frozenset({"begun", "started", "retrying"})

@@ -18,7 +18,9 @@ import apsw
 
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store import bell, migrate, queries
-from andon.store.sql import NUL, Rows, SqlStore
+from andon.store.groups import Group, grouped
+from andon.store.reads import Rows, fields
+from andon.store.sql import NUL, SqlStore
 from andon.store.store import Append, Message, Outcome, WorkerRow
 
 # 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
@@ -85,10 +87,15 @@ class SqliteStore(SqlStore):
 
     def _version(self) -> int:
         version: int = self._writer.execute("PRAGMA user_version").get
-        if version == 0 and self._writer.execute(
-            "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'andon\\_%' ESCAPE '\\'"
-        ).get:
-            raise StoreError(f"{self.path}: has andon's tables but no schema version; it is damaged")
+        if (
+            version == 0
+            and self._writer.execute(
+                "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'andon\\_%' ESCAPE '\\'"
+            ).get
+        ):
+            raise StoreError(
+                f"{self.path}: has andon's tables but no schema version; it is damaged"
+            )
         return version
 
     def _migrate_one(self, number: int, sql: str) -> None:
@@ -125,13 +132,55 @@ class SqliteStore(SqlStore):
         db = self._writer
         db.execute("BEGIN IMMEDIATE")
         try:
-            outcomes = [self.apply(message) for message in batch]
+            outcomes = self._apply_all(batch)
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
         return outcomes
+
+    def _apply_all(self, batch: Sequence[Message]) -> list[Outcome]:
+        if len(batch) == 1:
+            return [self.apply(batch[0])]
+        groups, others = grouped(batch)
+        outcomes: list[Outcome] = [None] * len(batch)
+        held = self._advance_all(groups)
+        for group in groups:
+            if group.run_id not in held:  # fenced, or written before: find out one by one
+                others += group.places
+        self._insert_all([group for group in groups if group.run_id in held])
+        for place in sorted(others):
+            outcomes[place] = self.apply(batch[place])
+        return outcomes
+
+    def _advance_all(self, groups: list[Group]) -> set[str]:
+        """Move the heads of all groups whose fence holds; answers their runs."""
+        rows = self._writer.executemany(
+            self._sql["advance_head"],
+            [
+                {
+                    "run_id": group.run_id,
+                    "fence": group.fence.counter,
+                    "epoch": group.fence.epoch,
+                    "before": group.entries[0].seq - 1,
+                    "seq": group.entries[-1].seq,
+                    "hash": group.entries[-1].hash,
+                    "step": group.step,
+                    "progress": group.progress is not None,
+                }
+                for group in groups
+            ],
+        )
+        return {row[0] for row in rows}
+
+    def _insert_all(self, groups: list[Group]) -> None:
+        entries = [{"run_id": g.run_id, **fields(entry)} for g in groups for entry in g.entries]
+        effects = [{"run_id": g.run_id, **fields(e)} for g in groups for e in g.effects.values()]
+        for params in (*entries, *effects):
+            refuse_nul(params)
+        self._writer.executemany(self._sql["insert_entry"], entries)
+        self._writer.executemany(self._sql["upsert_effect"], effects)
 
     def _commit_singly(self, batch: Sequence[Message]) -> list[Outcome]:
         """One message spoiled the batch: find out which, by giving each its own commit."""
@@ -265,17 +314,19 @@ def _translated(path: Path) -> Iterator[None]:
     except _SPOILED as error:
         raise _translate(error, path) from error
     except PermissionError as error:
-        raise StoreError(f"{path}: cannot be written: {error}. Check its owner and mode.") from error
+        raise StoreError(
+            f"{path}: cannot be written: {error}. Check its owner and mode."
+        ) from error
 
 
 def refuse_nul(params: dict[str, Any]) -> None:
-    """SQLite would keep it, PostgreSQL would not: neither shall, nor any tool that cuts text at it."""
+    """SQLite would keep it and PostgreSQL not; programs that end text at a NUL show half of it."""
     for value in params.values():
         if value.__class__ is str and "\0" in value:
             raise UnicodeEncodeError("utf-8", value, value.index("\0"), value.index("\0") + 1, NUL)
 
 
-def _translate(error: Exception, path: Path) -> AndonError:
+def _translate(error: Exception, path: Path) -> AndonError:  # noqa: PLR0911 (a table)
     match error:
         case AndonError():
             return error
@@ -285,7 +336,7 @@ def _translate(error: Exception, path: Path) -> AndonError:
             return BadInput(f"a number is too large for the database: {error}")
         case apsw.FullError():
             return StoreUnavailable(
-                f"{path}: the disk is full; nothing was written. Free space: andon goes on by itself."
+                f"{path}: the disk is full; nothing was written. Free some, and andon goes on."
             )
         case apsw.BusyError() | apsw.LockedError():
             return StoreUnavailable(
@@ -299,8 +350,11 @@ def _translate(error: Exception, path: Path) -> AndonError:
         case apsw.CorruptError():
             return StoreError(f"{path}: the file is damaged ({error}). Restore it from a backup.")
         case apsw.CantOpenError():
-            return StoreUnavailable(f"{path}: cannot be opened. Does the folder exist? May you write to it?")
-    return StoreError(f"{path}: {type(error).__name__}: {error}")
+            return StoreUnavailable(
+                f"{path}: cannot be opened. Does the folder exist? May you write to it?"
+            )
+        case _:
+            return StoreError(f"{path}: {type(error).__name__}: {error}")
 
 
 def file_system(path: Path) -> str:
@@ -316,7 +370,9 @@ def file_system(path: Path) -> str:
     return kind
 
 
-def refuse_unsafe(path: Path, *, create: bool, version: str | None = None, kind: str | None = None) -> None:
+def refuse_unsafe(
+    path: Path, *, create: bool, version: str | None = None, kind: str | None = None
+) -> None:
     """Refuse what would lose data later, before anything is written."""
     version = version or apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:

@@ -1,7 +1,7 @@
 """Group commit: one thread per process takes whatever is waiting and commits it together.
 
-No timer: the first write never waits for a second one. What arrives during a commit is the next
-batch. An awaiter that is cancelled does not lose its commit. A batch whose outcome is unknown
+No timer: the first write never waits for a second one. What a loop submits in one turn, and what
+arrives during a commit, is the next batch. An awaiter that is cancelled does not lose its commit. A batch whose outcome is unknown
 (the database went away) is written again; every message is the same when written twice.
 """
 
@@ -35,53 +35,72 @@ class Writer:
         self.alone = False
         self._local = store.url.startswith("sqlite")
         self._busy = threading.Lock()
-        self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
+        self._turn: list[_Item] = []  # submitted in this turn of the loop
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
         self._thread.start()
 
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
-        if self.alone and self._local and self._items.empty() and self._busy.acquire(blocking=False):
+        if (
+            self.alone
+            and self._local
+            and self._nothing_queued()
+            and self._busy.acquire(blocking=False)
+        ):
             try:
                 return _answer(self._commit([message])[0])
             finally:
                 self._busy.release()
         return await self.submit(message)
 
+    def _nothing_queued(self) -> bool:
+        return not self._turn and self._items.empty()
+
     def submit(self, message: Message) -> "asyncio.Future[Any]":
-        """Queue the message now, in order; the future is done once it is committed."""
+        """Queue the message now, in order; the future is done once it is committed.
+
+        It is handed over at the end of the loop's turn: a thread that began at the first message
+        would fight with the loop for the interpreter instead of taking them all.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._put((message, loop, future))
+        if not self._turn:
+            loop.call_soon(self._hand_over)
+        self._turn.append((message, loop, future))
         return future
+
+    def _hand_over(self) -> None:
+        items, self._turn = self._turn, []
+        if self._closed:
+            _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
+        elif items:
+            self._items.put(items)
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
         future: Future[Any] = Future()
-        self._put((message, None, future))
+        if self._closed:
+            future.set_exception(StoreError("the store was closed"))
+        else:
+            self._items.put([(message, None, future)])
         return future
 
-    def _put(self, item: _Item) -> None:
-        if self._closed:
-            raise StoreError("the store was closed")
-        self._items.put(item)
-
     def close(self) -> None:
-        """Write what is queued, then end."""
+        """Write what is queued, then end. To be called on the loop that submits."""
+        self._hand_over()
         self._closed = True
         self._items.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        while (item := self._items.get()) is not None:
-            batch = [item]
+        while (items := self._items.get()) is not None:
+            batch = list(items)
             last = False
-            while len(batch) < BATCH and not self._items.empty():
+            while len(batch) < BATCH and not self._items.empty() and not last:
                 following = self._items.get()
-                if following is None:
-                    last = True
-                    break
-                batch.append(following)
+                last = following is None
+                batch += following or ()
             with self._busy:
                 self._settle(batch, self._outcomes([message for message, _, _ in batch]))
             if last:

@@ -1,0 +1,174 @@
+"""What is printed: stdout is the answer, stderr is progress and advice.
+
+Text from the store was written by agents, and agents read the internet. Nothing of it may move
+the cursor, change a title, reorder or hide what stands beside it: every character that is not
+plainly visible is shown as an escape.
+"""
+
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+SYMBOLS = {
+    "queued": ("○", "."),
+    "running": ("●", "*"),
+    "suspended": ("◍", "o"),
+    "paused": ("◐", "~"),
+    "stranded": ("▲", "^"),
+    "succeeded": ("✓", "+"),
+    "failed": ("✗", "x"),
+    "cancelled": ("■", "#"),
+    "dead": ("☠", "X"),
+}
+# Invisible, but part of how some scripts and emoji are written.
+_JOINERS = "\u200c\u200d"
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n]")  # the newline is indentation
+
+
+def prepare() -> None:
+    """No text may fail to print: what the terminal cannot show is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: str = "") -> None:
+    """A line of the answer."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """A line of progress or advice."""
+    sys.stdout.flush()
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def document(value: Any) -> None:
+    """The answer as one JSON document."""
+    say(as_json(value, indent=2))
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON whose every character is visible, and none beyond what stdout can encode."""
+    text = json.dumps(value, ensure_ascii=not _speaks_unicode(), indent=indent)
+    return _UNUSUAL.sub(_visible_in_json, text)
+
+
+def _visible_in_json(found: re.Match[str]) -> str:
+    character = found[0]
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def clean(text: object, limit: int | None = None) -> str:
+    """One line of visible text, cut at `limit` characters."""
+    found = str(text)
+    if not found.isprintable():
+        found = "".join(map(_visible, found))
+    if limit is not None and len(found) > limit:
+        found = found[: max(limit - 3, 0)] + "..."
+    return found
+
+
+def _visible(character: str) -> str:
+    if character.isprintable() or character in _JOINERS:
+        return character
+    if character.isspace():
+        return " "
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def clean_lines(text: str, indent: str) -> str:
+    """Text of several lines; the indent keeps its lines from passing for others."""
+    return ("\n" + indent).join(clean(line) for line in text.rstrip("\n").split("\n"))
+
+
+def brief(value: Any, limit: int = 200) -> str:
+    """A value for people: JSON, cut."""
+    return clean(json.dumps(value, ensure_ascii=False), limit)
+
+
+def _speaks_unicode() -> bool:
+    try:
+        "●✓☠".encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def state(word: str) -> str:
+    """A state as symbol and word."""
+    pretty, plain = SYMBOLS.get(word, ("?", "?"))
+    return f"{pretty if _speaks_unicode() else plain} {word}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns; the last one is cut at the edge of the terminal, if there is one."""
+    lines = [list(head), *(list(map(clean, row)) for row in rows)]
+    widths = [max(_width(line[n]) for line in lines) for n in range(len(head) - 1)]
+    room = None
+    if sys.stdout.isatty():
+        room = max(shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths), 30)
+    for line in lines:
+        cells = [cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=False)]
+        say("  ".join([*cells, clean(line[-1], room)]).rstrip())
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def age(seconds: float) -> str:
+    """How long, in the unit that says most."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def clock(at: float | None) -> str:
+    """A time of the store, as the clock on the wall shows it."""
+    if at is None:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return f"{at:.0f}"
+
+
+def command(verb: str, *words: str, options: Sequence[str] = ()) -> str:
+    """A command to be copied: quoted, so that no name in it is more than a name."""
+    names = [shlex.quote(clean(word)) for word in words]
+    asked = [shlex.quote(clean(option)) for option in options]
+    if any(word.startswith("-") for word in words):
+        return " ".join(["andon", verb, *asked, "--", *names])
+    return " ".join(["andon", verb, *names, *asked])
+
+
+def without_password(url: str) -> str:
+    """A store's URL that may be shown."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite" or "@" not in parts.netloc and "password" not in parts.query:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    query = "&".join(
+        pair for pair in parts.query.split("&") if not pair.lower().startswith("password=")
+    )
+    return urlunsplit(parts._replace(netloc=f"{name}@{host}" if user else host, query=query))

@@ -1,0 +1,486 @@
+"""PostgreSQL: for more than one machine.
+
+One connection writes and one reads; wake-ups and life signs have their own. Nothing that a batch
+needs is kept in a connection, so that each transaction may go through another one. An error in the
+middle of a commit means that the outcome is not known: the same batch, written again, is the same.
+"""
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
+from andon.store import migrate, queries
+from andon.store import postgres_append as appends
+from andon.store import postgres_bell as bell
+from andon.store.groups import Group, grouped, runs_of
+from andon.store.postgres_link import (
+    CONTENDED,
+    IDLE_SECONDS,
+    LOCK_SECONDS,
+    SPOILED,
+    Connection,
+    Link,
+)
+from andon.store.reads import Rows
+from andon.store.sql import SqlStore, starting
+from andon.store.store import Append, Message, NewRun, Outcome, Register, Settle, WorkerRow
+
+try:
+    import psycopg
+    from psycopg.pq import TransactionStatus
+    from psycopg.rows import tuple_row
+except ImportError as missing:  # pragma: no cover (postgres_link has said so before)
+    raise StoreError(str(missing)) from missing
+
+# Guards what only one process may do: change the schema, renew the epoch, register.
+_LOCK = b"SELECT pg_advisory_xact_lock(4701822938610213710)"
+# Who runs into a deadlock has waited a second for it; three in a row are not chance.
+CONTENTION_TRIES = 4
+# How long an unknown outcome is asked for before it is reported as unknown.
+UNKNOWN_SECONDS = 10.0
+
+# A restored or promoted server has another timeline, a copied database another number.
+_IDENTITY = b"""
+SELECT (SELECT system_identifier FROM pg_control_system()) || '/' ||
+       left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' ||
+       (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_PLAIN_IDENTITY = b"SELECT 'database ' || oid FROM pg_database WHERE datname = current_database()"
+T = TypeVar("T")
+_RETURNS = ("SELECT", "RETURNING")
+
+
+class PostgresStore(SqlStore):
+    """A store in the schema `andon` of a PostgreSQL database."""
+
+    # The connection may be gone and the process alive: a restart of the server, a broken network.
+    free_means = "silent"
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.link = Link(url)
+        named = queries.load("postgres")
+        self._sql = {name: sql.encode() for name, sql in named.items()}
+        self._append_sql = {k: v.encode() for k, v in queries.load("postgres_append").items()}
+        # In a pipeline these are not waited for; their errors come with the next answer.
+        self._silent = {name for name, sql in named.items() if not _answers(sql)} | {"lock_worker"}
+        self._begin = _begin(self.link)
+        self._local = threading.local()  # a thread inside `transact` writes on its own connection
+        self._reading = threading.Lock()
+        self._writer: Connection | None = None
+        self._reader: Connection | None = None
+        self._spare: list[Connection] = []  # for `transact`
+        self._closed = False
+        with self._writing, self._translated():
+            self._writing_connection()
+        self._ringer = bell.Ringer(self.link)
+        self._holder = bell.Holder(self.link)
+
+    # ── connections ───────────────────────────────────────────────────────────────────────────
+
+    def _writing_connection(self) -> Connection:
+        if self._closed:
+            raise StoreError("the store was closed")
+        if self._writer is None or self._writer.closed:
+            db = self.link.connect(idle_in_transaction_session_timeout=f"{IDLE_SECONDS}s")
+            for kind, dumper in appends.DUMPERS:
+                db.adapters.register_dumper(kind, dumper)
+            try:
+                self._writer = db
+                self._open(db)
+            except BaseException:
+                self._drop_writer()
+                raise
+        return self._writer
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._writer.close()
+            self._writer = None
+
+    def _open(self, db: Connection) -> None:
+        """Create or upgrade the tables, and note whether the server was replaced.
+
+        At every new connection: after a failover it may lead to another server.
+        """
+        if db.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+            raise StoreUnavailable(
+                f"{self.link.name}: the server is a read-only standby. Connect to the primary, "
+                "e.g. with ?target_session_attrs=read-write and all hosts in the URL."
+            )
+        migrate.apply("postgres", self._migrate_one, lambda: _version(db))
+        identity = _identity(db)
+        if db.execute("SELECT identity FROM andon.meta").fetchall() != [(identity,)]:
+            with db.transaction():
+                db.execute(_LOCK)
+                self._renew(identity)
+                db.execute(
+                    "INSERT INTO andon.meta (one, epoch, identity, created_at)"
+                    " VALUES (1, 1, %s, andon.now()) ON CONFLICT DO NOTHING",
+                    [identity],
+                )
+
+    def _migrate_one(self, number: int, sql: str) -> None:
+        db = self._writer
+        assert db is not None
+        with db.transaction():
+            # Somebody else's migration may take its time; ours must not begin before it ends.
+            db.execute("SET LOCAL lock_timeout = 0")
+            db.execute(_LOCK)
+            if _version(db) < number:
+                db.execute(sql.encode())
+                db.execute("UPDATE andon.schema SET version = %s", [number])
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except SPOILED as error:
+            raise self.link.meaning(error) from error
+
+    # ── queries ───────────────────────────────────────────────────────────────────────────────
+
+    def q(self, name: str, /, **params: Any) -> Rows:
+        db = getattr(self._local, "db", None) or self._writing_connection()
+        # Explicit: a caller's connection may make other rows and cursors.
+        cursor = psycopg.Cursor(db, row_factory=tuple_row).execute(self._sql[name], params)
+        return [] if name in self._silent else cursor.fetchall()
+
+    def read(self, name: str, /, **params: Any) -> Rows:
+        return self._read(lambda db: db.execute(self._sql[name], params).fetchall())
+
+    def _read(self, ask: Callable[[Connection], T]) -> T:
+        with self._reading:
+            for last in (False, True):
+                if self._closed:
+                    raise StoreError("the store was closed")
+                if self._reader is None or self._reader.closed:
+                    self._reader = self.link.connect()
+                try:
+                    return ask(self._reader)
+                except SPOILED as error:
+                    meaning = self.link.meaning(error)
+                    # An idle connection may have ended long ago: that alone is no reason to fail.
+                    if isinstance(meaning, StoreUnavailable):
+                        self._reader.close()
+                    if last or not isinstance(meaning, StoreUnavailable):
+                        raise meaning from error
+            raise AssertionError("unreachable")
+
+    # ── writes ────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, batch: Sequence[Message]) -> list[Outcome]:
+        with self._writing:
+            outcomes = self._write(batch)
+        self.announce(batch, outcomes)
+        return outcomes
+
+    def _write(self, batch: Sequence[Message]) -> list[Outcome]:
+        for tries in range(1, CONTENTION_TRIES + 1):
+            try:
+                return self._commit(batch)
+            except SPOILED as error:
+                if isinstance(error, CONTENDED) and tries < CONTENTION_TRIES:
+                    continue
+                meaning = self.link.meaning(error)
+                if isinstance(meaning, StoreUnavailable):
+                    self._drop_writer()
+                if isinstance(meaning, StoreUnavailable) or len(batch) == 1:
+                    raise meaning from error
+                break
+        return [self._write_alone(message) for message in batch]
+
+    def _write_alone(self, message: Message) -> Outcome:
+        """One message spoiled the batch: find out which, by giving each its own commit."""
+        try:
+            return self._write([message])[0]
+        except StoreUnavailable:
+            raise
+        except AndonError as error:
+            return error
+
+    def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
+        groups, others = grouped(batch)
+        outcomes: list[Outcome] = [None] * len(batch)
+        if not others:
+            # One statement is a transaction by itself; what it refuses is looked at below.
+            others, groups = self._append_groups(groups), []
+        if others:
+            with self._transaction():
+                self._lock_runs(batch)
+                others = sorted(others + self._append_groups(groups))
+                for place in others:
+                    outcomes[place] = self.apply(batch[place])
+        return outcomes
+
+    def _append_groups(self, groups: list[Group]) -> list[int]:
+        """Write them in one statement; answers the places of those that were not written."""
+        if not groups:
+            return []
+        db = self._writing_connection()
+        if len(groups) == 1 and len(groups[0].entries) == 1 and not groups[0].effects:
+            name, params = "append_one", appends.params_of_one(groups[0])
+        else:
+            name, params = "append_many", appends.params_of_many(groups)
+        written = {run_id for (run_id,) in db.execute(self._append_sql[name], params).fetchall()}
+        return [place for group in groups if group.run_id not in written for place in group.places]
+
+    def _lock_runs(self, batch: Sequence[Message]) -> None:
+        """Lock all runs that the batch names, and the parents it will tell, in one order."""
+        named = sorted({run_id for message in batch for run_id in runs_of(message)})
+        if named:
+            ending = [m.run_id for m in batch if isinstance(m, Settle)]
+            self._send("lock_runs", run_ids=json.dumps(named), ending=json.dumps(ending))
+
+    def _send(self, name: str, **params: Any) -> None:
+        """Run a query whose answer nobody needs."""
+        self._writing_connection().execute(self._sql[name], params)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction of the writing connection, with as few round trips as it has questions."""
+        db = self._writing_connection()
+        try:
+            with db.pipeline():
+                for statement in self._begin:
+                    db.execute(statement, prepare=False)
+                yield
+                db.execute(b"COMMIT", prepare=False)
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                if not db.closed:
+                    db.rollback()
+            if db.closed or db.info.transaction_status != TransactionStatus.IDLE:
+                self._drop_writer()
+            raise
+
+    def _register(self, m: Register) -> tuple[int, float]:
+        self._writing_connection().execute(_LOCK)  # or two could register different parameters
+        return super()._register(m)
+
+    # ── in the caller's transaction ───────────────────────────────────────────────────────────
+
+    def transact(self, append: Callable[[Any], Append]) -> None:
+        """The caller's writes and the append, in one transaction on a connection of their own."""
+        db = self._spare.pop() if self._spare else self.link.connect()
+        try:
+            with self._translated():
+                mark = secrets.token_hex(8)
+                db.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL andon.mark = '{mark}'")
+            message = append(db)
+            with self._translated():
+                _refuse_ended(db, mark)
+                with self._on(db):
+                    outcome = self.apply(message)
+            if isinstance(outcome, Exception):
+                raise outcome
+            self._commit_lent(db, message)
+        finally:
+            self._take_lent(db)
+
+    def _commit_lent(self, db: Connection, message: Append) -> None:
+        try:
+            db.execute("COMMIT")
+        except psycopg.Error as error:
+            meaning = self.link.meaning(error)
+            if not isinstance(meaning, StoreUnavailable):
+                raise  # a deferred constraint of the caller's tables: the caller's error
+            db.close()
+            if not self._was_written(message):
+                raise meaning from error
+
+    def _was_written(self, message: Append) -> bool:
+        """Ask the database what became of a commit whose answer was lost."""
+        last = message.entries[-1]
+        until = time.monotonic() + UNKNOWN_SECONDS
+        while True:
+            try:
+                rows = self.read("entry_hash", run_id=message.run_id, seq=last.seq)
+            except StoreUnavailable:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+            else:
+                return rows == [(last.hash,)]
+
+    def _take_lent(self, db: Connection) -> None:
+        """Keep the connection for the next caller, without anything the last one left in it."""
+        try:
+            if not db.closed and db.info.transaction_status != TransactionStatus.IDLE:
+                db.rollback()
+            if not self.link.pooled and not db.closed and not self._spare and not self._closed:
+                db.execute("DISCARD ALL", prepare=False)
+                self._spare.append(db)
+                return
+        except psycopg.Error:
+            pass
+        db.close()
+
+    @contextlib.contextmanager
+    def _on(self, db: Any) -> Iterator[None]:
+        """Send this thread's queries to another connection."""
+        self._local.db = db
+        try:
+            yield
+        finally:
+            self._local.db = None
+
+    def start_on(self, connection: Any, run: NewRun) -> bool:
+        """Start a run inside the caller's transaction, on the caller's psycopg connection.
+
+        Answers whether the run is new. It exists, and workers hear of it, once the caller commits.
+        """
+        if not isinstance(connection, psycopg.Connection):
+            raise BadInput(
+                f"expected a psycopg.Connection, found {type(connection).__name__}; for an "
+                "AsyncConnection there is start_on_async"
+            )
+        # On an autocommit connection each statement would be its own transaction.
+        own = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+        with self._translated(), connection.transaction() if own else contextlib.nullcontext():
+            with self._on(connection):
+                new = self._start_run(run)
+            if new:
+                psycopg.Cursor(connection).execute(_NOTIFY)
+        return new
+
+    async def start_on_async(self, connection: Any, run: NewRun) -> bool:
+        """The same as start_on, on a psycopg.AsyncConnection."""
+        own = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+        cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+        with self._translated():
+            async with connection.transaction() if own else contextlib.nullcontext():
+                queries_of_start = starting(run)
+                answer: Rows | None = None
+                try:
+                    while True:
+                        name, params = queries_of_start.send(answer)  # type: ignore[arg-type]
+                        await cursor.execute(self._sql[name], params)
+                        answer = [] if name in self._silent else await cursor.fetchall()
+                except StopIteration as end:
+                    new = bool(end.value)
+                if new:
+                    await cursor.execute(_NOTIFY)
+        return new
+
+    # ── who is alive, and who listens ─────────────────────────────────────────────────────────
+
+    def hold(self, worker_id: str) -> str | None:
+        """A lock that ends with this process's connection; None behind a pooler."""
+        if self.link.pooled:
+            return None
+        key = bell.key_of(worker_id)
+        with self._translated():
+            self._holder.hold(key)
+        return str(key)
+
+    def release(self, worker_id: str) -> None:
+        self._holder.release(bell.key_of(worker_id))
+
+    def is_free(self, worker: WorkerRow) -> bool:
+        """Whether the worker's lock is free: its process is gone, or its connection is."""
+        lock = worker.lock
+        return lock is not None and self._read(lambda db: bell.is_free(db, lock))
+
+    def ring(self) -> None:
+        self._ringer.ring()
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Behind a pooler nobody can listen: polling has to find what is new."""
+        if self.link.pooled:
+            return lambda: None
+        return bell.Listener(self.link, callback).close
+
+    # ── about the database ────────────────────────────────────────────────────────────────────
+
+    def facts(self) -> dict[str, Any]:
+        settings = ("server_version", "fsync", "synchronous_commit", "full_page_writes")
+        [row] = self._read(
+            lambda db: db.execute(
+                "SELECT current_setting(%s), current_setting(%s), current_setting(%s),"
+                " current_setting(%s), (SELECT version FROM andon.schema),"
+                " (SELECT epoch FROM andon.meta)",
+                settings,
+            ).fetchall()
+        )
+        facts = {"store": "postgresql", "at": self.link.name, "pooler": self.link.pooled}
+        return facts | dict(zip((*settings, "schema", "epoch"), row, strict=True))
+
+    def integrity(self) -> str:
+        """PostgreSQL looks after its own files; this says whether it answers."""
+        self.now()
+        return "ok"
+
+    def checkpoint(self) -> None:
+        """Nothing: the server does its own upkeep."""
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._ringer.close()
+            self._holder.close()
+            with self._writing, self._reading:
+                self._drop_writer()
+                for db in (self._reader, *self._spare):
+                    if db is not None:
+                        db.close()
+
+
+_NOTIFY = f"SELECT pg_notify('{bell.CHANNEL}', '')".encode()
+
+
+def _answers(sql: str) -> bool:
+    return sql.startswith(_RETURNS) or "RETURNING" in sql
+
+
+def _begin(link: Link) -> tuple[bytes, ...]:
+    begin = (b"BEGIN ISOLATION LEVEL READ COMMITTED",)
+    if not link.pooled:
+        return begin
+    return (
+        *begin,
+        f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'".encode(),
+        f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'".encode(),
+    )
+
+
+def _version(db: Connection) -> int:
+    if db.execute("SELECT to_regclass('andon.schema') IS NULL").fetchone() == (True,):
+        return 0
+    [[version]] = db.execute("SELECT version FROM andon.schema").fetchall()
+    return int(version)
+
+
+def _identity(db: Connection) -> str:
+    try:
+        [[identity]] = db.execute(_IDENTITY).fetchall()
+    except psycopg.errors.Error as error:
+        if not error.sqlstate or error.sqlstate[:2] not in ("42", "0A", "55"):
+            raise
+        [[identity]] = db.execute(_PLAIN_IDENTITY).fetchall()  # not permitted, or not there
+    return str(identity)
+
+
+def _refuse_ended(db: Connection, mark: str) -> None:
+    """The transaction is andon's to end: a caller that did so has split what belongs together."""
+    status = TransactionStatus.UNKNOWN if db.closed else db.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise BadInput(
+            "a statement of this transaction failed and the error was caught; nothing was written. "
+            "Let the error pass, or put the statement into `with connection.transaction():`"
+        )
+    open_ = status == TransactionStatus.INTRANS and db.execute(
+        "SELECT current_setting('andon.mark', true)"
+    ).fetchone() == (mark,)
+    if not open_:
+        raise BadInput(
+            "the connection's transaction was ended by the code that borrowed it; its result was "
+            "not written down. Leave commit, rollback and close to andon."
+        )

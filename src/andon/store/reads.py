@@ -1,0 +1,125 @@
+"""What both databases are asked: the named queries of every read, and the values they become."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from andon.core.journal import Entry
+from andon.core.lease import Fence
+from andon.errors import NotFound
+from andon.store.store import (
+    AgentRow,
+    AskRow,
+    AttemptRow,
+    EffectRow,
+    Filter,
+    Letter,
+    Loaded,
+    RunRow,
+    WorkerRow,
+)
+
+Rows = list[tuple[Any, ...]]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def fields(struct: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def build(kind: type[T], row: Sequence[Any]) -> T:
+    return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
+
+
+class SqlReads:
+    """The reads of a store, for every SQL database."""
+
+    def read(self, name: str, /, **params: Any) -> Rows:
+        """Run a named query on a reading connection."""
+        raise NotImplementedError
+
+    def load(self, run_id: str, fence: Fence) -> Loaded:
+        [start] = self.read("start_entry", run_id=run_id)
+        entries = [build(Entry, row) for row in self.read("load_entries", run_id=run_id)]
+        quiet = self.read("quiet_fences", run_id=run_id)
+        return Loaded(
+            start=build(Entry, start),
+            entries=entries,
+            head_hash=entries[-1].hash,
+            letters=self.letters([run_id]).get(run_id, []),
+            checkpoints=dict(self.read("checkpoints", run_id=run_id)),
+            quiet_fences=frozenset(row[0] for row in quiet),
+        )
+
+    def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]:
+        found: dict[str, list[Letter]] = {}
+        for run_id, *row in self.read("letters", run_ids=json.dumps(list(run_ids))):
+            found.setdefault(run_id, []).append(build(Letter, row))
+        return found
+
+    def run(self, run_id: str) -> RunRow | None:
+        rows = self.read("run", run_id=run_id)
+        return build(RunRow, rows[0]) if rows else None
+
+    def runs(self, which: Filter) -> list[RunRow]:
+        label, label_value = which.label or (None, None)
+        before_at, before_id = which.before or (None, None)
+        rows = self.read(
+            "runs",
+            states=json.dumps(which.states) if which.states else None,
+            agent=which.agent,
+            parent_id=which.parent_id,
+            prefix=which.prefix,
+            label=label,
+            label_value=label_value,
+            before_at=before_at,
+            before_id=before_id,
+            limit=which.limit,
+        )
+        return [build(RunRow, row) for row in rows]
+
+    def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]:
+        rows = self.read("journal", run_id=run_id, after=after, limit=limit)
+        return [build(Entry, row) for row in rows]
+
+    def last_entry(self, run_id: str) -> Entry | None:
+        rows = self.read("last_entry", run_id=run_id)
+        return build(Entry, rows[0]) if rows else None
+
+    def ledger(self, run_id: str) -> list[EffectRow]:
+        rows = self.read("ledger", run_id=run_id)
+        return [build(EffectRow, (*row[:-1], bool(row[-1]))) for row in rows]
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        return [build(AttemptRow, row) for row in self.read("attempts", run_id=run_id)]
+
+    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[AskRow]:
+        return [build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)]
+
+    def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]:
+        return [
+            (row[0], row[1], row[2], row[3])
+            for row in self.read("logs", run_id=run_id, after=after)
+        ]
+
+    def blob(self, name: str) -> str:
+        rows = self.read("blob", name=name)
+        if not rows:
+            raise NotFound(f"there is no blob {name!r}; the database is damaged")
+        body: str = rows[0][0]
+        return body
+
+    def workers(self) -> list[WorkerRow]:
+        return [build(WorkerRow, row) for row in self.read("workers")]
+
+    def agents(self, name: str | None = None) -> list[AgentRow]:
+        return self._agents(name, self.read)
+
+    def _agents(self, name: str | None, ask: Callable[..., Rows]) -> list[AgentRow]:
+        return [build(AgentRow, row) for row in ask("agents", name=name)]
+
+    def now(self) -> float:
+        now: float = self.read("now")[0][0]
+        return now
