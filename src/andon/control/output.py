@@ -119,7 +119,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         room = max(shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths), 30)
     for line in lines:
-        cells = [cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=False)]
+        cells = [
+            cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=False)
+        ]
         say("  ".join([*cells, clean(line[-1], room)]).rstrip())
 
 
@@ -164,7 +166,7 @@ def without_password(url: str) -> str:
     from urllib.parse import urlsplit, urlunsplit
 
     parts = urlsplit(url)
-    if parts.scheme == "sqlite" or "@" not in parts.netloc and "password" not in parts.query:
+    if parts.scheme == "sqlite" or ("@" not in parts.netloc and "password" not in parts.query):
         return url
     user, _, host = parts.netloc.rpartition("@")
     name = user.partition(":")[0]

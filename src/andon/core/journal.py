@@ -119,12 +119,10 @@ class Record(msgspec.Struct, kw_only=True):
     blob: str | None = None
     failures: int = 0
     fence: int  # the claim under which it was last started
-    first: Entry
-    at: float = 0.0
 
 
 _SETTLED = frozenset({"done", "failed", "confirmed", "cancelled"})
-_OUTSIDE = frozenset({EntryKind.START, EntryKind.SNAPSHOT, EntryKind.RETRY, EntryKind.END})
+_ENDS = frozenset({EntryKind.START, EntryKind.END})  # about the run, not an operation of it
 
 
 def split(place: str) -> tuple[str, int]:
@@ -154,7 +152,7 @@ class Replay:
             self._ends.clear()
         elif entry.kind == EntryKind.RETRY:
             self._reopen(entry)
-        elif entry.kind not in _OUTSIDE:
+        elif entry.kind not in _ENDS:
             self._fold(entry)
 
     def _fold(self, entry: Entry) -> None:
@@ -168,7 +166,6 @@ class Replay:
                 place=entry.place,
                 state=entry.state,
                 fence=entry.fence,
-                first=entry,
             )
             self._enter(record)
         if entry.state == Mark.RETRYING:
@@ -177,7 +174,6 @@ class Replay:
             # Not every entry's: a later owner that only asked about it is not who executes it, and
             # the end of that owner says nothing about the one that may still act.
             record.fence = entry.fence
-        record.at = entry.at
         if record.state == Mark.CANCELLED:
             return  # what is found out later about a cancelled effect is for the ledger
         record.state = entry.state

@@ -142,7 +142,10 @@ class Attempt:
             await self._clean_up()
 
     async def _load(self) -> None:
-        loaded: Loaded = await self.in_thread(self.host.store.load, self.run.id, self.fence)
+        untouched = self.run.attempt == 1 and self.run.head_seq == 0 and self.run.inbox == 0
+        loaded: Loaded = await self.in_thread(
+            lambda: self.host.store.load(self.run.id, untouched=untouched)
+        )
         first = loaded.entries[0]
         base = GENESIS if first.kind == EntryKind.START else None
         head = check_chain(loaded.entries, run_id=self.run.id, previous=base)

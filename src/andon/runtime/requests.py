@@ -15,7 +15,6 @@ from andon.core import value
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, State
 from andon.errors import BadInput, NotFound
-from andon.runtime.context import CHOICES as VALUE_CHOICES
 from andon.runtime.starting import new_run, resolve
 from andon.store.store import AskRow, Deliver, Filter, Message, NewRun, RunRow, Start
 
@@ -210,7 +209,7 @@ def answer(
 def _refuse_wrong_value(decision: str, given: Any) -> None:
     if decision in ("edit", "respond") and given is None:
         raise BadInput(f"answer {decision!r} needs a value: what it is changed to, or the response")
-    if decision in ("approve", "reject") and given is not None and decision in VALUE_CHOICES:
+    if decision in ("approve", "reject") and given is not None:
         raise BadInput(f"answer {decision!r} takes no value; to change it answer 'edit'")
 
 

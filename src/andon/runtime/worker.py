@@ -91,9 +91,12 @@ class Worker:
         self.threads.shutdown(wait=False)
         self.store.release(self.worker_id)
 
-    async def run(self, until: asyncio.Event) -> None:
-        """Work until `until` is set."""
+    async def run(
+        self, until: asyncio.Event, on_ready: Callable[[], None] = lambda: None
+    ) -> None:
+        """Work until `until` is set; `on_ready` is called once the worker is registered."""
         async with self:
+            on_ready()
             stopped = self.loop.create_task(until.wait())
             await asyncio.wait({stopped, self._claiming}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()

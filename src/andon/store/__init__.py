@@ -9,10 +9,11 @@ from andon.errors import BadInput
 def open_store(url: str, *, create: bool = True) -> Any:
     """The store that `url` names: sqlite:///path or postgresql://…"""
     scheme, _, rest = url.partition("://")
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+    path = sqlite_path(url)
+    if path is not None:
         from andon.store.sqlite import SqliteStore
 
-        return SqliteStore(_path(rest[1:]), create=create)
+        return SqliteStore(path, create=create)
     if scheme in ("postgresql", "postgres") and rest:
         from andon.store.postgres import PostgresStore
 
@@ -20,6 +21,12 @@ def open_store(url: str, *, create: bool = True) -> Any:
     raise BadInput(
         f"store {url!r}: expected sqlite:///path/to/file or postgresql://user@host/database"
     )
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of an SQLite store; None if `url` names no such store."""
+    scheme, _, rest = url.partition("://")
+    return _path(rest[1:]) if scheme == "sqlite" and rest.startswith("/") and rest[1:] else None
 
 
 def _path(text: str) -> Path:

@@ -18,6 +18,7 @@ from andon.store import migrate, queries
 from andon.store import postgres_append as appends
 from andon.store import postgres_bell as bell
 from andon.store.groups import Group, grouped, runs_of
+from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import (
     CONTENDED,
     IDLE_SECONDS,
@@ -77,6 +78,7 @@ class PostgresStore(SqlStore):
         self._reader: Connection | None = None
         self._spare: list[Connection] = []  # for `transact`
         self._closed = False
+        self._direct: Direct | None = None
         with self._writing, self._translated():
             self._writing_connection()
         self._ringer = bell.Ringer(self.link)
@@ -231,6 +233,47 @@ class PostgresStore(SqlStore):
             name, params = "append_many", appends.params_of_many(groups)
         written = {run_id for (run_id,) in db.execute(self._append_sql[name], params).fetchall()}
         return [place for group in groups if group.run_id not in written for place in group.places]
+
+    # ── one append without a thread: see postgres_direct ──────────────────────────────────────
+
+    def send_one(self, message: Message) -> int | None:
+        """Send one plain append and hold the connection for it; None if that cannot be done now.
+
+        Answers the descriptor to watch. `receive_one` must be called until it answers.
+        """
+        if not isinstance(message, Append) or self.link.pooled:
+            return None
+        groups, _ = grouped([message])
+        if len(groups) != 1 or len(message.entries) != 1 or message.effects:
+            return None
+        if not self._writing.acquire(blocking=False):
+            return None
+        try:
+            if self._writer is None or self._writer.closed:
+                raise psycopg.OperationalError("no connection")
+            if self._direct is None or self._direct.link is not self._writer.pgconn:
+                self._direct = Direct(self._writer, self._append_sql["append_one"].decode())
+            return self._direct.send(groups[0])
+        except (psycopg.Error, UnicodeEncodeError):
+            self._drop_writer()
+            self._writing.release()
+            return None
+
+    def receive_one(self, message: Append) -> bool:
+        """Whether the answer is there, and everything is written. Raises what refuses it."""
+        assert self._direct is not None
+        try:
+            written = self._direct.receive()
+        except psycopg.Error as error:
+            self._drop_writer()
+            self._writing.release()
+            raise StoreUnavailable(f"{self.link.name}: the connection was lost") from error
+        if written is None:
+            return False
+        self._writing.release()
+        if not written:
+            raise StoreUnavailable("not written directly: the long way finds out why")
+        return True
 
     def _lock_runs(self, batch: Sequence[Message]) -> None:
         """Lock all runs that the batch names, and the parents it will tell, in one order."""

@@ -94,7 +94,7 @@ WITH ready AS (
      AND (r.agent, r.version) IN (
        SELECT a ->> 0, a ->> 1 FROM jsonb_array_elements(%(agents)s::text::jsonb) a)
      AND (%(only)s::text IS NULL
-          OR r.id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
+          OR r.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
      AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s) = 'live'
    ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
    LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
@@ -214,9 +214,11 @@ UPDATE andon.runs
        returned = (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)),
        worker = NULL, available_at = andon.now() + %(delay_seconds)s::float8,
        changed_at = andon.now(), waits = %(waits)s, wake_at = %(wake_at)s, error = %(error)s,
-       failures = failures + %(failed)s, fruitless = 0
+       failures = failures + %(failed)s, fruitless = 0,
+       head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s
+   AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint)
 RETURNING state, parent_id;
 
 -- is_settled --

@@ -8,7 +8,7 @@ no lock, no LISTEN.
 
 import struct
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store.sql import NUL
@@ -43,6 +43,9 @@ _PARAMETERS: dict[str, Any] = {
 _SETTINGS = {
     "default_transaction_isolation": "read\\ committed",
     "lock_timeout": f"{LOCK_SECONDS}s",
+    # The few statements are the same for ever: planning them anew costs more than executing them.
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
     "tcp_keepalives_idle": "4",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
@@ -94,7 +97,7 @@ class Link:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pooled = options.pop("andon_pooler", "0") not in ("", "0", "false")
         try:
-            given = conninfo_to_dict(urlunsplit(parts._replace(query=urlencode(options))))
+            given = conninfo_to_dict(urlunsplit(parts._replace(query=urlencode(options, quote_via=quote))))
         except psycopg.Error as error:
             raise BadInput(f"store {url.partition('@')[2] or url}: {error}".strip()) from error
         self._given: dict[str, Any] = given

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from andon.core.journal import Entry
-from andon.core.lease import Fence
-from andon.errors import NotFound
+from andon.errors import Corrupt, NotFound
 from andon.store.store import (
     AgentRow,
     AskRow,
@@ -40,14 +39,23 @@ class SqlReads:
         """Run a named query on a reading connection."""
         raise NotImplementedError
 
-    def load(self, run_id: str, fence: Fence) -> Loaded:
+    def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
+        entries = [
+            build(Entry, row)
+            for row in self.read("start_entry" if untouched else "load_entries", run_id=run_id)
+        ]
+        if not entries:
+            raise Corrupt(f"run {run_id}: its journal is gone. Restore it from a backup.")
+        if untouched:
+            return Loaded(
+                start=entries[0], entries=entries, letters=[], checkpoints={},
+                quiet_fences=frozenset(),
+            )
         [start] = self.read("start_entry", run_id=run_id)
-        entries = [build(Entry, row) for row in self.read("load_entries", run_id=run_id)]
         quiet = self.read("quiet_fences", run_id=run_id)
         return Loaded(
             start=build(Entry, start),
             entries=entries,
-            head_hash=entries[-1].hash,
             letters=self.letters([run_id]).get(run_id, []),
             checkpoints=dict(self.read("checkpoints", run_id=run_id)),
             quiet_fences=frozenset(row[0] for row in quiet),

@@ -273,15 +273,14 @@ class SqlStore(SqlReads):
 
     def _settle(self, m: Settle) -> str:
         held = {"run_id": m.run_id, "fence": m.fence.counter}
-        if self.q("is_settled", **held, ending=m.ending):
-            return m.state
-        if m.entries and self._advance(m.run_id, m.fence, m.entries):
-            for entry in m.entries:
-                self.q("insert_entry", run_id=m.run_id, **fields(entry))
+        last = m.entries[-1] if m.entries else None
         rows = self.q(
             "settle_run",
             **held,
             epoch=m.fence.epoch,
+            before=m.entries[0].seq - 1 if m.entries else None,
+            seq=last.seq if last else None,
+            hash=last.hash if last else None,
             state=m.state,
             sleeps=m.state == State.SUSPENDED,
             awake_state=m.awake_state,
@@ -294,9 +293,11 @@ class SqlStore(SqlReads):
             failed=int(m.failed),
         )
         if not rows:
-            if self.q("is_settled", **held, ending=m.ending):  # a moment ago, by our first try
+            if self.q("is_settled", **held, ending=m.ending):  # by a try whose answer was lost
                 return m.state
             raise Fenced(m.run_id, m.fence)
+        for entry in m.entries:
+            self.q("insert_entry", run_id=m.run_id, **fields(entry))
         self._insert_blobs(m.blobs)
         for effect in m.effects:
             self.q("upsert_effect", run_id=m.run_id, **fields(effect))

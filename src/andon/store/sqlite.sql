@@ -79,13 +79,14 @@ SELECT state FROM andon_workers WHERE id = :worker_id;
 
 -- claim_runs --
 -- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
+-- The + keeps it on the index of that order: by available_at it would sort the whole queue.
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
        epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq, returned = 0,
        waits = NULL, wake_at = NULL, changed_at = unixepoch('subsec')
  WHERE id IN (
    SELECT r.id FROM andon_runs r
-    WHERE r.state = 'queued' AND r.available_at <= unixepoch('subsec')
+    WHERE r.state = 'queued' AND +r.available_at <= unixepoch('subsec')
       AND (r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
       AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
     ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
@@ -185,9 +186,11 @@ UPDATE andon_runs
        returned = (:returned OR (:sleeps AND inbox > :seen_inbox)), worker = NULL,
        available_at = unixepoch('subsec') + :delay_seconds, changed_at = unixepoch('subsec'),
        waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
-       fruitless = 0
+       fruitless = 0,
+       head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
+   AND (:before IS NULL OR head_seq = :before)
 RETURNING state, parent_id;
 
 -- is_settled --

@@ -248,7 +248,6 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
     start: Entry
     entries: list[Entry]  # from the last snapshot on
-    head_hash: str
     letters: list[Letter]
     checkpoints: dict[str, str]
     quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
@@ -333,6 +332,14 @@ class Store(Protocol):
         """Carry the messages out in one commit. An outcome is an answer or an exception."""
         ...
 
+    def send_one(self, message: Message) -> int | None:
+        """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
+        ...
+
+    def receive_one(self, message: Any) -> bool:
+        """Whether the message sent is written. Raises StoreUnavailable if that is not known."""
+        ...
+
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.
 
@@ -340,7 +347,10 @@ class Store(Protocol):
         """
         ...
 
-    def load(self, run_id: str, fence: Fence) -> Loaded: ...
+    def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
+        """`untouched`: nothing but its start can have been written yet."""
+        ...
+
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]: ...
     def run(self, run_id: str) -> RunRow | None: ...
     def runs(self, which: Filter) -> list[RunRow]: ...

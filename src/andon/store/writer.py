@@ -6,6 +6,7 @@ arrives during a commit, is the next batch. An awaiter that is cancelled does no
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -43,17 +44,54 @@ class Writer:
 
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
-        if (
-            self.alone
-            and self._local
-            and self._nothing_queued()
-            and self._busy.acquire(blocking=False)
-        ):
-            try:
-                return _answer(self._commit([message])[0])
-            finally:
-                self._busy.release()
+        if self.alone and self._nothing_queued() and self._busy.acquire(blocking=False):
+            if self._local:
+                with contextlib.suppress(StoreUnavailable):  # the thread tries again
+                    return self._commit_here(message)
+            else:
+                future = self._send_directly(message)
+                if future is not None:
+                    return await future
         return await self.submit(message)
+
+    def _commit_here(self, message: Message) -> Any:
+        try:
+            [outcome] = self._commit([message])
+        finally:
+            self._busy.release()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _send_directly(self, message: Message) -> "asyncio.Future[Any] | None":
+        """Without the thread, if the store can send the message and be told when it answers."""
+        descriptor = self._send_one(message)
+        if descriptor is None:
+            self._busy.release()
+            return None
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def readable() -> None:
+            try:
+                if not self.store.receive_one(message):
+                    return
+            except StoreUnavailable:  # the outcome is unknown: the thread writes it again
+                self._items.put([(message, loop, future)])
+            else:
+                _resolve([(future, None)])
+                self.commits += 1
+                point("writer:after-commit")
+            loop.remove_reader(descriptor)
+            self._busy.release()
+
+        loop.add_reader(descriptor, readable)
+        return future
+
+    def _send_one(self, message: Message) -> int | None:
+        point("writer:before-commit")
+        descriptor: int | None = self.store.send_one(message)
+        return descriptor
 
     def _nothing_queued(self) -> bool:
         return not self._turn and self._items.empty()
@@ -152,9 +190,3 @@ def _resolve(pairs: list[tuple[Any, Outcome]]) -> None:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-def _answer(outcome: Outcome) -> Any:
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome

@@ -1,0 +1,55 @@
+"""What people type: values, name=value pairs, times."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from andon.core import value
+from andon.errors import BadInput
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse(text: str) -> Any:
+    """A value as people type it: JSON if it is JSON, else text."""
+    try:
+        return value.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def pair(text: str, what: str) -> tuple[str, str]:
+    name, equals, given = text.partition("=")
+    if not equals or not name:
+        raise BadInput(f"{what} {text!r}: expected name=value")
+    return name, given
+
+
+def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
+    """The arguments of a run: a JSON object, and name=value words."""
+    given: dict[str, Any] = {}
+    if document is not None:
+        found = parse(document)
+        if not isinstance(found, dict):
+            raise BadInput('the input: expected a JSON object, like {"orders": [1, 2]}')
+        given |= found
+    for word in words:
+        name, text = pair(word, "argument")
+        if name in given:
+            raise BadInput(f"argument {name!r} was given twice")
+        given[name] = parse(text)
+    return given
+
+
+def moment(text: str, now: float) -> float:
+    """A time: ISO 8601 (local, unless it says otherwise), or +30s, +5m, +2h, +1d from now."""
+    try:
+        if text.startswith("+"):
+            return now + timedelta(seconds=float(text[1:-1]) * _UNITS[text[-1]]).total_seconds()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, KeyError, OverflowError, OSError):
+        raise BadInput(
+            f"time {text!r}: expected +30s, +5m, +2h, +1d, or ISO 8601 like 2026-01-31T14:00:00Z"
+        ) from None

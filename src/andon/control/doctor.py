@@ -1,0 +1,268 @@
+"""Is this place fit for agents? Each check answers ok, warn or fail, and what to do.
+
+Nothing is changed: what is tried out is rolled back or thrown away.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from andon.control.operations import PAGE, Surroundings, doing, every_run, is_live
+from andon.control.output import age, command
+from andon.core.run import State
+from andon.errors import AndonError
+from andon.store.store import Filter, RunRow, Store
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+# Leases are seconds long; a clock that is off by this much makes them mean something else.
+CLOCK_SECONDS = 1.0
+# A commit waits for the disk at least once.
+SLOW_DISK_SECONDS = 0.1
+FREE_BYTES = 500_000_000
+# More than this many of a kind are counted, not named.
+NAMED = 3
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def examine(open_store: Callable[[], Store], path: Path | None) -> Iterator[Check]:
+    """Every check, one after the other; `path` is the file of an SQLite store."""
+    yield _pidfd()
+    if path is not None:
+        yield from _folder(path)
+        if not path.exists():
+            advice = "it is made by the first: andon work FILE"
+            yield Check("database", WARN, f"{path} does not exist yet", advice)
+            return
+    try:
+        store = open_store()
+    except AndonError as error:
+        yield Check("database", FAIL, str(error))
+        return
+    with contextlib.closing(store):
+        for check in (_database, _write, _clock, _locks, _workers, _stuck):
+            try:
+                yield from check(store)
+            except AndonError as error:
+                yield Check(check.__name__.strip("_"), FAIL, str(error))
+
+
+# ── the machine ───────────────────────────────────────────────────────────────────────────────
+
+
+def _pidfd() -> Check:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as error:
+        advice = "dead workers are noticed by their locks instead, within 0.1 s"
+        return Check("pidfd", WARN, f"not available: {error}", advice)
+    return Check("pidfd", OK, "the death of a worker on this machine is noticed at once")
+
+
+def _folder(path: Path) -> Iterator[Check]:
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield Check("folder", FAIL, f"{folder} cannot be written to", "change its owner or mode")
+        return
+    free = shutil.disk_usage(folder).free
+    text = f"{folder} can be written to, {free / 1e9:.1f} GB are free"
+    yield Check(
+        "folder", OK if free > FREE_BYTES else WARN, text, "" if free > FREE_BYTES else "free space"
+    )
+    took = _time_to_disk(folder)
+    advice = "" if took < SLOW_DISK_SECONDS else "every step waits for it: use a faster disk"
+    yield Check(
+        "disk", WARN if advice else OK, f"a write reaches it in {took * 1000:.1f} ms", advice
+    )
+
+
+def _time_to_disk(folder: Path) -> float:
+    """A file of its own, thrown away: what a commit has to wait for."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        began = time.perf_counter()
+        file.write(b"andon doctor")
+        file.flush()
+        os.fsync(file.fileno())
+        return time.perf_counter() - began
+
+
+# ── the store ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _database(store: Store) -> Iterator[Check]:
+    facts = store.facts()
+    if facts["store"] == "sqlite":
+        # Versions and file systems that lose data are refused when the store is opened.
+        yield Check("sqlite", OK, f"version {facts['sqlite']}")
+        system = facts["file_system"] or "unknown"
+        advice = "" if facts["file_system"] else "make sure that it is a local disk"
+        yield Check("file system", WARN if advice else OK, system, advice)
+        where = facts["path"]
+    else:
+        yield from _server(facts)
+        where = facts["at"]
+    yield Check("database", OK, f"{where}, schema {facts['schema']}, epoch {facts['epoch']}")
+
+
+def _server(facts: dict[str, Any]) -> Iterator[Check]:
+    yield Check("postgresql", OK, f"version {facts['server_version']}")
+    if facts["pooler"]:
+        advice = "wake-ups and locks need a direct connection; without one andon polls"
+        yield Check("pooler", WARN, "connected through a transaction pooler", advice)
+    else:
+        yield Check("pooler", OK, "connected directly")
+    for name in ("fsync", "full_page_writes"):
+        good = facts[name] == "on"
+        advice = "" if good else f"a power cut loses finished steps: ALTER SYSTEM SET {name} = on"
+        yield Check(name, OK if good else FAIL, facts[name], advice)
+    # `local` waits for this server's own disk; only `off` does not wait at all.
+    good = facts["synchronous_commit"] != "off"
+    advice = (
+        "" if good else "a crash loses finished steps: ALTER SYSTEM SET synchronous_commit = on"
+    )
+    yield Check("synchronous_commit", OK if good else FAIL, facts["synchronous_commit"], advice)
+
+
+class _Enough(Exception):
+    """Ends the trial, so that it is rolled back."""
+
+
+def _write(store: Store) -> Iterator[Check]:
+    """Write in a transaction that is rolled back."""
+    temporary = "TEMP " if store.facts()["store"] != "sqlite" else ""
+
+    def attempt(db: Any) -> Any:
+        db.execute(f"CREATE {temporary}TABLE doctor_trial (one integer)")
+        db.execute("INSERT INTO doctor_trial VALUES (1)")
+        raise _Enough
+
+    began = time.perf_counter()
+    try:
+        store.transact(attempt)
+    except _Enough:
+        took = (time.perf_counter() - began) * 1000
+        yield Check("write", OK, f"possible (tried and rolled back in {took:.0f} ms)")
+    except AndonError as error:
+        yield Check("write", FAIL, str(error))
+    except Exception as error:  # noqa: BLE001 (a driver's own error is as good an answer)
+        yield Check("write", FAIL, f"{type(error).__name__}: {error}", "may this user write?")
+
+
+def _clock(store: Store) -> Iterator[Check]:
+    before = time.time()
+    theirs = store.now()
+    after = time.time()
+    off = max(theirs - after, before - theirs, 0.0)
+    status = OK if off <= CLOCK_SECONDS else WARN
+    advice = (
+        "" if status == OK else "let a time service set both clocks; andon itself uses the store's"
+    )
+    yield Check("clock", status, f"this machine and the store differ by {off:.3f} s", advice)
+    for newest in store.runs(Filter(limit=1)):
+        ahead = newest.created_at - theirs
+        if ahead > CLOCK_SECONDS:
+            found = f"the newest run was created {age(ahead)} in the future"
+            yield Check("clock", WARN, found, "the store's clock was set back; timers end late")
+
+
+def _locks(store: Store) -> Iterator[Check]:
+    folder: Path | None = getattr(store, "folder", None)
+    if folder is None:
+        return
+    free, held = [], 0
+    for path in sorted(folder.glob("*.lock")):
+        if path.name == "open.lock":
+            continue
+        if _is_free(path):
+            free.append(path.name)
+        else:
+            held += 1
+    text = f"{held} held by live workers, {len(free)} left by dead ones"
+    advice = "the next worker removes them" if free else ""
+    yield Check("lock files", WARN if free else OK, text, advice)
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return False
+    return True
+
+
+# ── workers and runs ──────────────────────────────────────────────────────────────────────────
+
+
+def _workers(store: Store) -> Iterator[Check]:
+    now = store.now()
+    workers = store.workers()
+    live = [worker for worker in workers if is_live(worker, now)]
+    lost = [worker for worker in workers if not is_live(worker, now)]
+    advice = "" if live else "start one: andon work FILE"
+    yield Check("workers", OK if live else WARN, f"{len(live)} live", advice)
+    if lost:
+        names = ", ".join(worker.id for worker in lost[:NAMED])
+        found = f"{len(lost)} are dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
+        yield Check("workers", WARN, found, "the next worker takes over what they had")
+
+
+def _stuck(store: Store) -> Iterator[Check]:
+    around = Surroundings(store)
+    unfinished = (State.QUEUED, State.RUNNING, State.SUSPENDED, State.PAUSED)
+    counts = Counter[str]()
+    waiting: list[RunRow] = []
+    for row in every_run(store, unfinished):
+        counts[row.state] += 1
+        if row.state == State.QUEUED and not around.is_carried(row):
+            waiting.append(row)
+        if counts.total() >= 20 * PAGE:
+            break
+    yield Check(
+        "runs", OK, ", ".join(f"{n} {word}" for word, n in counts.items()) or "none unfinished"
+    )
+    if waiting:
+        found = f"{len(waiting)} without a worker, e.g. {_named(waiting, around)}"
+        yield Check("queued runs", WARN, found, "start a worker that carries that version")
+    for state, advice in (
+        (State.STRANDED, "code and journal disagree: andon show says where"),
+        (State.DEAD, "they kept failing or killing their worker: andon show says how"),
+    ):
+        rows = store.runs(Filter(states=(state,), limit=PAGE))
+        if rows:
+            found = f"{_count(rows)}, e.g. {_named(rows, around)}"
+            yield Check(f"{state} runs", WARN, found, advice)
+    asks = store.asks()
+    if asks:
+        names = ", ".join(ask.run_id for ask in asks[:NAMED])
+        found = f"{len(asks)} wait for a person, in {names}{' ...' if len(asks) > NAMED else ''}"
+        yield Check("asks", WARN, found, command("show", asks[0].run_id))
+
+
+def _count(rows: list[RunRow]) -> str:
+    return f"{len(rows)}{' or more' if len(rows) == PAGE else ''}"
+
+
+def _named(rows: list[RunRow], around: Surroundings) -> str:
+    return f"{rows[0].id}: {doing(rows[0], (), around)}"

@@ -1,0 +1,314 @@
+"""What people ask about runs, one function per request: a store in, plain values out.
+
+The surfaces (the command line now, others later) only translate. Rules are runtime's and core's.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from andon.control.output import age
+from andon.core import value
+from andon.core.effect import OPEN
+from andon.core.journal import Entry, EntryKind, Mark
+from andon.core.run import TERMINAL, State
+from andon.errors import NotFound
+from andon.runtime import requests
+from andon.runtime.liveness import is_gone, this_process
+from andon.store.store import AskRow, Filter, RunRow, Store, WorkerRow
+
+# A worker that is started together with `andon start` needs a moment to register.
+REGISTRATION_SECONDS = 3.0
+# What is over is of interest for a while.
+RECENT_SECONDS = 3600.0
+PAGE = 500
+
+_UNFINISHED = tuple(state for state in State if state not in TERMINAL)
+
+
+# ── starting ──────────────────────────────────────────────────────────────────────────────────
+
+
+def start(
+    store: Store, agent: str, given: dict[str, Any], *, on_wait: Callable[[], None], **options: Any
+) -> RunRow:
+    """Start a run; an agent that nobody carries yet is waited for briefly."""
+    if not _is_known(store, agent):
+        on_wait()
+        until = time.monotonic() + REGISTRATION_SECONDS
+        while not _is_known(store, agent) and time.monotonic() < until:
+            time.sleep(0.05)
+    try:
+        run_id = requests.start(store, agent, kwargs=given, **options)
+    except NotFound as error:
+        known = sorted({row.name for row in store.agents()})
+        if known and "known:" not in str(error):
+            raise NotFound(f"{error} known: {', '.join(known)}") from None
+        raise
+    return requests.find(store, run_id)
+
+
+def _is_known(store: Store, agent: str) -> bool:
+    return bool(store.agents(agent))
+
+
+def find(store: Store, run_id: str) -> RunRow:
+    """The run that is meant: by its id, the beginning of it, or @last."""
+    if run_id == "@last":
+        newest = store.runs(Filter(limit=1))
+        if not newest:
+            raise NotFound("there is no run yet; start one: andon start AGENT key=value")
+        return newest[0]
+    return requests.find(store, run_id)
+
+
+# ── looking ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Surroundings:
+    """What a run's state depends on besides itself, read once: the time and who is alive."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.now = store, store.now()
+        self.carried: set[tuple[str, str]] = set()
+        for worker in store.workers():
+            if is_live(worker, self.now):
+                self.carried |= {(name, version) for name, version in json.loads(worker.agents)}
+
+    def is_carried(self, row: RunRow) -> bool:
+        return (row.agent, row.version) in self.carried
+
+
+def is_live(worker: WorkerRow, now: float) -> bool:
+    """Whether a worker is as good as its word: its lease holds, and its process is not gone."""
+    return worker.state == "live" and worker.lease_until >= now and not _is_gone(worker)
+
+
+def _is_gone(worker: WorkerRow) -> bool:
+    return is_gone(this_process(), worker) is True
+
+
+def listing(
+    store: Store,
+    *,
+    states: Sequence[str] = (),
+    agent: str | None = None,
+    label: tuple[str, str] | None = None,
+    limit: int = 100,
+    before: str | None = None,
+    everything: bool = False,
+) -> list[dict[str, Any]]:
+    """Runs, newest first: by default the unfinished ones and what was finished lately."""
+    around = Surroundings(store)
+    cursor = None
+    if before is not None:
+        last = find(store, before)
+        cursor = (last.created_at, last.id)
+    which = Filter(states=tuple(states), agent=agent, label=label, limit=limit, before=cursor)
+    if states or everything:
+        rows = requests.list_runs(store, which)
+    else:
+        rows = _current(store, which, around.now)
+    return [_line(row, around) for row in rows]
+
+
+def _current(store: Store, which: Filter, now: float) -> list[RunRow]:
+    unfinished = store.runs(_with(which, _UNFINISHED, which.limit))
+    over = store.runs(_with(which, tuple(TERMINAL), max(which.limit, PAGE)))
+    recent = [row for row in over if row.changed_at >= now - RECENT_SECONDS]
+    newest = sorted([*unfinished, *recent], key=lambda row: (row.created_at, row.id), reverse=True)
+    return newest[: which.limit]
+
+
+def _with(which: Filter, states: tuple[str, ...], limit: int) -> Filter:
+    return Filter(
+        states=states, agent=which.agent, label=which.label, limit=limit, before=which.before
+    )
+
+
+def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
+    asks = [] if row.state in TERMINAL else around.store.asks(row.id)
+    return {
+        "id": row.id,
+        "agent": row.agent,
+        "version": row.version,
+        "state": row.state,
+        "attempt": row.attempt,
+        "created_at": row.created_at,
+        "changed_at": row.changed_at,
+        "age_seconds": round(max(around.now - row.created_at, 0.0), 3),
+        "labels": json.loads(row.labels),
+        "priority": row.priority,
+        "parent_id": row.parent_id,
+        "worker": row.worker,
+        "doing": doing(row, asks, around),
+        "asks": [as_ask(ask) for ask in asks],
+    }
+
+
+def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
+    """What a run does, waits for, or ended with, in a few words."""
+    match row.state:
+        case State.QUEUED:
+            return _queued(row, around)
+        case State.RUNNING | State.SUSPENDED if asks:
+            return f"asks: {asks[0].question}"
+        case State.RUNNING:
+            return _in_hand(around.store.last_entry(row.id))
+        case State.SUSPENDED:
+            waits = json.loads(row.waits) if row.waits else []
+            return "; ".join(_wait(wait, around.now) for wait in waits)
+        case State.SUCCEEDED:
+            return ""
+        case _:
+            return _error(row)
+
+
+def _queued(row: RunRow, around: Surroundings) -> str:
+    if not around.is_carried(row):
+        return f"queued: no live worker carries {row.agent} {row.version}"
+    left = row.available_at - around.now
+    if left <= 0:
+        return ""
+    again = f"; failed {row.failures} times, {_error(row)}" if row.failures else ""
+    return f"starts in {age(left)}{again}"
+
+
+def _in_hand(last: Entry | None) -> str:
+    if last is None or last.kind == EntryKind.START:
+        return "at its first step"
+    if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:
+        return f"{last.kind} {last.name}"
+    if last.kind == EntryKind.RETRY:
+        return "tries again"
+    return f"after {last.kind} {last.name}".rstrip()
+
+
+def _wait(wait: dict[str, Any], now: float) -> str:
+    until = wait.get("until")
+    limit = f" for {age(until - now)} more" if until is not None else ""
+    match wait.get("kind"):
+        case "timer":
+            return f"sleeps{limit}"
+        case "answer":
+            return f"waits for an answer{limit}"
+        case "child":
+            return f"waits for run {wait.get('name')}"
+        case kind:
+            return f"waits for {kind} {wait.get('name')}{limit}"
+
+
+def _error(row: RunRow) -> str:
+    if not row.error:
+        return ""
+    error = json.loads(row.error)
+    return f"{error.get('type', 'error')}: {error.get('message', '')}"
+
+
+def as_ask(ask: AskRow) -> dict[str, Any]:
+    return {
+        "id": ask.id,
+        "about": ask.about,
+        "question": ask.question,
+        "value": json.loads(ask.value) if ask.value is not None else None,
+        "choices": json.loads(ask.choices),
+        "asked_at": ask.asked_at,
+        "expires_at": ask.expires_at,
+        "answer": json.loads(ask.answer) if ask.answer is not None else None,
+        "answered_at": ask.answered_at,
+    }
+
+
+def show(store: Store, run_id: str) -> dict[str, Any]:
+    """Everything about one run."""
+    row = find(store, run_id)
+    around = Surroundings(store)
+    entries = requests.journal(store, row.id)
+    asks = store.asks(row.id, open_only=False)
+    still_open = [ask for ask in asks if ask.answered_at is None and row.state not in TERMINAL]
+    run = requests.described(store, row)
+    return {
+        "id": row.id,
+        "agent": row.agent,
+        "version": row.version,
+        "state": row.state,
+        "doing": doing(row, still_open, around),
+        "attempt": row.attempt,
+        "fence": run.fence,
+        "created_at": row.created_at,
+        "changed_at": row.changed_at,
+        "available_at": row.available_at,
+        "wake_at": row.wake_at,
+        "labels": run.labels,
+        "priority": row.priority,
+        "queue": row.queue,
+        "parent_id": row.parent_id,
+        "root_id": row.root_id,
+        "worker": row.worker,
+        "failures": row.failures,
+        "interruptions": row.interruptions,
+        "input": value.decode(requests.body_of(store, entries[0])) if entries else None,
+        "result": run.result,
+        "error": run.error,
+        "waits": run.waits,
+        "steps": requests.steps_of(entries),
+        "effects": _effects(store, row.id),
+        "asks": [as_ask(ask) for ask in asks],
+        "attempts": _attempts(store, row.id),
+        "children": [
+            {"id": child.id, "agent": child.agent, "state": child.state}
+            for child in _every(store, Filter(parent_id=row.id, limit=PAGE))
+        ],
+        "journal": {"entries": len(entries), "head_hash": row.head_hash},
+    }
+
+
+def _effects(store: Store, run_id: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": effect.name,
+            "key": effect.key,
+            "kind": effect.kind,
+            "state": effect.state,
+            "fence": effect.fence,
+        }
+        for effect in store.ledger(run_id)
+    ]
+
+
+def _attempts(store: Store, run_id: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": attempt.number,
+            "fence": attempt.fence,
+            "worker": attempt.worker,
+            "claimed_at": attempt.claimed_at,
+            "ended_at": attempt.ended_at,
+            "ending": attempt.ending,
+        }
+        for attempt in store.attempts(run_id)
+    ]
+
+
+def _every(store: Store, which: Filter) -> Iterator[RunRow]:
+    """All runs that fit, page by page."""
+    while page := store.runs(which):
+        yield from page
+        cursor = (page[-1].created_at, page[-1].id)
+        which = Filter(
+            states=which.states, parent_id=which.parent_id, limit=which.limit, before=cursor
+        )
+
+
+def every_run(store: Store, states: tuple[str, ...] = ()) -> Iterator[RunRow]:
+    return _every(store, Filter(states=states, limit=PAGE))
+
+
+def lines(store: Store, run_id: str, after: int = 0) -> list[dict[str, Any]]:
+    """What the agent wrote with ctx.log, after the line of that number."""
+    found: list[dict[str, Any]] = []
+    while page := store.logs(run_id, after):
+        found += [{"id": n, "at": at, "level": level, "text": text} for n, at, level, text in page]
+        after = page[-1][0]
+    return found

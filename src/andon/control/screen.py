@@ -1,0 +1,209 @@
+"""How runs look on a terminal. Everything that comes from the store is cleaned on its way out."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from andon.control.output import age, brief, clean, clock, command, note, say, state, table
+from andon.core.run import TERMINAL
+
+# More steps than this are counted, not listed.
+MOST_STEPS = 20
+# What a decision needs beside its name.
+_TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
+
+
+def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
+    """The table of `andon ps`, and under it what a person should do."""
+    if not rows:
+        note("no runs; start one: andon start AGENT key=value   (andon ps --all lists older ones)")
+        return
+    table(
+        ("ID", "AGENT", "VERSION", "STATE", "ATTEMPT", "AGE", "DOING"),
+        [
+            (
+                row["id"],
+                row["agent"],
+                row["version"],
+                state(row["state"]),
+                str(row["attempt"]),
+                age(row["age_seconds"]),
+                _one_line(row),
+            )
+            for row in rows
+        ],
+    )
+    for row in rows:
+        for ask in row["asks"]:
+            say()
+            _show_ask(row["id"], ask, alone=len(row["asks"]) == 1)
+    if len(rows) >= limit:
+        note(f"more: {command('ps', options=('--before', rows[-1]['id']))}")
+
+
+def _one_line(row: dict[str, Any]) -> str:
+    # The state has a column of its own.
+    return clean(row["doing"].removeprefix("queued: "), 300)
+
+
+def run(found: dict[str, Any]) -> None:
+    """The page of `andon show`."""
+    name = command("show", found["id"]).removeprefix("andon show ")
+    say(f"run {name}  {state(found['state'])}")
+    for label, text in _facts(found):
+        if text:
+            say(f"  {label:<9} {text}")
+    _steps(found["steps"])
+    _effects(found["effects"])
+    _children(found["children"])
+    _attempts(found["attempts"])
+    _asks(found)
+    note("\nnext: " + next_command(found))
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    labels = ", ".join(f"{name}={given}" for name, given in found["labels"].items())
+    over = found["state"] in TERMINAL
+    return [
+        ("agent", clean(f"{found['agent']} version {found['version']}")),
+        ("doing", "" if over else clean(found["doing"], 500)),
+        ("error", _error(found["error"])),
+        ("result", brief(found["result"]) if found["state"] == "succeeded" else ""),
+        ("input", brief(found["input"])),
+        ("labels", clean(labels, 300)),
+        ("parent", clean(found["parent_id"] or "")),
+        ("created", clock(found["created_at"])),
+        ("ended" if over else "changed", clock(found["changed_at"])),
+        ("worker", clean(found["worker"] or "")),
+        ("fence", found["fence"]),
+    ]
+
+
+def _error(error: dict[str, Any] | None) -> str:
+    if not error:
+        return ""
+    return clean(f"{error.get('type', 'error')}: {error.get('message', '')}", 1000)
+
+
+def _steps(steps: Sequence[dict[str, Any]]) -> None:
+    if not steps:
+        return
+    counts = Counter(step["state"] for step in steps)
+    say(f"\nsteps: {', '.join(f'{count:,} {word}' for word, count in counts.items())}")
+    if len(steps) > MOST_STEPS:
+        say(f"  ... {len(steps) - MOST_STEPS:,} earlier ones (--json has them all)")
+    table(
+        ("  STEP", "KEY", "STATE", "ATTEMPTS", "TOOK"),
+        [
+            (
+                "  " + clean(step["name"], 60),
+                clean(step["key"] or "-", 40),
+                step["state"],
+                str(step["attempts"]),
+                _took(step["started_at"], step["finished_at"]),
+            )
+            for step in steps[-MOST_STEPS:]
+        ],
+    )
+
+
+def _took(start: float, end: float | None) -> str:
+    if end is None:
+        return "-"
+    seconds = max(end - start, 0.0)
+    return f"{seconds:.3f} s" if seconds < 10 else age(seconds)
+
+
+def _effects(effects: Sequence[dict[str, Any]]) -> None:
+    if not effects:
+        return
+    counts = Counter(effect["state"] for effect in effects)
+    say(f"\neffects: {', '.join(f'{n:,} {_word(word)}' for word, n in counts.items())}")
+    table(
+        ("  EFFECT", "KEY", "KIND", "STATE"),
+        [
+            (
+                "  " + clean(effect["name"], 60),
+                clean(effect["key"], 60),
+                effect["kind"],
+                _word(effect["state"]),
+            )
+            for effect in effects[-MOST_STEPS:]
+        ],
+    )
+
+
+def _word(word: str) -> str:
+    return word.replace("_", " ")
+
+
+def _children(children: Sequence[dict[str, Any]]) -> None:
+    if children:
+        say("\nchildren")
+        for child in children[:MOST_STEPS]:
+            say(f"  {clean(child['id'])}  {clean(child['agent'])}  {state(child['state'])}")
+        if len(children) > MOST_STEPS:
+            say(f"  ... {len(children) - MOST_STEPS:,} more (--json has them all)")
+
+
+def _attempts(attempts: Sequence[dict[str, Any]]) -> None:
+    if not attempts:
+        return
+    say("\nattempts")
+    for attempt in attempts[-5:]:
+        worker, ending = clean(attempt["worker"]), attempt["ending"] or "has it now"
+        say(f"  {attempt['number']}  {clock(attempt['claimed_at'])}  {worker}  {ending}")
+
+
+def _asks(found: dict[str, Any]) -> None:
+    for ask in found["asks"]:
+        if ask in _still_open(found):
+            say()
+            _show_ask(found["id"], ask, alone=len(_still_open(found)) == 1)
+        elif ask["answer"] is not None:
+            by = f" by {clean(ask['answer']['by'])}" if ask["answer"].get("by") else ""
+            say(f"\nasked: {clean(ask['question'], 300)}")
+            say(
+                f"  answered{by} at {clock(ask['answered_at'])}: {clean(ask['answer']['decision'])}"
+            )
+
+
+def _still_open(found: dict[str, Any]) -> list[dict[str, Any]]:
+    if found["state"] in TERMINAL:
+        return []
+    return [ask for ask in found["asks"] if ask["answered_at"] is None]
+
+
+def _show_ask(run_id: str, ask: dict[str, Any], *, alone: bool) -> None:
+    say(f"? {clean(ask['question'], 500)}")
+    if ask["value"] not in (None, []):
+        say(f"  {brief(ask['value'], 500)}")
+    if ask["expires_at"] is not None:
+        say(f"  until {clock(ask['expires_at'])}")
+    say(f"  {how_to_answer(run_id, ask, alone=alone)}")
+
+
+def how_to_answer(run_id: str, ask: dict[str, Any], *, alone: bool) -> str:
+    """The first choice as a command, and the others beside it; the ask is named if need be."""
+    options = () if alone else ("--ask", ask["id"])
+    first, *others = [choice.replace("_", "-") for choice in ask["choices"]]
+    others = [clean(choice) + _TAKES_VALUE.get(choice, "") for choice in others]
+    return f"{command('answer', run_id, first, options=options)}   (or: {', '.join(others)})"
+
+
+def next_command(found: dict[str, Any]) -> str:
+    """What a person would do next about a run."""
+    run_id = found["id"]
+    if found["state"] in TERMINAL:
+        return command("logs", run_id)
+    asks = _still_open(found)
+    if asks:
+        return how_to_answer(run_id, asks[0], alone=len(asks) == 1)
+    if "no live worker" in found["doing"]:
+        return f"andon work FILE   (with {clean(found['agent'])} version {clean(found['version'])})"
+    for wait in found["waits"]:
+        if wait.get("kind") == "event":
+            return command("send", run_id, str(wait.get("name"))) + " PAYLOAD"
+    if found["state"] == "stranded":
+        return command("logs", run_id)
+    return command("wait", run_id)

@@ -1,0 +1,175 @@
+"""Is what is stored what was written? The walk behind `andon verify`.
+
+A run's journal is a chain of hashes that ends at the run's own row; the ledger and the blobs
+follow from the journal. A run that works meanwhile is read as of its row: what is newer is left
+for the next walk.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from andon.control import operations
+from andon.core.effect import EffectState
+from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
+from andon.core.run import State
+from andon.core.value import content_name
+from andon.errors import AndonError, Corrupt, StoreError
+from andon.store.store import EffectRow, RunRow, Store
+
+# What the ledger may say after an entry; every other state of an effect is its own.
+_LEDGER = {
+    Mark.CANCELLED: {EffectState.IN_DOUBT},
+    Mark.FAILED: {EffectState.FAILED, EffectState.CONFIRMED},  # a result that cannot be stored
+    Mark.RETRYING: set(EffectState),
+}
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """What was walked, and what is wrong with it."""
+
+    runs: int = 0
+    entries: int = 0
+    effects: int = 0
+    blobs: int = 0
+    damage: list[dict[str, Any]] = []
+
+    def add(self, run_id: str | None, what: str) -> None:
+        self.damage.append({"run": run_id, "what": what})
+
+
+def verify(
+    store: Store, run_id: str | None = None, on_progress: Callable[[Tally], None] = lambda _: None
+) -> Tally:
+    """Check one run, or every run and the database itself."""
+    tally = Tally()
+    if run_id is not None:
+        _check(store, operations.find(store, run_id), tally)
+        return tally
+    try:
+        found = store.integrity()
+        if found != "ok":
+            tally.add(None, f"the database: {found}")
+        for row in operations.every_run(store):
+            _check(store, row, tally)
+            on_progress(tally)
+    except StoreError as error:
+        tally.add(None, str(error))
+    return tally
+
+
+def _check(store: Store, row: RunRow, tally: Tally) -> None:
+    tally.runs += 1
+    effects: dict[tuple[str, str], list[Entry]] = {}
+    blobs: set[str] = set()
+    last: Entry | None = None
+    try:
+        for entry in _walk(store, row):
+            last = entry
+            tally.entries += 1
+            if entry.kind == EntryKind.EFFECT:
+                key = entry.key or f"{row.id}/{entry.place}"
+                effects.setdefault((entry.name, key), []).append(entry)
+            if entry.blob is not None:
+                blobs.add(entry.blob)
+    except Corrupt as error:
+        tally.add(row.id, str(error))
+        return
+    for what in (*_head(row, last), *_blobs(store, blobs), *_ledger(store, row, effects)):
+        tally.add(row.id, what)
+    tally.effects += len(effects)
+    tally.blobs += len(blobs)
+
+
+def _walk(store: Store, row: RunRow) -> Iterator[Entry]:
+    """The entries up to the run's head, each checked against the one before."""
+    seq, head = -1, GENESIS
+    while seq < row.head_seq:
+        page = [entry for entry in store.journal(row.id, seq) if entry.seq <= row.head_seq]
+        if not page:
+            return
+        if page[0].seq != seq + 1:
+            raise Corrupt(
+                f"expected journal entry {seq + 1}, found {page[0].seq}; entries are missing. "
+                "Restore the database from a backup."
+            )
+        head = check_chain(page, run_id=row.id, previous=head)
+        seq = page[-1].seq
+        yield from page
+
+
+def _head(row: RunRow, last: Entry | None) -> Iterator[str]:
+    if last is None:
+        yield "its journal is empty"
+        return
+    if (last.seq, last.hash) != (row.head_seq, row.head_hash):
+        yield (
+            f"its journal ends at entry {last.seq} ({last.hash[:12]}), its row says "
+            f"{row.head_seq} ({row.head_hash[:12]})"
+        )
+        return
+    ended = last.state if last.kind == EntryKind.END else None
+    if row.state in (State.SUCCEEDED, State.FAILED) and ended != row.state:
+        yield f"its row says {row.state}, its journal {ended or 'that it is not over'}"
+
+
+def _blobs(store: Store, names: set[str]) -> Iterator[str]:
+    for name in sorted(names):
+        try:
+            body = store.blob(name)
+        except StoreError:
+            raise
+        except AndonError:
+            yield f"blob {name[:12]} is missing"
+            continue
+        if content_name(body.encode()) != name:
+            yield f"blob {name[:12]} does not have the content it is named after"
+
+
+def _ledger(
+    store: Store, row: RunRow, effects: dict[tuple[str, str], list[Entry]]
+) -> Iterator[str]:
+    rows = {(one.name, one.key): one for one in store.ledger(row.id)}
+    for identity, entries in effects.items():
+        found = rows.pop(identity, None)
+        if found is None:
+            # What was cancelled before anything was written about it has no line.
+            if any(entry.state != Mark.CANCELLED for entry in entries):
+                yield f"effect {identity[0]!r} (key {identity[1]!r}) is not in the ledger"
+        elif found.seq <= row.head_seq:
+            yield from _line(found, entries)
+    for name, key in (one for one, found in rows.items() if found.seq <= row.head_seq):
+        yield f"effect {name!r} (key {key!r}) is in the ledger and not in the journal"
+
+
+def _line(found: EffectRow, entries: list[Entry]) -> Iterator[str]:
+    """What the ledger's line must be after those entries."""
+    where = f"effect {found.name!r} (key {found.key!r})"
+    # A wait for the effect that was cancelled is written down and changes nothing about it.
+    told = [n for n, entry in enumerate(entries) if entry.state != Mark.CANCELLED]
+    candidates = entries[told[-1] :] if told else entries
+    entry = next((one for one in candidates if one.seq == found.seq), None)
+    if entry is None:
+        yield f"{where}: the ledger is at entry {found.seq}, the journal at {entries[-1].seq}"
+        return
+    if (
+        found.state not in _LEDGER.get(Mark(entry.state), set())
+        if entry.state in set(Mark)
+        else (found.state != entry.state)
+    ):
+        yield f"{where}: the ledger says {found.state}, the journal {entry.state}"
+    if (found.fence, found.place) != (entry.fence, entry.place):
+        yield f"{where}: the ledger names another claim or place than the journal"
+    kind = _declared_kind(entries)
+    if kind is not None and kind != found.kind:
+        yield f"{where}: the ledger says {found.kind}, the journal {kind}"
+
+
+def _declared_kind(entries: list[Entry]) -> str | None:
+    started = [one for one in entries if one.state == EffectState.STARTED and one.body]
+    if not started:
+        return None
+    intent = json.loads(started[-1].body or "{}")
+    return str(intent["kind"]) if "kind" in intent else None

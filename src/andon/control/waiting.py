@@ -1,0 +1,75 @@
+"""What `andon wait` says while it waits, and at the end."""
+
+from typing import Any
+
+from andon.control import output
+from andon.control.operations import Surroundings, as_ask
+from andon.control.screen import how_to_answer
+from andon.core.run import State
+from andon.runtime import requests
+from andon.store.store import RunRow, Store
+
+SUCCEEDED, FAILED, LATE = 0, 1, 3
+
+
+class Advice:
+    """Says once why nothing happens: nobody carries the run, or it asks a person."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._said = store, set[str]()
+
+    def look(self, row: RunRow) -> None:
+        """Called at every look; a new state of the run may need a new word."""
+        if row.state == State.QUEUED and not Surroundings(self._store).is_carried(row):
+            self._say(
+                f"run {row.id} waits: no live worker carries {row.agent} {row.version}. "
+                "Start one: andon work FILE"
+            )
+        if row.state == State.SUSPENDED:
+            asks = self._store.asks(row.id)
+            for ask in asks:
+                how = how_to_answer(row.id, as_ask(ask), alone=len(asks) == 1)
+                self._say(f"run {row.id} asks: {ask.question}   {how}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            output.note(output.clean(text, 1000))
+
+
+def report(
+    store: Store, run_id: str, over: RunRow | None, timeout: float | None, *, json: bool
+) -> int:
+    """The outcome on stdout or, if it is none, the reason on stderr."""
+    row = over if over is not None else requests.find(store, run_id)
+    run = requests.described(store, row)
+    if json:
+        output.document(_facts(run))
+    elif run.state == State.SUCCEEDED:
+        output.say(output.as_json(run.result))
+    if over is None:
+        output.note(
+            f"run {output.clean(run_id)} is {run.state}, not over within {timeout:g} s; "
+            f"look: {output.command('show', run_id)}"
+        )
+        return LATE
+    if run.state == State.SUCCEEDED:
+        return SUCCEEDED
+    if not json:
+        error = run.error or {}
+        why = f": {error.get('type')}: {error.get('message')}" if error else ""
+        output.note(output.clean_lines(f"run {run_id} is {run.state}{why}", "  "))
+        output.note(f"look: {output.command('show', run_id)}")
+    return FAILED
+
+
+def _facts(run: requests.Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "agent": run.agent,
+        "version": run.version,
+        "state": run.state,
+        "attempt": run.attempt,
+        "result": run.result,
+        "error": run.error,
+    }

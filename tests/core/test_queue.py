@@ -1,0 +1,126 @@
+"""Who is next, how long a retry waits, and when it is given up."""
+
+import math
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from andon.core.queue import INTERRUPTION_LIMIT, Place, Retry, bury, note_begin, place
+
+
+class Waiting(NamedTuple):
+    returned: bool
+    priority: int
+    available_at: float
+    run_id: str
+
+    def place(self) -> Place:
+        return place(**self._asdict())
+
+
+waiting = st.builds(
+    Waiting,
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([0.0, 1.0, 2.5, 1e9]),
+    st.text("abc", min_size=1, max_size=3),
+)
+chances = st.floats(min_value=0, max_value=1, exclude_max=True)
+retries = st.builds(
+    Retry,
+    retries=st.integers(0, 100),
+    first_seconds=st.floats(0.001, 3600),
+    factor=st.floats(1, 10),
+    most_seconds=st.floats(0.001, 86_400),
+)
+
+
+def test_returned_work_precedes_priority_and_priority_precedes_age() -> None:
+    in_order = [
+        Waiting(returned=True, priority=0, available_at=9.0, run_id="returned"),
+        Waiting(returned=False, priority=5, available_at=8.0, run_id="urgent"),
+        Waiting(returned=False, priority=0, available_at=1.0, run_id="old"),
+        Waiting(returned=False, priority=0, available_at=2.0, run_id="young, first by name"),
+        Waiting(returned=False, priority=0, available_at=2.0, run_id="young, then by name"),
+        Waiting(returned=False, priority=-1, available_at=0.0, run_id="whenever"),
+    ]
+    assert sorted(reversed(in_order), key=Waiting.place) == in_order
+
+
+@given(waiting, waiting)
+def test_the_first_difference_decides(one: Waiting, other: Waiting) -> None:
+    if one.returned != other.returned:
+        first = one.returned
+    elif one.priority != other.priority:
+        first = one.priority > other.priority
+    elif one.available_at != other.available_at:
+        first = one.available_at < other.available_at
+    else:
+        first = one.run_id < other.run_id
+    assert (one.place() < other.place()) == first
+
+
+@given(st.lists(waiting, unique_by=lambda run: run.run_id), st.randoms())
+def test_the_order_is_total(runs: list[Waiting], chance: Random) -> None:
+    in_order = sorted(runs, key=Waiting.place)
+    chance.shuffle(runs)
+    assert sorted(runs, key=Waiting.place) == in_order
+    assert len({run.place() for run in runs}) == len(runs)
+
+
+@given(retries, st.integers(1, 10**9), chances)
+def test_a_delay_stays_in_the_upper_half_of_its_limit(
+    retry: Retry, failures: int, chance: float
+) -> None:
+    full = retry.delay(failures, 0) * 2
+    delay = retry.delay(failures, chance)
+    assert 0 < full / 2 <= delay <= full <= retry.most_seconds
+    assert math.isfinite(delay)
+
+
+@given(retries, st.integers(1, 200), chances)
+def test_a_delay_never_shrinks_with_more_failures(
+    retry: Retry, failures: int, chance: float
+) -> None:
+    assert retry.delay(failures, chance) <= retry.delay(failures + 1, chance)
+
+
+def test_a_delay_doubles_until_its_limit() -> None:
+    fulls = [Retry(9).delay(failures, 0) * 2 for failures in range(1, 12)]
+    assert fulls == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+
+def test_chance_spreads_over_the_upper_half() -> None:
+    assert Retry(1, first_seconds=8).delay(1, 0) == 4
+    assert Retry(1, first_seconds=8).delay(1, 0.5) == 6
+
+
+@pytest.mark.parametrize("failures", [1_025, 10**6, 10**30])
+def test_a_huge_number_of_failures_does_not_overflow(failures: int) -> None:
+    assert Retry(10**30).delay(failures, 0.0) == 150.0
+
+
+@given(st.integers(0, 1000), st.integers(1, 2000))
+def test_it_is_tried_again_as_often_as_was_said(limit: int, failures: int) -> None:
+    assert Retry(limit).again(failures) == (failures <= limit)
+
+
+def test_without_a_word_nothing_is_retried() -> None:
+    assert not Retry().again(1)
+
+
+@given(st.integers(0, 100), st.integers(1, 100))
+def test_a_run_is_buried_at_its_limit_and_not_before(fruitless: int, limit: int) -> None:
+    assert bury(fruitless, limit) == (fruitless >= limit)
+
+
+def test_a_run_that_was_told_no_limit_is_buried_at_the_default() -> None:
+    assert not bury(INTERRUPTION_LIMIT - 1)
+    assert bury(INTERRUPTION_LIMIT)
+
+
+def test_a_step_is_noted_beforehand_only_once_a_worker_was_lost() -> None:
+    assert [note_begin(interruptions) for interruptions in (0, 1, 2)] == [False, True, True]

@@ -1,0 +1,131 @@
+"""A laboratory for the SDK: real stores, real workers and a real client, in one process.
+
+A *replay* is made by suspending the run and waking it up; a *death* by telling a second worker
+that the first is gone, while the first is held inside its step or effect.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any
+
+from andon.core.journal import Entry
+from andon.runtime.agent import Agent
+from andon.runtime.client import Client
+from andon.runtime.requests import Run
+from andon.runtime.worker import Worker
+from andon.settings import Settings
+from andon.store import open_store
+from andon.store.store import AskRow, EffectRow
+
+# Generous: it is only reached by a test that fails.
+LIMIT_SECONDS = 30.0
+
+
+def agent(function: Callable[..., Any], **options: Any) -> Agent:
+    """An agent of the name `agent`: its successors with other code take the same one."""
+    return Agent(function, **{"name": "agent", **options})
+
+
+class Lab:
+    """One store, a client, and as many workers as a test starts."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store: Any = open_store(url)
+        self.client = Client(settings=Settings(store=url))
+
+    async def __aenter__(self) -> "Lab":
+        await self.client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.client.__aexit__(kind, error, trace)
+
+    @contextlib.asynccontextmanager
+    async def working(self, *agents: Agent, **settings: Any) -> AsyncIterator[Worker]:
+        """A worker with a store of its own, as another process would have."""
+        store = open_store(self.url)
+        options: dict[str, Any] = {"grace_seconds": 5.0, **settings}
+        try:
+            async with Worker(store, list(agents), Settings(store=self.url, **options)) as worker:
+                yield worker
+        finally:
+            store.close()
+
+    async def reach(self, run_id: str, *states: str) -> Run:
+        """The run once it is in one of the states."""
+        run = await self.client.get(run_id)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while run.state not in states:
+                if run.finished or run.state == "stranded":
+                    raise AssertionError(f"expected {states}, found {run.state}: {run.error}")
+                await asyncio.sleep(0.003)
+                run = await self.client.get(run_id)
+        return run
+
+    async def end(self, run_id: str) -> Run:
+        """The run once it is finished or stranded."""
+        return await self.client.wait(run_id, timeout=LIMIT_SECONDS)
+
+    async def result(self, run_id: str) -> Any:
+        run = await self.end(run_id)
+        assert run.state == "succeeded", run.error
+        return run.result
+
+    async def replayed(self, run_id: str, event: str = "go") -> Any:
+        """Wake a run that is suspended at `ctx.event("go")`, which replays it; its result."""
+        await self.reach(run_id, "suspended")
+        await self.client.send(run_id, event)
+        return await self.result(run_id)
+
+    async def asked(self, run_id: str) -> AskRow:
+        """The open ask of a run that waits for nothing but its answer."""
+        await self.reach(run_id, "suspended")
+        [ask] = self.store.asks(run_id)
+        assert isinstance(ask, AskRow)
+        return ask
+
+    async def journal(self, run_id: str, kind: str | None = None) -> list[Entry]:
+        entries = await self.client.journal(run_id)
+        return [entry for entry in entries if kind in (None, entry.kind)]
+
+    def effects(self, run_id: str) -> dict[str, str]:
+        """The states of a run's effects by their names."""
+        rows: list[EffectRow] = self.store.ledger(run_id)
+        return {row.name: row.state for row in rows}
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    """What `condition` answers, once that is true."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not (found := condition()):
+            await asyncio.sleep(0.002)
+    return found
+
+
+def bury(survivor: Worker, lost: Worker, evidence: str = "dead:the test says so") -> None:
+    """Tell `survivor` that `lost` is gone: for certain (dead), or only not heard of (silent)."""
+    survivor._post(survivor._died, lost.worker_id, evidence)
+
+
+class Held:
+    """A place inside user code at which an execution stops until it is let go.
+
+    Only the first one: the execution of the next worker passes.
+    """
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def here(self) -> None:
+        if not self.reached.is_set():
+            self.reached.set()
+            await self.release.wait()
