@@ -4,7 +4,6 @@ Built once at the edge and passed down as values: argument > ANDON_* > andon.tom
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -62,10 +61,12 @@ def _file(folder: Path | None) -> str:
 
 def _from_file(folder: Path | None) -> dict[str, Any]:
     path = Path(_file(folder))
+    if not path.is_file():
+        return {}
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: expected TOML, found: {error}") from None
 

@@ -1,25 +1,110 @@
-"""A worker process for the chaos tests: `python worker.py STORE_URL CONCURRENCY LEASE_SECONDS`."""
+"""A worker process of the chaos tests: `python worker.py '{"url": …}'`, or forked by forker.py.
+
+It takes what a test wants to be different from a real worker as one order.
+"""
 
 import asyncio
+import contextlib
+import logging
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+import msgspec
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from andon import points
+from andon.runtime import attempt
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
 
 
-async def main(url: str, concurrency: int, lease_seconds: float) -> None:
-    import world
+class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a worker process is told."""
 
-    store = open_store(url)
-    settings = Settings(concurrency=concurrency, lease_seconds=lease_seconds, store=url)
-    async with Worker(store, [world.chaos], settings):
-        print("ready", flush=True)
-        await asyncio.Event().wait()
+    url: str
+    world: str
+    faults: str = ""
+    settings: dict[str, Any] = {}
+    linger_seconds: float = 0.0  # sleeps of the tests are short, and shall suspend all the same
+    restart_seconds: float = 15.0  # of a PostgreSQL server that has just started
+    most_pages: int = 0  # of the SQLite file, until the sign "space" is put up
+    count_to: str = ""  # a file for the name of every point that is passed
+    begin_at: float = 0.0  # the monotonic time at which several begin together
+    environ: dict[str, str] = {}
+    errors: str = ""
+
+
+def obey(order: Order) -> None:
+    """Become the worker that was ordered."""
+    os.environ.update(order.environ, CHAOS_WORLD=order.world)
+    if order.errors:
+        descriptor = os.open(order.errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {os.getpid()} %(message)s")
+    points._armed = points._parse(order.faults)
+    if order.count_to:
+        points._armed = _Counting(order.count_to)  # type: ignore[assignment]
+    attempt.LINGER_SECONDS = order.linger_seconds
+    while time.monotonic() < order.begin_at:
+        pass
+    asyncio.run(_work(order))
+
+
+async def _work(order: Order) -> None:
+    from tests.chaos import agents
+
+    store = open_store(order.url)
+    if order.url.startswith("postgresql"):
+        from andon.store import postgres_bell
+
+        postgres_bell.RESTART_SECONDS = order.restart_seconds
+    if order.most_pages:
+        _fill_up(store, order)
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    settings = Settings(store=order.url, **order.settings)
+    await Worker(store, list(agents.ALL), settings).run(told)
+    store.close()
+
+
+class _Counting:
+    """Stands where a fault would: counts how often each point is passed."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def __getitem__(self, _: int) -> "_Counting":
+        return self
+
+    def __eq__(self, name: object) -> bool:
+        os.write(self.descriptor, f"{name}\n".encode())
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _fill_up(store: Any, order: Order) -> None:
+    """Let the database be full until the test frees some space."""
+    store._writer.execute(f"PRAGMA max_page_count = {order.most_pages}").fetchall()
+
+    def free() -> None:
+        while not Path(order.world, "space").exists():
+            time.sleep(0.01)
+        with store._writing:
+            store._writer.execute("PRAGMA max_page_count = 1000000000").fetchall()
+
+    threading.Thread(target=free, daemon=True).start()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    with contextlib.suppress(KeyboardInterrupt):
+        obey(msgspec.json.decode(sys.argv[1], type=Order))

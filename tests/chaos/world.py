@@ -1,100 +1,180 @@
-"""The outside world of the chaos tests, and an agent with every kind of effect that acts on it.
+"""The outside world of the chaos tests: what really happened, whatever the runtime says.
 
-The world is one append-only file: a line for everything that really happened. It is written with
-single appends, so that a killed process leaves whole lines, and it is read by the checker only;
-the runtime's own word counts for nothing.
+One append-only file with a line for everything that was done: `what key attempt`. Lines are
+written with single appends, so that a killed process leaves whole ones. Only the checker and the
+person who is asked about effects in doubt read it.
 """
 
 import asyncio
+import contextvars
+import fcntl
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import andon
 
-WORLD = Path(os.environ.get("CHAOS_WORLD", "/nonexistent"))
-STEPS = int(os.environ.get("CHAOS_STEPS", "20"))
-EFFECTS = int(os.environ.get("CHAOS_EFFECTS", "5"))
+# Which attempt of its run is acting; set by the agents, because a step is not told.
+attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
 
 
-def record(line: str) -> None:
-    descriptor = os.open(WORLD / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+def folder() -> Path:
+    return Path(os.environ["CHAOS_WORLD"])
+
+
+def record(what: str, key: str) -> None:
+    descriptor = os.open(folder() / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(descriptor, f"{line}\n".encode())
+        os.write(descriptor, f"{what} {key} {attempt.get()}\n".encode())
     finally:
         os.close(descriptor)
 
 
-def happened_before(line: str) -> bool:
-    path = WORLD / "log"
-    return path.exists() and f"{line}\n" in path.read_text()
+def lines(where: Path | None = None) -> list[str]:
+    path = (where or folder()) / "log"
+    return path.read_text().splitlines() if path.exists() else []
 
 
-async def step(run: str, number: int) -> int:
-    record(f"step {run} {number} {os.getpid()}")
+def count(what: str, key: str, where: Path | None = None) -> int:
+    return sum(line.startswith(f"{what} {key} ") for line in lines(where))
+
+
+def allowed(sign: str) -> bool:
+    """Whether the test has put up a sign: how a test holds a run where it wants it."""
+    return (folder() / sign).exists()
+
+
+async def until_allowed(sign: str) -> None:
+    while not allowed(sign):
+        await asyncio.sleep(0.005)
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def step(key: str, number: int) -> int:
+    record("step", key)
+    await asyncio.sleep(float(os.environ.get("CHAOS_STEP_SECONDS", "0")))
     return number * 2
 
 
-def plain_step(run: str, number: int) -> int:
-    record(f"step {run} {number} {os.getpid()}")
+def plain_step(key: str, number: int) -> int:
+    record("step", key)
     return number * 2
+
+
+async def held_step(key: str, number: int) -> int:
+    record("step", key)
+    await until_allowed("go")
+    return number * 2
+
+
+async def deadly_step(key: str, number: int) -> int:
+    """Kills its own process every time."""
+    record("step", key)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+async def deadly_once(key: str, number: int) -> int:
+    """Kills its own process the first time."""
+    record("step", key)
+    if count("step", key) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * 2
+
+
+# ── effects ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _act(what: str, key: str) -> None:
+    """What an effect does to the world, with room to be killed on both sides of it."""
+    if allowed(f"freeze-{what}"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    record(what, key)
+    await asyncio.sleep(0.002)
 
 
 @andon.effect_of(kind="pure")
-async def pure(run: str, number: int) -> str:
-    return f"{run}/{number}"
+async def pure(run: str) -> str:
+    return run
 
 
 @andon.effect_of(kind="idempotent")
 async def idempotent(run: str, *, key: str) -> str:
-    """A provider that knows keys: creating the file decides, once, who was first."""
-    try:
-        os.close(os.open(WORLD / key.replace("/", "_"), os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return key
-    record(f"idempotent {key}")
+    """A provider that knows keys: it looks and acts in one, whoever asks at the same time."""
+    with (folder() / "provider").open("a") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        if not count("idempotent", key):
+            record("idempotent", key)
+    await asyncio.sleep(0.002)
     return key
 
 
 async def find(run: str, *, key: str) -> Any:
-    return andon.happened(key) if happened_before(f"probeable {key}") else andon.did_not_happen()
+    record("probed", key)
+    return andon.happened(key) if count("probeable", key) else andon.did_not_happen()
+
+
+async def lie(run: str, *, key: str) -> Any:
+    record("probed", key)
+    return andon.did_not_happen()
+
+
+@andon.effect_of(probe=lie if os.environ.get("CHAOS_LIES") else find)
+async def probeable(run: str, *, key: str) -> str:
+    await _act("probeable", key)
+    return key
 
 
 @andon.effect_of(probe=find)
-async def probeable(run: str, *, key: str) -> str:
-    record(f"probeable {key}")
-    await asyncio.sleep(0.002)
+async def shaky_probeable(run: str, *, key: str) -> str:
+    """Fails once before it does anything, and once after it was done."""
+    fails = count("failed", key)
+    if fails == 0:
+        record("failed", key)
+        raise ConnectionError("nothing was sent")
+    await _act("probeable", key)
+    if fails == 1:
+        record("failed", key)
+        raise ConnectionError("the answer was lost")
     return key
 
 
 async def take_back(result: Any, run: str, *, key: str) -> None:
-    record(f"undone {key}")
+    record("undone", key)
 
 
 @andon.effect_of(undo=take_back)
 async def compensatable(run: str, *, key: str) -> str:
-    record(f"compensatable {key}")
-    await asyncio.sleep(0.002)
+    await _act("compensatable", key)
+    return key
+
+
+@andon.effect_of(undo=take_back)
+async def shaky_compensatable(run: str, *, key: str) -> str:
+    await _act("compensatable", key)
+    if count("failed", key) == 0:
+        record("failed", key)
+        raise ConnectionError("the answer was lost")
     return key
 
 
 async def irreversible(run: str, *, key: str) -> str:
-    record(f"irreversible {key}")
-    await asyncio.sleep(0.002)
+    await _act("irreversible", key)
+    return key
+
+
+def plain_irreversible(run: str, *, key: str) -> str:
+    record("irreversible", key)
     return key
 
 
 KINDS = (idempotent, probeable, compensatable, irreversible)
 
 
-@andon.agent
-async def chaos(ctx: andon.Context) -> list[int]:
-    run, results = ctx.run_id, []
-    for number in range(STEPS):
-        function = plain_step if number % 4 == 3 else step
-        results.append(await ctx.step(function, run, number))
-        if number % max(1, STEPS // EFFECTS) == 0 and number // max(1, STEPS // EFFECTS) < EFFECTS:
-            await ctx.effect(pure, run, number)
-            for effect in KINDS:
-                await ctx.effect(effect, run, key=f"{run}/{effect.__name__}/{number}")
-    return results
+def enter_tally(connection: Any, run: str) -> str:
+    """For ctx.transaction: a row in a table of the user's own, in andon's database."""
+    connection.execute(f"INSERT INTO tally (run) VALUES ('{run}')")
+    return run

@@ -1,6 +1,7 @@
 """Steps: executed once, answered from the journal ever after."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -97,7 +98,9 @@ async def test_the_same_key_again_is_the_same_step(lab: Lab) -> None:
 
     async def count() -> int:
         calls.append(1)
-        return len(calls)
+        number = len(calls)
+        await asyncio.sleep(0.01)  # so that those in parallel meet
+        return number
 
     async def body(ctx: andon.Context) -> list[int]:
         found = [await ctx.step(count, key="k"), await ctx.step(count, key="k")]
@@ -133,8 +136,6 @@ async def test_a_step_is_found_by_the_name_it_is_given(local: Lab) -> None:
 
 
 async def test_a_plain_step_does_not_hold_up_the_others(local: Lab) -> None:
-    import threading
-
     both = threading.Barrier(2, timeout=20)
 
     def meet() -> int:

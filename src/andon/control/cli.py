@@ -87,6 +87,12 @@ def _asked() -> _Asked:
     return click.get_current_context().ensure_object(_Asked)
 
 
+def _advise(text: str) -> None:
+    """With --json, stderr has an error as JSON or nothing."""
+    if not _asked().json:
+        output.note(text)
+
+
 def _settings(**given: Any) -> Any:
     from andon.settings import load
 
@@ -169,14 +175,14 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
         else:
             output.say(output.clean(row.id))
         if row.state == "queued" and not operations.Surroundings(store).is_carried(row):
-            output.note(
+            _advise(
                 f"it waits: no live worker carries {row.agent} {row.version}. "
                 "Start one: andon work FILE"
             )
 
 
 def _waiting_for(agent: str) -> Callable[[], None]:
-    return lambda: output.note(f"no worker knows agent {output.clean(agent)} yet; waiting for one")
+    return lambda: _advise(f"no worker knows agent {output.clean(agent)} yet; waiting for one")
 
 
 # ── look ──────────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +256,7 @@ def logs(run: str, follow: bool) -> None:
     for line in found:
         show_line(line)
     if not found:
-        output.note("no lines; an agent writes them with ctx.log(text)")
+        _advise("no lines; an agent writes them with ctx.log(text)")
 
 
 @cli.command()
@@ -269,13 +275,13 @@ def wait(run: str, timeout: float | None) -> int:
     settings = _settings()
     with _opened(settings=settings) as store:
         row = operations.find(store, run)
-        advice = waiting.Advice(store)
+        advice = waiting.Advice(store, _advise)
         try:
             over = following.wait(
                 store, row.id, timeout=timeout, patience=_patience(settings), on_look=advice.look
             )
         except KeyboardInterrupt:
-            output.note(f"stopped waiting; the run goes on: {output.command('show', row.id)}")
+            _advise(f"stopped waiting; the run goes on: {output.command('show', row.id)}")
             raise
         return waiting.report(store, row.id, over, timeout, json=_asked().json)
 
@@ -285,7 +291,7 @@ def _patience(settings: Any) -> Any:
 
     return Patience(
         settings.patience_seconds,
-        lambda error: output.note(f"{output.clean(error)} Waiting for it."),
+        lambda error: _advise(f"{output.clean(error)} Waiting for it."),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from andon.control.operations import PAGE, Surroundings, doing, every_run, is_live
+from andon.control.operations import PAGE, Surroundings, doing, every_run
 from andon.control.output import age, command
 from andon.core.run import State
 from andon.errors import AndonError
@@ -216,10 +216,9 @@ def _is_free(path: Path) -> bool:
 
 
 def _workers(store: Store) -> Iterator[Check]:
-    now = store.now()
-    workers = store.workers()
-    live = [worker for worker in workers if is_live(worker, now)]
-    lost = [worker for worker in workers if not is_live(worker, now)]
+    around = Surroundings(store)
+    live = [worker for worker in around.workers if around.is_live(worker)]
+    lost = [worker for worker in around.workers if not around.is_live(worker)]
     advice = "" if live else "start one: andon work FILE"
     yield Check("workers", OK if live else WARN, f"{len(live)} live", advice)
     if lost:

@@ -70,23 +70,20 @@ class Surroundings:
     """What a run's state depends on besides itself, read once: the time and who is alive."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.now = store, store.now()
+        self.store, self.now, self._here = store, store.now(), this_process()
+        self.workers = store.workers()
         self.carried: set[tuple[str, str]] = set()
-        for worker in store.workers():
-            if is_live(worker, self.now):
+        for worker in self.workers:
+            if self.is_live(worker):
                 self.carried |= {(name, version) for name, version in json.loads(worker.agents)}
 
     def is_carried(self, row: RunRow) -> bool:
         return (row.agent, row.version) in self.carried
 
-
-def is_live(worker: WorkerRow, now: float) -> bool:
-    """Whether a worker is as good as its word: its lease holds, and its process is not gone."""
-    return worker.state == "live" and worker.lease_until >= now and not _is_gone(worker)
-
-
-def _is_gone(worker: WorkerRow) -> bool:
-    return is_gone(this_process(), worker) is True
+    def is_live(self, worker: WorkerRow) -> bool:
+        """Whether it is what it says: its lease holds, and its process is not known to be gone."""
+        in_time = worker.state == "live" and worker.lease_until >= self.now
+        return in_time and not is_gone(self._here, worker)
 
 
 def listing(

@@ -22,7 +22,7 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
 
     def progress(tally: Tally) -> None:
         nonlocal told
-        if time.monotonic() - told > PROGRESS_SECONDS:
+        if not json and time.monotonic() - told > PROGRESS_SECONDS:
             told = time.monotonic()
             output.note(f"{tally.runs:,} runs, {tally.entries:,} entries so far")
 

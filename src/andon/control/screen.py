@@ -28,7 +28,7 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
                 state(row["state"]),
                 str(row["attempt"]),
                 age(row["age_seconds"]),
-                _one_line(row),
+                clean(row["doing"], 300),
             )
             for row in rows
         ],
@@ -39,11 +39,6 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
             _show_ask(row["id"], ask, alone=len(row["asks"]) == 1)
     if len(rows) >= limit:
         note(f"more: {command('ps', options=('--before', rows[-1]['id']))}")
-
-
-def _one_line(row: dict[str, Any]) -> str:
-    # The state has a column of its own.
-    return clean(row["doing"].removeprefix("queued: "), 300)
 
 
 def run(found: dict[str, Any]) -> None:

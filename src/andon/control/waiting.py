@@ -1,5 +1,6 @@
 """What `andon wait` says while it waits, and at the end."""
 
+from collections.abc import Callable
 from typing import Any
 
 from andon.control import output
@@ -15,8 +16,8 @@ SUCCEEDED, FAILED, LATE = 0, 1, 3
 class Advice:
     """Says once why nothing happens: nobody carries the run, or it asks a person."""
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._said = store, set[str]()
+    def __init__(self, store: Store, advise: Callable[[str], None]) -> None:
+        self._store, self._advise, self._said = store, advise, set[str]()
 
     def look(self, row: RunRow) -> None:
         """Called at every look; a new state of the run may need a new word."""
@@ -34,7 +35,7 @@ class Advice:
     def _say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            output.note(output.clean(text, 1000))
+            self._advise(output.clean(text, 1000))
 
 
 def report(
@@ -47,20 +48,18 @@ def report(
         output.document(_facts(run))
     elif run.state == State.SUCCEEDED:
         output.say(output.as_json(run.result))
-    if over is None:
-        output.note(
-            f"run {output.clean(run_id)} is {run.state}, not over within {timeout:g} s; "
-            f"look: {output.command('show', run_id)}"
-        )
-        return LATE
-    if run.state == State.SUCCEEDED:
-        return SUCCEEDED
-    if not json:
+    elif over is None:
+        name = output.clean(run_id)
+        output.note(f"run {name} is {run.state}, and was not over within {timeout:g} s")
+    else:
         error = run.error or {}
         why = f": {error.get('type')}: {error.get('message')}" if error else ""
         output.note(output.clean_lines(f"run {run_id} is {run.state}{why}", "  "))
+    if over is not None and run.state == State.SUCCEEDED:
+        return SUCCEEDED
+    if not json:
         output.note(f"look: {output.command('show', run_id)}")
-    return FAILED
+    return LATE if over is None else FAILED
 
 
 def _facts(run: requests.Run) -> dict[str, Any]:

@@ -62,10 +62,11 @@ async def _work(
             note(f"{name} again: ending at once. What was in hand goes on elsewhere.")
             _exit_now(128 + number)
         until.set()
-        note(
-            f"{name}: {len(worker.active)} runs in hand; finishing their steps for at most "
-            f"{settings.grace_seconds:g} s, then giving them back. Once more: end at once."
-        )
+        if worker.active:
+            note(
+                f"{name}: {len(worker.active)} runs in hand. Their steps may end within "
+                f"{settings.grace_seconds:g} s, then they go back. Once more: end at once."
+            )
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told, number)

@@ -39,6 +39,10 @@ CHECKPOINT_SECONDS = 0.5
 UNWIND_SECONDS = 2.0
 
 
+# Leaving for these does not wait for the operation in hand.
+_AT_ONCE = frozenset({"fenced", "unavailable", "stopped"})
+
+
 class Host(Protocol):
     """What an attempt needs of the process it runs in."""
 
@@ -334,10 +338,9 @@ class Attempt:
         for wait in self.waits:
             if not wait.future.done():
                 wait.future.set_exception(Stopped(reason))
-        if reason != "suspended":
-            main = getattr(self, "_main", None)
-            if main is not None and reason in ("fenced", "unavailable", "stopped"):
-                main.cancel()
+        main = getattr(self, "_main", None)
+        if main is not None and (reason in _AT_ONCE or (reason == "drained" and not self.active)):
+            main.cancel()
 
     def stop(self, reason: str, error: BaseException | None = None) -> Stopped:
         """Leave, and answer what the operation in hand has to raise."""

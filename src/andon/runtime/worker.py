@@ -7,6 +7,7 @@ an operation starts outside that window, the lease is renewed or the operation i
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from andon.core.lease import may_expire_others, renew_every, trusted_until
+from andon.core.lease import renew_every, trusted_until
 from andon.errors import AndonError, Fenced, StoreError
 from andon.points import point
 from andon.runtime import branch
@@ -53,9 +54,8 @@ class Worker:
         self.in_threads: set[Any] = set()  # plain functions that are executing
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, str] = {}
+        self._claims = itertools.count(1)
         self._trusted_until = 0.0
-        self._in_contact_since = 0.0
-        self._ready = asyncio.Event()
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
 
@@ -122,7 +122,6 @@ class Worker:
             self.store.release(row.id)
             raise
         self.clock.set(now)
-        self._in_contact_since = asked_at
         self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
         self._peers = Peers(self.store, message.worker, self._died_from_thread)
         self._ended = threading.Event()
@@ -153,8 +152,6 @@ class Worker:
         asked_at = own_time()
         message = Beat(worker_id=worker_id, lease_seconds=self.settings.lease_seconds)
         now = self.writer.submit_from_thread(message).result()
-        if own_time() - asked_at > self.settings.lease_seconds / 2:
-            self._in_contact_since = own_time()  # it was away: nobody else is overdue yet
         self.clock.set(now)
         self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
 
@@ -180,7 +177,6 @@ class Worker:
         self._ended.set()
         for attempt in list(self.attempts.values()):
             attempt.leave("fenced", error)
-        self._ready.set()
         self.wake()
 
     async def _start_over(self) -> None:
@@ -217,11 +213,11 @@ class Worker:
 
     async def _claim_for_ever(self) -> None:
         while not self.draining:
-            if self._ended.is_set():
-                await self._start_over()
             self._wake.clear()
             wait = self.settings.poll_seconds
             try:
+                if self._ended.is_set():
+                    await self._start_over()
                 result = await self._claim()
                 if result.wake_in is not None:
                     wait = min(wait, max(result.wake_in, 0.001))
@@ -239,10 +235,10 @@ class Worker:
             limit=max(0, self.settings.concurrency - len(self.active)),
             only=None if self.only is None else tuple(sorted(self.only)),
             dead=tuple(dead.items()),
-            expire=may_expire_others(
-                self._in_contact_since, own_time(), self.settings.lease_seconds
-            ),
+            expire=True,
+            lease_seconds=self.settings.lease_seconds,
             interruption_limit=self.settings.interruption_limit,
+            number=next(self._claims),
         )
         try:
             result: ClaimResult = await self.writer.write(message)
@@ -288,7 +284,7 @@ class Worker:
     async def _return_runs(self) -> None:
         """Finish the steps in hand within the grace period; everything goes back to the queue."""
         for attempt in self.attempts.values():
-            if attempt.waits and not attempt.active:
+            if not attempt.active and not attempt.shielded:
                 attempt.leave("drained")
         if self.active:
             await asyncio.wait(set(self.active.values()), timeout=self.settings.grace_seconds)

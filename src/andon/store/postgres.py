@@ -90,7 +90,12 @@ class PostgresStore(SqlStore):
         if self._closed:
             raise StoreError("the store was closed")
         if self._writer is None or self._writer.closed:
-            db = self.link.connect(idle_in_transaction_session_timeout=f"{IDLE_SECONDS}s")
+            db = self.link.connect(
+                idle_in_transaction_session_timeout=f"{IDLE_SECONDS}s",
+                # The few statements of the writer are the same for ever: planning them anew costs
+                # more than executing them. A listing needs its own plan for every filter.
+                plan_cache_mode="force_generic_plan",
+            )
             for kind, dumper in appends.DUMPERS:
                 db.adapters.register_dumper(kind, dumper)
             try:
@@ -313,6 +318,7 @@ class PostgresStore(SqlStore):
     def transact(self, append: Callable[[Any], Append]) -> None:
         """The caller's writes and the append, in one transaction on a connection of their own."""
         db = self._spare.pop() if self._spare else self.link.connect()
+        db.prepare_threshold = None  # _take_lent discards what was prepared
         try:
             with self._translated():
                 mark = secrets.token_hex(8)
@@ -495,7 +501,12 @@ def _begin(link: Link) -> tuple[bytes, ...]:
 
 
 def _version(db: Connection) -> int:
-    if db.execute("SELECT to_regclass('andon.schema') IS NULL").fetchone() == (True,):
+    # Not to_regclass: it answers from a cache that may be older than the lock that was waited for.
+    found = db.execute(
+        "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = 'andon' AND c.relname = 'schema'"
+    ).fetchone()
+    if found is None:
         return 0
     [[version]] = db.execute("SELECT version FROM andon.schema").fetchall()
     return int(version)

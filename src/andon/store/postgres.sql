@@ -14,9 +14,9 @@ UPDATE andon.meta SET epoch = epoch + 1, identity = %(identity)s WHERE identity 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at)
+INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, started_at)
 VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(lock)s, 'live',
-        andon.now() + %(lease_seconds)s::float8, %(agents)s, andon.now())
+        andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, andon.now())
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
@@ -35,9 +35,17 @@ SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, ag
   FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- beat --
-UPDATE andon.workers SET lease_until = andon.now() + %(lease_seconds)s::float8
+-- A worker whose lease had ended meanwhile was out of contact, and says so by a new contact_since.
+UPDATE andon.workers
+   SET lease_until = andon.now() + %(lease_seconds)s::float8,
+       contact_since = CASE WHEN lease_until < andon.now() THEN andon.now() ELSE contact_since END
  WHERE id = %(worker_id)s AND state = 'live'
 RETURNING andon.now();
+
+-- contact --
+-- How long a worker that has not lost its lease has been in contact.
+SELECT contact_since, andon.now() FROM andon.workers
+ WHERE id = %(worker_id)s AND state = 'live' AND lease_until >= andon.now();
 
 -- overdue_workers --
 -- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
@@ -75,9 +83,10 @@ UPDATE andon.attempts SET ended_at = andon.now(), ending = %(ending)s
 -- wake_due --
 UPDATE andon.runs
    SET state = 'queued', returned = true, available_at = wake_at, changed_at = andon.now()
- WHERE id IN (SELECT id FROM andon.runs
-               WHERE state = 'suspended' AND wake_at <= (SELECT andon.now())
-               ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED);
+ WHERE id = ANY (ARRAY(
+         SELECT id FROM andon.runs
+          WHERE state = 'suspended' AND wake_at <= (SELECT andon.now())
+          ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED));
 
 -- lock_worker --
 -- The first thing of a claim. Against end_worker: a worker given up at this instant would be left
@@ -87,12 +96,13 @@ SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
 
 -- claim_runs --
 -- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
--- Rows that somebody else is claiming are skipped.
+-- Rows that somebody else is claiming are skipped. Arrays instead of joins, and the + 0, keep it on
+-- the index of that order whatever the planner believes: else it would sort the whole queue.
 WITH ready AS (
   SELECT r.id FROM andon.runs r
-   WHERE r.state = 'queued' AND r.available_at <= (SELECT andon.now())
-     AND (r.agent, r.version) IN (
-       SELECT a ->> 0, a ->> 1 FROM jsonb_array_elements(%(agents)s::text::jsonb) a)
+   WHERE r.state = 'queued' AND r.available_at + 0 <= (SELECT andon.now())
+     AND jsonb_build_array(r.agent, r.version)
+         = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
      AND (%(only)s::text IS NULL
           OR r.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
      AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s) = 'live'
@@ -103,7 +113,7 @@ UPDATE andon.runs r
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = %(worker_id)s,
        epoch = (SELECT epoch FROM andon.meta), claimed_seq = progress_seq, returned = false,
        waits = NULL, wake_at = NULL, changed_at = andon.now()
-  FROM ready WHERE r.id = ready.id
+ WHERE r.id = ANY (ARRAY(SELECT id FROM ready))
 RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
           r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue;
 
@@ -130,10 +140,11 @@ SELECT min(due) - andon.now() FROM (
 -- Several rows, always in the same order; who locks runs one by one later finds them his own.
 -- `ending` are those whose parents will be told.
 SELECT id, state FROM andon.runs
- WHERE id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)
-              UNION
-              SELECT parent_id FROM andon.runs
-               WHERE id IN (SELECT jsonb_array_elements_text(%(ending)s::text::jsonb)))
+ WHERE id = ANY (ARRAY(
+         SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)
+         UNION
+         SELECT parent_id FROM andon.runs
+          WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(ending)s::text::jsonb)))))
  ORDER BY id FOR NO KEY UPDATE;
 
 -- start_run --

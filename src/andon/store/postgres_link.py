@@ -43,8 +43,6 @@ _PARAMETERS: dict[str, Any] = {
 _SETTINGS = {
     "default_transaction_isolation": "read\\ committed",
     "lock_timeout": f"{LOCK_SECONDS}s",
-    # The few statements are the same for ever: planning them anew costs more than executing them.
-    "plan_cache_mode": "force_generic_plan",
     "jit": "off",
     "tcp_keepalives_idle": "4",
     "tcp_keepalives_interval": "2",

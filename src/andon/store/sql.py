@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from andon.core.journal import Entry, EntryKind, chain
-from andon.core.lease import Fence
+from andon.core.lease import Fence, may_expire_others
 from andon.core.queue import bury
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.errors import (
@@ -161,8 +161,9 @@ class SqlStore(SqlReads):
             returned += self._take_back(
                 worker_id, state, words, interrupted=True, limit=m.interruption_limit
             )
-        if m.expire:
-            for (worker_id,) in self.q("overdue_workers"):
+        overdue = self.q("overdue_workers") if m.expire else []
+        if overdue and self._may_expire(m):
+            for (worker_id,) in overdue:
                 returned += self._take_back(
                     worker_id,
                     "silent",
@@ -174,6 +175,11 @@ class SqlStore(SqlReads):
         rows = self._claim_runs(m) if m.limit > 0 else []
         [[wake_in]] = self.q("next_wake")
         return ClaimResult(runs=rows, wake_in=wake_in, returned=returned)
+
+    def _may_expire(self, m: Claim) -> bool:
+        """By the store's clock, at the moment of the write: it may have waited out an outage."""
+        contact = self.q("contact", worker_id=m.worker_id)
+        return bool(contact) and may_expire_others(*contact[0], m.lease_seconds)
 
     def _claim_runs(self, m: Claim) -> list[Claimed]:
         if m.number:

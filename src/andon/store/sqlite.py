@@ -54,6 +54,8 @@ class SqliteStore(SqlStore):
         self.folder = self.path.with_name(self.path.name + ".d")
         with _translated(self.path):
             self._writer = self._connect()
+            if not create:
+                self._refuse_foreign()
             self._open()
             self._reader = self._connect()
         self._reading = threading.Lock()
@@ -68,6 +70,14 @@ class SqliteStore(SqlStore):
         db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         return db
 
+    def _refuse_foreign(self) -> None:
+        """Who only looks must not turn somebody else's file into a store."""
+        if self._version() == 0:
+            raise StoreError(
+                f"{self.path}: has no tables of andon. Start a worker or a run first, or set "
+                "ANDON_STORE."
+            )
+
     def _open(self) -> None:
         """Create or upgrade the file, one process at a time, and note whether it was replaced."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -77,6 +87,9 @@ class SqliteStore(SqlStore):
                 raise StoreError(f"{self.path}: expected journal mode wal, SQLite answered {mode}")
             migrate.apply("sqlite", self._migrate_one, self._version)
             identity = str(os.stat(self.path).st_ino)
+            # Nothing to write is the rule, and then nobody who only looks waits for a writer.
+            if self._writer.execute("SELECT identity FROM andon_meta").get == identity:
+                return
             with self._writer:
                 self._renew(identity)
                 self._writer.execute(

@@ -12,9 +12,9 @@ UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at)
+INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, started_at)
 VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
-        unixepoch('subsec') + :lease_seconds, :agents, unixepoch('subsec'))
+        unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, unixepoch('subsec'))
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
@@ -33,9 +33,18 @@ SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, ag
   FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- beat --
-UPDATE andon_workers SET lease_until = unixepoch('subsec') + :lease_seconds
+-- A worker whose lease had ended meanwhile was out of contact, and says so by a new contact_since.
+UPDATE andon_workers
+   SET lease_until = unixepoch('subsec') + :lease_seconds,
+       contact_since = CASE WHEN lease_until < unixepoch('subsec') THEN unixepoch('subsec')
+                            ELSE contact_since END
  WHERE id = :worker_id AND state = 'live'
 RETURNING unixepoch('subsec');
+
+-- contact --
+-- How long a worker that has not lost its lease has been in contact.
+SELECT contact_since, unixepoch('subsec') FROM andon_workers
+ WHERE id = :worker_id AND state = 'live' AND lease_until >= unixepoch('subsec');
 
 -- overdue_workers --
 -- A bounded number at each claim, by every worker: there is no reaper that could die quietly.

@@ -124,7 +124,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     only: tuple[str, ...] | None = None  # these runs, with their children, and no others
     dead: tuple[tuple[str, str], ...] = ()  # (worker, how it is known)
-    expire: bool = False  # whether overdue leases may be ended
+    expire: bool = False  # end overdue leases, if this worker itself
+    lease_seconds: float = 0.0  # has been in contact for this long
     interruption_limit: int = 10
     # Counts this worker's claims from 1: one that is sent again because its outcome was unknown
     # answers what it has claimed already. 0 promises nothing of the kind.

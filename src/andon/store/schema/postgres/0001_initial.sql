@@ -158,6 +158,7 @@ CREATE TABLE andon.workers (
   state TEXT NOT NULL,  -- live, gone (it said so), dead (certainly), silent (its lease ended)
   evidence TEXT,
   lease_until DOUBLE PRECISION NOT NULL,
+  contact_since DOUBLE PRECISION NOT NULL,
   agents TEXT NOT NULL,
   started_at DOUBLE PRECISION NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);

@@ -144,6 +144,7 @@ CREATE TABLE andon_workers (
   state TEXT NOT NULL,  -- live, gone (it said so), dead (certainly), silent (its lease ended)
   evidence TEXT,
   lease_until REAL NOT NULL,
+  contact_since REAL NOT NULL,
   agents TEXT NOT NULL,
   started_at REAL NOT NULL
 ) STRICT;

@@ -1,0 +1,142 @@
+"""The agents of the chaos tests. Each says which attempt of it is acting, for the world's log."""
+
+import asyncio
+import os
+from typing import Any
+
+import andon
+from andon.core.queue import Retry
+from tests.chaos import world
+
+STEPS = int(os.environ.get("CHAOS_STEPS", "20"))
+EFFECTS = int(os.environ.get("CHAOS_EFFECTS", "5"))
+SOON = Retry(3, first_seconds=0.005)
+
+
+async def step(ctx: andon.Context, number: int, function: Any = world.step) -> Any:
+    """A step whose name is its own, so that the world's lines and the journal's can be matched."""
+    name = f"step-{number}"
+    return await ctx.step(function, f"{ctx.run_id}/{name}", number, name=name)
+
+
+async def effect(ctx: andon.Context, function: Any, number: int = 0, **options: Any) -> Any:
+    key = f"{ctx.run_id}/{function.__name__}-{number}"
+    return await ctx.effect(function, ctx.run_id, key=key, **options)
+
+
+@andon.agent
+async def chaos(ctx: andon.Context) -> list[int]:
+    """Many steps and effects of every kind."""
+    world.attempt.set(ctx.attempt)
+    results = []
+    every = max(1, STEPS // EFFECTS)
+    for number in range(STEPS):
+        function = world.plain_step if number % 4 == 3 else world.step
+        results.append(await step(ctx, number, function))
+        if number % every == 0 and number // every < EFFECTS:
+            await ctx.effect(world.pure, ctx.run_id)
+            for function in world.KINDS:
+                await effect(ctx, function, number)
+    await ctx.transaction(world.enter_tally, ctx.run_id)
+    return results
+
+
+@andon.agent
+async def tour(ctx: andon.Context) -> list[Any]:
+    """A short run that comes past every point of andon.points."""
+    world.attempt.set(ctx.attempt)
+    results = [await step(ctx, 0), await step(ctx, 1, world.plain_step)]
+    results += await asyncio.gather(step(ctx, 2), step(ctx, 3))
+    await ctx.effect(world.pure, ctx.run_id)
+    for function in (*world.KINDS, world.plain_irreversible):
+        await effect(ctx, function)
+    await effect(ctx, world.shaky_probeable, retries=SOON)
+    await effect(ctx, world.shaky_compensatable, retries=SOON)
+    await ctx.sleep(0.01)
+    results.append(await ctx.event("go"))
+    results.append((await ctx.ask("Go on?", 7)).value)
+    results.append(await ctx.child(leaf, 5))
+    results.append(await step(ctx, 4))
+    return results
+
+
+TOUR = [0, 2, 4, 6, "went", 7, 10, 8]
+
+
+@andon.agent
+async def leaf(ctx: andon.Context, number: int) -> Any:
+    """A child with one step."""
+    world.attempt.set(ctx.attempt)
+    return await step(ctx, number)
+
+
+@andon.agent
+async def held(ctx: andon.Context) -> list[Any]:
+    """A run that stays in its second step until the test lets it go on."""
+    world.attempt.set(ctx.attempt)
+    return [await step(ctx, 0), await step(ctx, 1, world.held_step), await step(ctx, 2)]
+
+
+@andon.agent
+async def acting(ctx: andon.Context, kind: str) -> list[Any]:
+    """A step, one effect of the given kind, a step."""
+    world.attempt.set(ctx.attempt)
+    first = await step(ctx, 0)
+    await effect(ctx, getattr(world, kind))
+    return [first, await step(ctx, 1)]
+
+
+@andon.agent
+async def steady(ctx: andon.Context, steps: int) -> list[Any]:
+    world.attempt.set(ctx.attempt)
+    return [await step(ctx, number) for number in range(steps)]
+
+
+@andon.agent
+async def poison(ctx: andon.Context) -> Any:
+    """Kills whoever executes it, after one good step."""
+    world.attempt.set(ctx.attempt)
+    await step(ctx, 0)
+    return await ctx.step(world.deadly_step, f"{ctx.run_id}/deadly", 1, name="deadly")
+
+
+@andon.agent
+async def climber(ctx: andon.Context, steps: int) -> list[Any]:
+    """Kills its worker at every step, but only once at each."""
+    world.attempt.set(ctx.attempt)
+    return [await step(ctx, number, world.deadly_once) for number in range(steps)]
+
+
+@andon.agent(retries=Retry(1, first_seconds=0.01))
+async def fragile(ctx: andon.Context) -> list[Any]:
+    """Loses its worker three times, then fails once; it has one retry."""
+    world.attempt.set(ctx.attempt)
+    found = [await step(ctx, number, world.deadly_once) for number in range(3)]
+    if not world.count("failed", ctx.run_id):
+        world.record("failed", ctx.run_id)
+        raise ValueError("once")
+    return found
+
+
+@andon.agent
+async def long(ctx: andon.Context, steps: int) -> int:
+    """Very many steps, then a wait."""
+    world.attempt.set(ctx.attempt)
+    total = 0
+    for start in range(0, steps, 500):
+        calls = [ctx.step(_double, number) for number in range(start, min(start + 500, steps))]
+        total += sum(await asyncio.gather(*calls))
+    await ctx.event("go")
+    return total
+
+
+async def _double(number: int) -> int:
+    return number * 2
+
+
+@andon.agent
+async def waiting(ctx: andon.Context) -> Any:
+    return await ctx.event("go")
+
+
+ALL = (chaos, tour, leaf, held, acting, steady, poison, climber, fragile, long, waiting)

@@ -1,0 +1,135 @@
+"""Timeouts: a step's own, and those of the agent's code around steps and waits."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import andon
+from tests.runtime.harness import Lab, agent
+
+Limit = Callable[[Any], Any]
+
+
+async def by_timeout(awaitable: Any) -> Any:
+    async with asyncio.timeout(0.05):
+        return await awaitable
+
+
+async def by_wait_for(awaitable: Any) -> Any:
+    return await asyncio.wait_for(awaitable, 0.05)
+
+
+async def by_anyio(awaitable: Any) -> Any:
+    with anyio.fail_after(0.05):
+        return await awaitable
+
+
+LIMITS = pytest.mark.parametrize("limit", [by_timeout, by_wait_for, by_anyio])
+
+
+@LIMITS
+async def test_a_timeout_around_a_step_replays_as_a_timeout(lab: Lab, limit: Limit) -> None:
+    calls: list[str] = []
+
+    async def long() -> str:
+        calls.append("long")
+        await asyncio.sleep(60 if len(calls) == 1 else 0)
+        return "ended"
+
+    async def body(ctx: andon.Context) -> list[str]:
+        try:
+            first = await limit(ctx.step(long))
+        except TimeoutError:
+            first = await ctx.step(str, "instead")
+        await ctx.event("go")
+        return [first, await ctx.step(str, "after")]
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.replayed(run) == ["instead", "after"]
+    assert calls == ["long"]
+
+
+@LIMITS
+async def test_a_timeout_around_a_wait_ends_it_in_time(lab: Lab, limit: Limit) -> None:
+    async def body(ctx: andon.Context) -> str:
+        try:
+            found = await limit(ctx.event("never"))
+        except TimeoutError:
+            found = "nothing came"
+        await ctx.event("go")
+        return str(await ctx.step(str, found))
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.replayed(run) == "nothing came"
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_race_between_a_step_and_a_sleep_ends_as_it_did_at_first(
+    lab: Lab, late: bool
+) -> None:
+    async def work() -> str:
+        await asyncio.sleep(0.2 if late else 0.01)
+        return "worked"
+
+    async def body(ctx: andon.Context) -> str:
+        step = asyncio.create_task(ctx.step(work))
+        timer = asyncio.create_task(ctx.sleep(0.08))
+        await asyncio.wait({timer, step}, return_when=asyncio.FIRST_COMPLETED)
+        first = "step" if step.done() and not timer.done() else "timer"
+        for task in (step, timer):
+            task.cancel()
+        await asyncio.gather(step, timer, return_exceptions=True)
+        found: str = await ctx.step(str, first)
+        await ctx.sleep(0.1)  # so that on replay the timer's time has certainly come
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.replayed(run) == ("timer" if late else "step")
+
+
+async def test_a_steps_own_timeout_fails_it_as_a_timeout(lab: Lab) -> None:
+    async def long() -> None:
+        await asyncio.sleep(60)
+
+    def long_plain() -> None:
+        time.sleep(0.2)
+
+    async def body(ctx: andon.Context) -> list[str]:
+        found = []
+        for function in (long, long_plain):
+            try:
+                await ctx.step(function, timeout=0.02)
+            except TimeoutError as error:
+                found.append(str(error))
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        found = await lab.replayed(await lab.client.start("agent"))
+    assert found == [f"{name}: TimeoutError: took longer than 0.02 s" for name in ("long", "long_plain")]
+
+
+async def test_a_step_that_cancels_itself_has_failed(lab: Lab) -> None:
+    """Nobody will cancel it again on replay, so it must not wait for that."""
+
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    async def body(ctx: andon.Context) -> str:
+        try:
+            await ctx.step(odd)
+        except andon.StepFailed as error:
+            found = error.message
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        assert "cancelled" in await lab.replayed(await lab.client.start("agent"))
