@@ -196,7 +196,7 @@ class Site:
         asks = self.store.asks()
         for ask in asks:
             if ask.about == "effect":
-                name, _, key = ask.id.partition(":")[2].partition("/")
+                name, _, key = ask.id.partition(":")[2].partition("#")[0].partition("/")
                 what = name.removeprefix("shaky_").removeprefix("plain_")
                 there = self.count(what, key) > 0
                 decision = "happened" if there else "did_not_happen"

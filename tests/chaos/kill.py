@@ -24,7 +24,7 @@ from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Process, Site
 
 # Long enough that workers die in the middle of things, short enough for CI.
-STEP_SECONDS = 0.01
+STEP_SECONDS = 0.05
 
 
 @dataclass

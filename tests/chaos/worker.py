@@ -62,11 +62,12 @@ def obey(order: Order) -> None:
 async def _work(order: Order) -> None:
     from tests.chaos import agents
 
-    store = open_store(order.url)
     if order.url.startswith("postgresql"):
-        from andon.store import postgres_bell
+        from andon.store import postgres, postgres_bell
 
         postgres_bell.RESTART_SECONDS = order.restart_seconds
+        postgres.TRANSACTION_SECONDS = 3
+    store = open_store(order.url)
     if order.most_pages:
         _fill_up(store, order)
     told = asyncio.Event()

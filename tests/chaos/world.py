@@ -10,6 +10,7 @@ import contextvars
 import fcntl
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ async def deadly_once(key: str, number: int) -> int:
 async def _act(what: str, key: str) -> None:
     """What an effect does to the world, with room to be killed on both sides of it."""
     if allowed(f"freeze-{what}"):
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     record(what, key)
     await asyncio.sleep(0.002)
 

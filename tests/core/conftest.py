@@ -4,6 +4,6 @@ from hypothesis import HealthCheck, settings
 
 # No deadline and no complaint about slowness: a busy machine is not a broken promise.
 settings.register_profile(
-    "core", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "core", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("core")

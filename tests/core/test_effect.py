@@ -3,7 +3,9 @@
 The laws are asserted for every state, kind, owner and verdict there is.
 """
 
+from collections.abc import Iterable
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 
@@ -22,49 +24,67 @@ from andon.core.effect import (
 
 S, K, V, M = EffectState, Kind, Verdict, Move
 
-STATES: list[EffectState | None] = [None, *EffectState]
 REPEATABLE = frozenset({K.PURE, K.IDEMPOTENT})
-EVERYTHING = list(product(STATES, Kind, (False, True), Verdict))
-
-everything = pytest.mark.parametrize(("state", "kind", "quiet", "verdict"), EVERYTHING)
-
-# Where a move leads, when it is carried out.
-LEADS_TO: dict[Move, set[EffectState]] = {
-    M.EXECUTE: {S.STARTED},
-    M.PROBE: {S.PLANNED, S.CONFIRMED, S.IN_DOUBT},
-    M.RECORD: {S.CONFIRMED},
-    M.UNDO: {S.COMPENSATED},
-    M.ASK: {S.IN_DOUBT},
-    M.ANSWER: set(),
-}
 
 
-@everything
-def test_the_laws_hold(
-    state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict
-) -> None:
-    move = next_move(state, kind, quiet=quiet, verdict=verdict)
-    open_ = state in OPEN
-    if state in SETTLED:
-        assert move is M.ANSWER, "an outcome that is known is answered, never made again"
-    else:
-        assert move is not M.ANSWER, "there is no outcome to answer with"
-    if open_ and kind is K.IRREVERSIBLE:
-        assert move is M.ASK, "an irreversible effect is never repeated on a guess"
-    if open_ and not quiet and kind not in REPEATABLE:
-        assert move is M.ASK, "its first owner may still act"
-    if not open_ and state not in SETTLED:
-        assert move is M.EXECUTE, "it certainly is not there: it is done"
-    if kind in REPEATABLE:
-        assert move in (M.EXECUTE, M.ANSWER), "nobody needs to be asked about these"
-    if move is M.PROBE:
-        assert verdict is V.NOT_ASKED, "the outside is asked once"
-    if move in (M.PROBE, M.RECORD):
-        assert kind is K.PROBEABLE
-    if move is M.UNDO:
-        assert kind is K.COMPENSATABLE
-        assert quiet
-        assert open_
+class Case(NamedTuple):
+    state: EffectState | None
+    kind: Kind
+    quiet: bool
+    verdict: Verdict
+
+    @property
+    def move(self) -> Move:
+        return next_move(self.state, self.kind, quiet=self.quiet, verdict=self.verdict)
+
+
+CASES = [Case(*case) for case in product([None, *EffectState], Kind, (False, True), Verdict)]
+OPEN_CASES = [case for case in CASES if case.state in OPEN]
+
+
+def moves(cases: Iterable[Case]) -> set[Move]:
+    return {case.move for case in cases}
+
+
+# ── the laws ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_irreversible_effect_that_was_started_is_never_executed_again() -> None:
+    assert moves(case for case in OPEN_CASES if case.kind is K.IRREVERSIBLE) == {M.ASK}
+
+
+def test_what_somebody_may_still_execute_is_not_probed_undone_or_executed() -> None:
+    restless = (case for case in OPEN_CASES if not case.quiet and case.kind not in REPEATABLE)
+    assert moves(restless) == {M.ASK}
+
+
+def test_an_outcome_that_is_known_is_answered_and_nothing_else_is() -> None:
+    assert moves(case for case in CASES if case.state in SETTLED) == {M.ANSWER}
+    assert M.ANSWER not in moves(case for case in CASES if case.state not in SETTLED)
+
+
+def test_what_is_certainly_not_there_is_done() -> None:
+    certainly_not = (case for case in CASES if case.state in (None, S.PLANNED, S.COMPENSATED))
+    assert moves(certainly_not) == {M.EXECUTE}
+
+
+def test_nobody_is_asked_about_what_may_be_repeated() -> None:
+    assert moves(case for case in OPEN_CASES if case.kind in REPEATABLE) == {M.EXECUTE}
+
+
+def test_only_what_can_be_probed_is_probed_and_only_once() -> None:
+    probed = {(case.kind, case.verdict) for case in CASES if case.move is M.PROBE}
+    assert probed == {(K.PROBEABLE, V.NOT_ASKED)}
+
+
+def test_only_what_can_be_undone_is_undone_and_only_when_nobody_acts() -> None:
+    undone = {(case.state, case.kind, case.quiet) for case in CASES if case.move is M.UNDO}
+    assert undone == {(state, K.COMPENSATABLE, True) for state in OPEN}
+
+
+def test_only_the_outside_makes_an_outcome_of_a_doubt() -> None:
+    recorded = {(case.kind, case.verdict) for case in CASES if case.move is M.RECORD}
+    assert recorded == {(K.PROBEABLE, V.HAPPENED)}
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
@@ -118,12 +138,20 @@ def test_every_state_can_be_reached() -> None:
     assert found == set(EffectState)
 
 
-@everything
-def test_the_table_allows_what_every_move_leads_to(
-    state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict
-) -> None:
-    move = next_move(state, kind, quiet=quiet, verdict=verdict)
-    assert LEADS_TO[move] <= TRANSITIONS[state or S.PLANNED]
+# Where a move leads, when it is carried out.
+LEADS_TO: dict[Move, set[EffectState]] = {
+    M.EXECUTE: {S.STARTED},
+    M.PROBE: {S.PLANNED, S.CONFIRMED, S.IN_DOUBT},
+    M.RECORD: {S.CONFIRMED},
+    M.UNDO: {S.STARTED, S.COMPENSATED},  # it is written down before it is done
+    M.ASK: {S.IN_DOUBT},
+    M.ANSWER: set(),
+}
+
+
+def test_the_table_allows_what_every_move_leads_to() -> None:
+    for case in CASES:
+        assert LEADS_TO[case.move] <= TRANSITIONS[case.state or S.PLANNED], case
 
 
 def test_nothing_happens_that_was_not_written_down_as_started_before() -> None:

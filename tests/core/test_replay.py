@@ -174,24 +174,40 @@ def test_a_large_body_is_kept_by_its_address() -> None:
     assert (record.body, record.blob) == (None, "sha")
 
 
+PAY: dict[str, Any] = {"kind": EntryKind.EFFECT, "name": "pay"}
+
+
+def cancelled_effect() -> Journal:
+    journal = Journal().write(":0", EffectState.STARTED, **PAY, body="intent")
+    return journal.write(":0", Mark.CANCELLED, **PAY)
+
+
 def test_what_the_code_cancelled_stays_cancelled_whatever_is_found_out_later() -> None:
-    effect = {"kind": EntryKind.EFFECT, "name": "pay"}
-    journal = Journal().write(":0", EffectState.STARTED, **effect, body="intent")
-    journal.write(":0", Mark.CANCELLED, **effect)
-    journal.write(":0", EffectState.CONFIRMED, **effect, body="paid")
-    record = found(journal.replay(), ":0", **effect)
-    assert (record.state, record.body) == (Mark.CANCELLED, None)
+    journal = cancelled_effect().write(":0", EffectState.CONFIRMED, **PAY, body="paid")
+    record = found(journal.replay(), ":0", **PAY)
+    assert (record.state, record.later, record.body) == (Mark.CANCELLED, "confirmed", "paid")
     assert settled(record)
 
 
+def test_a_step_that_is_heard_of_again_after_its_cancellation_is_not_cancelled() -> None:
+    journal = Journal().write(":0", Mark.CANCELLED).write(":0", body="1")
+    record = found(journal.replay(), ":0")
+    assert (record.state, record.body) == (Mark.DONE, "1")
+
+
+def test_what_the_code_cancelled_twice_is_cancelled() -> None:
+    journal = cancelled_effect().write(":0", Mark.CANCELLED, **PAY)
+    record = found(journal.replay(), ":0", **PAY)
+    assert (record.state, record.later) == (Mark.CANCELLED, None)
+
+
 def test_an_effect_belongs_to_the_claim_that_started_it_not_to_one_that_asked_about_it() -> None:
-    effect = {"kind": EntryKind.EFFECT, "name": "pay"}
-    journal = Journal().write(":0", EffectState.PLANNED, **effect, fence=1)
-    journal.write(":0", EffectState.STARTED, **effect, fence=2)
-    journal.write(":0", EffectState.IN_DOUBT, **effect, fence=3)
-    assert found(journal.replay(), ":0", **effect).fence == 2
-    journal.write(":0", EffectState.STARTED, **effect, fence=4)
-    assert found(journal.replay(), ":0", **effect).fence == 4
+    journal = Journal().write(":0", EffectState.PLANNED, **PAY, fence=1)
+    journal.write(":0", EffectState.STARTED, **PAY, fence=2)
+    journal.write(":0", EffectState.IN_DOUBT, **PAY, fence=3)
+    assert found(journal.replay(), ":0", **PAY).fence == 2
+    journal.write(":0", EffectState.STARTED, **PAY, fence=4)
+    assert found(journal.replay(), ":0", **PAY).fence == 4
 
 
 def test_a_retried_agent_tries_the_step_that_failed_it_again() -> None:
@@ -218,6 +234,56 @@ def test_a_failed_operation_with_a_key_is_reopened_too() -> None:
     journal = Journal().write("@step/look/k", Mark.FAILED, key="k")
     journal.write("@step/look/k", Mark.REOPENED, kind=EntryKind.RETRY)
     assert found(journal.replay(), "@step/look/k", key="k").state == Mark.REOPENED
+
+
+def test_what_was_cancelled_because_of_the_failure_is_reopened_with_it() -> None:
+    """E.g. the other branches of a TaskGroup: nothing would cancel them when the step succeeds."""
+    journal = Journal().write(".0:0", Mark.CANCELLED).write(".1:0", Mark.FAILED)
+    journal.write(".2:0", Mark.CANCELLED).write("@step/look/k", Mark.CANCELLED, key="k")
+    journal.write(".1:0", Mark.REOPENED, kind=EntryKind.RETRY)
+    states = {record.place: record.state for record in journal.replay().records()}
+    assert states == {
+        ".0:0": Mark.CANCELLED,  # before: by a timeout of the code's own
+        ".1:0": Mark.REOPENED,
+        ".2:0": Mark.REOPENED,
+        "@step/look/k": Mark.REOPENED,
+    }
+
+
+def test_what_was_cancelled_before_the_first_of_several_failures_stays_cancelled() -> None:
+    journal = Journal().write("@step/look/k", Mark.FAILED, key="k").write(":0", Mark.CANCELLED)
+    journal.write("@step/look/k", Mark.REOPENED, kind=EntryKind.RETRY)
+    assert {record.state for record in journal.replay().records()} == {Mark.REOPENED}
+
+
+def test_a_reopened_effect_that_was_found_to_have_happened_is_not_done_again() -> None:
+    journal = Journal().write(":0", Mark.FAILED).write(".0:0", Mark.CANCELLED, **PAY)
+    journal.write(".0:0", EffectState.CONFIRMED, **PAY, body="paid")
+    journal.write(":0", Mark.REOPENED, kind=EntryKind.RETRY)
+    record = found(journal.replay(), ".0:0", **PAY)
+    assert (record.state, record.body) == (EffectState.CONFIRMED, "paid")
+
+
+def test_an_agent_that_failed_by_itself_reopens_what_it_cancelled_after_its_last_answer() -> None:
+    journal = Journal().write(".0:0", Mark.CANCELLED).write(":0").write(".1:0", Mark.CANCELLED)
+    journal.write("", Mark.REOPENED, kind=EntryKind.RETRY)
+    states = [record.state for record in journal.replay().records()]
+    assert states == [Mark.CANCELLED, Mark.DONE, Mark.REOPENED]
+
+
+def test_an_agent_that_was_never_answered_reopens_all_it_cancelled() -> None:
+    journal = Journal().write("", kind=EntryKind.START).write(":0", Mark.CANCELLED)
+    journal.write("", Mark.REOPENED, kind=EntryKind.RETRY)
+    assert [record.state for record in journal.replay().records()] == [Mark.REOPENED]
+
+
+def test_the_answers_are_listed_in_the_order_in_which_the_code_saw_them() -> None:
+    journal = Journal().write("", kind=EntryKind.START).write(":0", Mark.BEGUN)
+    journal.write(".1:0", EffectState.STARTED, **PAY).write(".0:0", Mark.FAILED)
+    journal.write(".2:0", Mark.CANCELLED).write(":1", kind=EntryKind.VALUE)
+    journal.write(".1:0", EffectState.CONFIRMED, **PAY).write("@step/look/k", key="k")
+    journal.write(":0").write(":2", Mark.WAITING)
+    assert journal.replay().answers() == [3, 6, 7, 8]
 
 
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────

@@ -4,22 +4,48 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import LiteralString, cast
 
 import pytest
 
+from andon.testing.postgres import Cluster
 from tests.runtime.harness import Lab
 
 # No test waits for anything longer than this; a promise that is not kept is an error, not a hang.
 LIMIT_SECONDS = 60
 
 
-@pytest.fixture
-def lab(store_url: str) -> Iterator[Lab]:
+@pytest.fixture(scope="session")
+def shared_database(cluster: Cluster) -> str:
+    """One database for all tests of this folder: to make one takes longer than most of them."""
+    return cluster.fresh_database()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A laboratory on each of the two databases."""
-    found = Lab(store_url)
+    if request.param == "sqlite":
+        url = request.getfixturevalue("sqlite_url")
+    else:
+        url = request.getfixturevalue("shared_database")
+    found = Lab(url)
     yield found
     found.store.close()
+    if request.param == "postgres":
+        empty(url)
+
+
+def empty(url: str) -> None:
+    """As it was when it was new, but for the names of what was in it."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables"
+            " WHERE schemaname IN ('andon', 'public')"
+            " AND (schemaname, tablename) NOT IN (('andon', 'meta'), ('andon', 'schema'))"
+        ).fetchall()
+        connection.execute(cast("LiteralString", f"TRUNCATE {tables[0][0]}"))
 
 
 @pytest.fixture
@@ -42,11 +68,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             for one in given.values():
                 if isinstance(one, Lab):
                     await labs.enter_async_context(one)
-            await _call(pyfuncitem, given)
+            await pyfuncitem.obj(**given)
 
     asyncio.run(carry_out())
     return True
-
-
-async def _call(item: pytest.Function, given: dict[str, Any]) -> None:
-    await item.obj(**given)

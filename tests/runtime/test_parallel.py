@@ -74,7 +74,9 @@ async def with_first_completed(ctx: andon.Context, slow: Callable[..., Any]) -> 
 
 async def with_as_completed(ctx: andon.Context, slow: Callable[..., Any]) -> Any:
     order = []
-    for first in asyncio.as_completed([ctx.step(slow, n) for n in range(4)]):
+    # Tasks, not coroutines: of those asyncio makes its tasks in no order at all.
+    tasks = [asyncio.create_task(ctx.step(slow, n)) for n in range(4)]
+    for first in asyncio.as_completed(tasks):
         order.append(await ctx.step(str, await first, name="use"))
     return order
 

@@ -177,9 +177,7 @@ async def test_code_that_is_only_longer_goes_on(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sleep", "effect", "child", "unknown child"])
-async def test_what_was_refused_takes_no_place_in_the_journal(lab: Lab, kind: str) -> None:
-    """Code that catches a refusal and goes on must find its later steps again."""
-
+async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(lab: Lab, kind: str) -> None:
     async def child(ctx: andon.Context) -> None: ...
 
     other = andon.agent(child)
@@ -195,8 +193,8 @@ async def test_what_was_refused_takes_no_place_in_the_journal(lab: Lab, kind: st
                     await ctx.child(other, "unexpected")
                 case _:
                     await ctx.child("nobody")
-        except andon.Refused as error:
-            found: str = await ctx.step(str, type(error).__name__)
+        except andon.AndonError as error:
+            found: str = await ctx.step(str, getattr(error, "error", type(error).__name__))
         await ctx.event("go")
         return found
 

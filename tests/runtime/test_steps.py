@@ -199,7 +199,7 @@ async def test_a_step_that_leaves_the_interpreter_fails_alone(local: Lab) -> Non
 
     async with local.working(agent(body)):
         found = await local.result(await local.client.start("agent"))
-    assert [text[-1] for text in found] == ["3", "4"]
+    assert found == ["it called sys.exit(3)", "it called sys.exit(4)"]
 
 
 async def test_an_error_that_cannot_be_shown_fails_the_step_and_nothing_else(lab: Lab) -> None:

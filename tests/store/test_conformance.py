@@ -965,7 +965,7 @@ def test_only_certain_death_makes_a_claim_quiet(store: Store) -> None:
             do(store, Depart(worker_id="gone"))
         else:
             claim(store, "taker", **dead(how, f"{how}:because"))
-    last = take(store, "r", "taker")
+    take(store, "r", "taker")
     assert store.load("r").quiet_fences == {fences["dead"], fences["gone"]}
     claim(store, "taker", **dead("silent"))
     assert fences["silent"] in store.load("r").quiet_fences

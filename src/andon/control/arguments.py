@@ -16,7 +16,7 @@ def parse(text: str) -> Any:
     """A value as people type it: JSON if it is JSON, else text."""
     try:
         return value.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text
 
 

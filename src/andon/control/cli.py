@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found or
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
@@ -17,7 +18,7 @@ from andon.control import output
 from andon.control.version import VERSION
 from andon.errors import AndonError, BadInput, NotFound, NotStorable, Unresolved
 
-DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
 _SECTIONS = {
     "Run": ("work", "start"),
@@ -174,7 +175,7 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
             output.document({name: getattr(row, name) for name in facts})
         else:
             output.say(output.clean(row.id))
-        if row.state == "queued" and not operations.Surroundings(store).is_carried(row):
+        if operations.Surroundings(store).is_forsaken(row):
             _advise(
                 f"it waits: no live worker carries {row.agent} {row.version}. "
                 "Start one: andon work FILE"
@@ -399,21 +400,37 @@ def version() -> None:
 def run(arguments: list[str]) -> int:
     """Carry a command line out; answers its exit code."""
     output.prepare()
-    as_json = "--json" in arguments
     try:
         code = cli.main(arguments, prog_name="andon", standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
-        output.note(error.format_message())
-        return USAGE
-    except click.ClickException as error:
-        return _refuse("Usage", error.format_message(), error.exit_code, as_json, _help_for(error))
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
-    except AndonError as error:
-        notes = "\n".join(getattr(error, "__notes__", ()))
-        return _refuse(type(error).__name__, str(error), _exit_code(error), as_json, notes)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last place for words)
+        return _explain(error, as_json="--json" in arguments)
     return code if isinstance(code, int) else DONE
+
+
+def _explain(error: BaseException, *, as_json: bool) -> int:
+    match error:
+        case click.Abort() | KeyboardInterrupt():
+            return INTERRUPTED
+        case BrokenPipeError():
+            # Whoever read the answer has seen enough; what is left must not fail at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return UNREAD
+        case click.exceptions.NoArgsIsHelpError():
+            output.note(error.format_message())
+            return USAGE
+        case click.ClickException():
+            before, kind, message = _help_for(error), "Usage", error.format_message()
+        case AndonError():
+            before, kind = "\n".join(getattr(error, "__notes__", ())), type(error).__name__
+            message = str(error)
+        case _:
+            import traceback
+
+            before, kind = "".join(traceback.format_exception(error)), type(error).__name__
+            message = f"{kind}: {error}. This is a defect of andon; please report it."
+    _refuse(kind, message, before, as_json=as_json)
+    return _exit_code(error)
 
 
 def _help_for(error: click.ClickException) -> str:
@@ -421,11 +438,11 @@ def _help_for(error: click.ClickException) -> str:
     return f"{ctx.get_usage()}\nHelp: {ctx.command_path} --help" if ctx else ""
 
 
-def _exit_code(error: AndonError) -> int:
+def _exit_code(error: BaseException) -> int:
     match error:
         case NotFound():
             return MISSING
-        case BadInput() | NotStorable():
+        case BadInput() | NotStorable() | click.UsageError():
             return USAGE
         case Unresolved():
             return LATE
@@ -433,11 +450,10 @@ def _exit_code(error: AndonError) -> int:
             return ERROR
 
 
-def _refuse(kind: str, message: str, code: int, as_json: bool, before: str) -> int:
+def _refuse(kind: str, message: str, before: str, *, as_json: bool) -> None:
     if as_json:
         output.note(output.as_json({"error": {"type": kind, "message": message}}))
-        return code
-    for line in before.split("\n") if before else ():
+        return
+    for line in before.rstrip("\n").split("\n") if before else ():
         output.note(output.clean(line))
     output.note("andon: " + output.clean_lines(message, "  "))
-    return code

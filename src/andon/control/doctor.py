@@ -217,8 +217,8 @@ def _is_free(path: Path) -> bool:
 
 def _workers(store: Store) -> Iterator[Check]:
     around = Surroundings(store)
-    live = [worker for worker in around.workers if around.is_live(worker)]
-    lost = [worker for worker in around.workers if not around.is_live(worker)]
+    live = around.live
+    lost = [worker for worker in around.workers if worker.id not in live]
     advice = "" if live else "start one: andon work FILE"
     yield Check("workers", OK if live else WARN, f"{len(live)} live", advice)
     if lost:
@@ -234,7 +234,7 @@ def _stuck(store: Store) -> Iterator[Check]:
     waiting: list[RunRow] = []
     for row in every_run(store, unfinished):
         counts[row.state] += 1
-        if row.state == State.QUEUED and not around.is_carried(row):
+        if around.is_forsaken(row):
             waiting.append(row)
         if counts.total() >= 20 * PAGE:
             break
@@ -243,7 +243,7 @@ def _stuck(store: Store) -> Iterator[Check]:
     )
     if waiting:
         found = f"{len(waiting)} without a worker, e.g. {_named(waiting, around)}"
-        yield Check("queued runs", WARN, found, "start a worker that carries that version")
+        yield Check("forsaken runs", WARN, found, "start a worker that carries that version")
     for state, advice in (
         (State.STRANDED, "code and journal disagree: andon show says where"),
         (State.DEAD, "they kept failing or killing their worker: andon show says how"),

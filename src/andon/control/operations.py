@@ -72,13 +72,18 @@ class Surroundings:
     def __init__(self, store: Store) -> None:
         self.store, self.now, self._here = store, store.now(), this_process()
         self.workers = store.workers()
+        self.live = {worker.id: worker for worker in self.workers if self.is_live(worker)}
         self.carried: set[tuple[str, str]] = set()
-        for worker in self.workers:
-            if self.is_live(worker):
-                self.carried |= {(name, version) for name, version in json.loads(worker.agents)}
+        for worker in self.live.values():
+            self.carried |= {(name, version) for name, version in json.loads(worker.agents)}
 
     def is_carried(self, row: RunRow) -> bool:
         return (row.agent, row.version) in self.carried
+
+    def is_forsaken(self, row: RunRow) -> bool:
+        """Whether the run could go on, and nobody is alive who would."""
+        ready = row.state in (State.QUEUED, State.RUNNING) and row.worker not in self.live
+        return ready and not self.is_carried(row)
 
     def is_live(self, worker: WorkerRow) -> bool:
         """Whether it is what it says: its lease holds, and its process is not known to be gone."""
@@ -149,10 +154,10 @@ def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
     match row.state:
         case State.QUEUED:
             return _queued(row, around)
-        case State.RUNNING | State.SUSPENDED if asks:
+        case State.SUSPENDED if asks:
             return f"asks: {asks[0].question}"
         case State.RUNNING:
-            return _in_hand(around.store.last_entry(row.id))
+            return _in_hand(around.store.last_entry(row.id)) + _orphaned(row, around)
         case State.SUSPENDED:
             waits = json.loads(row.waits) if row.waits else []
             return "; ".join(_wait(wait, around.now) for wait in waits)
@@ -180,6 +185,15 @@ def _in_hand(last: Entry | None) -> str:
     if last.kind == EntryKind.RETRY:
         return "tries again"
     return f"after {last.kind} {last.name}".rstrip()
+
+
+def _orphaned(row: RunRow, around: Surroundings) -> str:
+    """Nobody may be left to notice that a worker is gone."""
+    if row.worker in around.live:
+        return ""
+    if around.is_carried(row):
+        return "; its worker is gone"
+    return f"; its worker is gone, and no live worker carries {row.agent} {row.version}"
 
 
 def _wait(wait: dict[str, Any], now: float) -> str:

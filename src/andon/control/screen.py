@@ -53,7 +53,8 @@ def run(found: dict[str, Any]) -> None:
     _children(found["children"])
     _attempts(found["attempts"])
     _asks(found)
-    note("\nnext: " + next_command(found))
+    if not _still_open(found):  # an ask has said what to do
+        note("\nnext: " + next_command(found))
 
 
 def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -179,11 +180,12 @@ def _show_ask(run_id: str, ask: dict[str, Any], *, alone: bool) -> None:
 
 
 def how_to_answer(run_id: str, ask: dict[str, Any], *, alone: bool) -> str:
-    """The first choice as a command, and the others beside it; the ask is named if need be."""
+    """The command without the decision: what is copied in a hurry must decide nothing."""
+    choices = ", ".join(
+        clean(choice).replace("_", "-") + _TAKES_VALUE.get(choice, "") for choice in ask["choices"]
+    )
     options = () if alone else ("--ask", ask["id"])
-    first, *others = [choice.replace("_", "-") for choice in ask["choices"]]
-    others = [clean(choice) + _TAKES_VALUE.get(choice, "") for choice in others]
-    return f"{command('answer', run_id, first, options=options)}   (or: {', '.join(others)})"
+    return f"{command('answer', run_id, 'DECISION', options=options)}   ({choices})"
 
 
 def next_command(found: dict[str, Any]) -> str:
@@ -191,9 +193,6 @@ def next_command(found: dict[str, Any]) -> str:
     run_id = found["id"]
     if found["state"] in TERMINAL:
         return command("logs", run_id)
-    asks = _still_open(found)
-    if asks:
-        return how_to_answer(run_id, asks[0], alone=len(asks) == 1)
     if "no live worker" in found["doing"]:
         return f"andon work FILE   (with {clean(found['agent'])} version {clean(found['version'])})"
     for wait in found["waits"]:

@@ -20,10 +20,11 @@ from andon.errors import AndonError, Corrupt, StoreError
 from andon.store.store import EffectRow, RunRow, Store
 
 # What the ledger may say after an entry; every other state of an effect is its own.
-_LEDGER = {
-    Mark.CANCELLED: {EffectState.IN_DOUBT},
-    Mark.FAILED: {EffectState.FAILED, EffectState.CONFIRMED},  # a result that cannot be stored
-    Mark.RETRYING: set(EffectState),
+_LEDGER: dict[str, frozenset[str]] = {
+    Mark.CANCELLED: frozenset({EffectState.IN_DOUBT}),
+    # It happened, and its result could not be stored: the agent was told that it failed.
+    Mark.FAILED: frozenset({EffectState.FAILED, EffectState.CONFIRMED}),
+    Mark.RETRYING: frozenset(EffectState),
 }
 
 
@@ -154,11 +155,7 @@ def _line(found: EffectRow, entries: list[Entry]) -> Iterator[str]:
     if entry is None:
         yield f"{where}: the ledger is at entry {found.seq}, the journal at {entries[-1].seq}"
         return
-    if (
-        found.state not in _LEDGER.get(Mark(entry.state), set())
-        if entry.state in set(Mark)
-        else (found.state != entry.state)
-    ):
+    if found.state not in _LEDGER.get(entry.state, {entry.state}):
         yield f"{where}: the ledger says {found.state}, the journal {entry.state}"
     if (found.fence, found.place) != (entry.fence, entry.place):
         yield f"{where}: the ledger names another claim or place than the journal"

@@ -21,7 +21,7 @@ class Advice:
 
     def look(self, row: RunRow) -> None:
         """Called at every look; a new state of the run may need a new word."""
-        if row.state == State.QUEUED and not Surroundings(self._store).is_carried(row):
+        if Surroundings(self._store).is_forsaken(row):
             self._say(
                 f"run {row.id} waits: no live worker carries {row.agent} {row.version}. "
                 "Start one: andon work FILE"

@@ -119,9 +119,25 @@ class Record(msgspec.Struct, kw_only=True):
     blob: str | None = None
     failures: int = 0
     fence: int  # the claim under which it was last started
+    seq: int = 0  # the entry that brought it into its state
+    later: str | None = None  # what is known of an effect that the agent's code has cancelled
+
+    def reopen(self) -> None:
+        """Try it again; but an effect only as far as it is known not to have happened."""
+        if self.kind == EntryKind.EFFECT and self.state == Mark.CANCELLED:
+            self.state = _AGAIN.get(self.later or "", EffectState.IN_DOUBT)
+        else:
+            self.state, self.failures = Mark.REOPENED, 0
 
 
 _SETTLED = frozenset({"done", "failed", "confirmed", "cancelled"})
+_AGAIN: dict[str, str] = {
+    EffectState.CONFIRMED: EffectState.CONFIRMED,
+    EffectState.COMPENSATED: EffectState.COMPENSATED,
+    EffectState.PLANNED: Mark.REOPENED,
+    EffectState.FAILED: Mark.REOPENED,
+}
+ANSWERS = _SETTLED - {"cancelled"}
 _ENDS = frozenset({EntryKind.START, EntryKind.END})  # about the run, not an operation of it
 
 
@@ -174,9 +190,14 @@ class Replay:
             # Not every entry's: a later owner that only asked about it is not who executes it, and
             # the end of that owner says nothing about the one that may still act.
             record.fence = entry.fence
-        if record.state == Mark.CANCELLED:
-            return  # what is found out later about a cancelled effect is for the ledger
-        record.state = entry.state
+        if record.state == Mark.CANCELLED != entry.state and entry.kind == EntryKind.EFFECT:
+            # For the ledger, not for the code: that has seen a cancellation, and will again.
+            record.later, record.body, record.blob = entry.state, entry.body, entry.blob
+            return
+        before, record.state, record.seq = record.state, entry.state, entry.seq
+        if entry.state == Mark.CANCELLED and before == EffectState.CONFIRMED:
+            record.later = before  # it was confirmed while it was being cancelled
+            return
         if entry.state != Mark.BEGUN:
             record.body, record.blob = entry.body, entry.blob
 
@@ -194,10 +215,27 @@ class Replay:
         return self._placed.get(place)
 
     def _reopen(self, entry: Entry) -> None:
-        """A retried agent tries the step that failed it again, not only the code around it."""
-        for record in [*self._placed.values(), *self._keyed.values()]:
-            if record.place == entry.place and record.state == Mark.FAILED:
-                record.state, record.failures = Mark.REOPENED, 0
+        """A retried agent tries the step that failed it again, not only the code around it.
+
+        What its code cancelled after that failure it cancelled because of it: that would wait for
+        ever for a cancellation which does not come again.
+        """
+        failed = [one for one in self.records() if self._failed_at(one, entry.place)]
+        since = min((one.seq for one in failed), default=self._last_answer())
+        cancelled = [one for one in self.records() if one.state == Mark.CANCELLED]
+        for record in failed + [one for one in cancelled if one.seq > since]:
+            record.reopen()
+
+    def _failed_at(self, record: Record, place: str) -> bool:
+        return record.place == place and record.state == Mark.FAILED
+
+    def _last_answer(self) -> int:
+        return max((one.seq for one in self.records() if one.state != Mark.CANCELLED), default=0)
+
+    def answers(self) -> list[int]:
+        """Which entries answer the code, in the order in which they were written."""
+        answering = (one for one in self.records() if one.state in ANSWERS)
+        return sorted(one.seq for one in answering if one.kind != EntryKind.VALUE)
 
     def find(
         self, *, kind: str, name: str, key: str | None, place: str, digest: str

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+import msgspec.inspect
 
 from andon.errors import NotStorable
 
@@ -52,7 +53,7 @@ def encode(value: Any, what: str) -> bytes:
         raw = _encoder.encode(value)
         found = _not_finite(raw, value)
     except RecursionError:
-        raise NotStorable(_too_deep(what)) from None
+        raise NotStorable(f"{what} is nested too deeply to be stored; flatten it") from None
     except (TypeError, NotImplementedError, UnicodeEncodeError, OverflowError, ValueError) as error:
         where = offence(value)
         raise NotStorable(_unfit(what, f"{where} ({error})" if where else str(error))) from None
@@ -71,8 +72,6 @@ def encode_result(value: Any, what: str, typed: Decoder | None = None) -> tuple[
     raw = encode(value, what)
     try:
         back = (typed or decode)(raw)
-    except RecursionError:
-        raise NotStorable(_too_deep(what)) from None
     except Exception as error:  # noqa: BLE001 (a type's own validation may raise anything)
         raise NotStorable(
             f"{what} is not what its annotation says, so it could not be read back: {error}"
@@ -92,10 +91,6 @@ def _equal(back: Any, value: Any) -> bool:
 
 def _unfit(what: str, why: str) -> str:
     return f"{what} cannot be stored: {why}"
-
-
-def _too_deep(what: str) -> str:
-    return f"{what} is nested too deeply to be stored; flatten it"
 
 
 class _Spot(NamedTuple):
@@ -231,7 +226,7 @@ def _revive(kind: type, value: Any) -> Any:
     validate = getattr(kind, "model_validate", None)  # pydantic's
     if callable(validate):
         return validate(value)
-    raise NotImplementedError(kind.__qualname__)
+    raise NotImplementedError(f"{kind.__qualname__} cannot be made from JSON")
 
 
 @lru_cache(maxsize=4096)
@@ -240,9 +235,13 @@ def decoder_for(annotation: Any) -> Decoder | None:
     if _plain(annotation):
         return None
     try:
-        return msgspec.json.Decoder(annotation, dec_hook=_revive).decode
+        shape = msgspec.inspect.type_info(annotation)
+        decoder = msgspec.json.Decoder(annotation, dec_hook=_revive)
     except (TypeError, ValueError):  # a type that cannot be restored: the value decides
         return None
+    if isinstance(shape, msgspec.inspect.CustomType) and not hasattr(shape.cls, "model_validate"):
+        return None  # neither can Iterable[int] or a Protocol
+    return decoder.decode
 
 
 @lru_cache(maxsize=4096)

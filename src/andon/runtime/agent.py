@@ -81,11 +81,14 @@ class Agent:
 
         arguments = self._arguments(await attempt.body_of(*attempt.start_body))
         context = Context(attempt)
-        if self.is_async:
-            return await self.function(context, **arguments)
         from andon.runtime.sync import call_in_thread
 
-        return await call_in_thread(attempt, context, self.function, arguments)
+        try:
+            if self.is_async:
+                return await self.function(context, **arguments)
+            return await call_in_thread(attempt, context, self.function, arguments)
+        except SystemExit as error:  # it would end the worker, and everybody else's runs with it
+            raise RuntimeError(f"the agent called sys.exit({error.code!r})") from None
 
     def _arguments(self, body: str) -> dict[str, Any]:
         given: dict[str, Any] = value.decode(body)

@@ -7,6 +7,7 @@ which catches it once is not free.
 
 import asyncio
 import contextvars
+import functools
 import json
 import logging
 import random
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from andon.core import value
-from andon.core.journal import GENESIS, Entry, EntryKind, Mark, Replay, chain, check_chain
+from andon.core.journal import ANSWERS, GENESIS, Entry, EntryKind, Mark, Replay, chain, check_chain
 from andon.core.lease import Fence
 from andon.core.queue import Retry
 from andon.core.run import Event, State, advance
@@ -26,6 +27,7 @@ from andon.errors import family as family_of
 from andon.points import point
 from andon.runtime import branch
 from andon.runtime.clock import StoreClock
+from andon.runtime.turns import Turns
 from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Letter, Loaded, Log, Settle
 from andon.store.writer import Writer
 
@@ -37,6 +39,8 @@ LINGER_SECONDS = 1.0
 CHECKPOINT_SECONDS = 0.5
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0
+UNWIND_TRIES = 5
+DAY_SECONDS = 86_400.0
 
 
 # Leaving for these does not wait for the operation in hand.
@@ -64,6 +68,10 @@ class Host(Protocol):
         ...
 
     def carry(self, agent: Any) -> None: ...
+    def keep_in_mind(self, work: Any) -> None:
+        """What goes on although it should not: until it ends, this process is not gone."""
+        ...
+
 
 
 class Wait(msgspec.Struct, kw_only=True):
@@ -74,6 +82,7 @@ class Wait(msgspec.Struct, kw_only=True):
     wake_at: float | None = None
     future: Any = None
     task: Any = None
+    timer: Any = None
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -88,6 +97,7 @@ class Draft(msgspec.Struct, kw_only=True):
     body: bytes | None = None
     since: float = 0.0
     along: dict[str, Any] = {}
+    answers: int = 0  # the entry, if it is the answer to an operation
     effect: Callable[[Entry], EffectRow] | None = None
 
 
@@ -106,17 +116,26 @@ class Attempt:
         self.waits: list[Wait] = []
         self.active = 0  # operations that are executing
         self.open_effects: dict[tuple[str, str], EffectRow] = {}
+        self.ledger: tuple[str, dict[tuple[str, str], EffectRow]] | None = None  # see doubts
         self.leftovers: list[Draft] = []  # effects that were cut off, for whoever goes on
         self.checkpoints: dict[str, str] = {}
         self.cleanups: list[Callable[[], Any]] = []
         self.shields: dict[str, float] = {}  # name → when its limit ends
         self.tasks = branch.Tasks(self._consider_soon)
         self.root = branch.Branch(self.tasks, "")
+        self.turns = Turns(self.tasks, lambda: {wait.task for wait in self.waits})
         self.sync = False
+        self.ended = False  # no code of it is left that may begin anything
+        self._left: asyncio.Future[None] = self.loop.create_future()  # done once it leaves
+        self._cut = False  # leaving, and not waiting for operations in hand
+        self.cancelled: set[str] = set()  # operations that the code has cancelled in this attempt
+        self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
+        self._taken: set[int] = set()  # letters that this attempt has used
         self._considering = False
         self._dirty: dict[str, str] = {}
         self._flushing: asyncio.TimerHandle | None = None
         self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
+        self._flying = 0  # appends that are being written
         self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
         self._loaded: Loaded | None = None
         self._restored: Any = None
@@ -129,18 +148,17 @@ class Attempt:
         try:
             await self._load()
             outcome = await self._execute()
-        except Exception as error:  # noqa: BLE001 (a worker must survive every run)
+        except (Exception, Stopped) as error:  # noqa: BLE001 (a worker must survive every run)
             outcome = None
-            if self.reason is None:
-                self.leave(_reason_of(error), error)
+            self.leave(_reason_of(error), error)
         try:
             return await self._settle(outcome)
-        except Fenced as error:
-            log.warning("run %s: fenced: %s", self.run.id, error)
-            return "fenced"
-        except StoreError as error:
-            log.error("run %s: given up here: %s", self.run.id, error)
-            return "unavailable"
+        except (Fenced, StoreError, Stopped) as error:
+            return await self._give_up(error)
+        except Exception as error:
+            log.exception("run %s: andon could not settle it", self.run.id)
+            self.error = error
+            return str(await self.host.writer.write(self._stranding()))
         finally:
             self._end_flushing()
             await self._clean_up()
@@ -162,6 +180,8 @@ class Attempt:
         self.letters = list(loaded.letters)
         self.checkpoints = dict(loaded.checkpoints)
         self.replay = Replay(loaded.entries, run_id=self.run.id)
+        if self.agent.is_async:  # threads come to rest at no point that could be seen
+            self.turns.expect(self.replay.answers())
         if self.replay.snapshot is not None:
             self.root.restart(self.replay.root)
             entry = self.replay.snapshot
@@ -169,26 +189,18 @@ class Attempt:
         point("attempt:loaded")
 
     async def _execute(self) -> tuple[str, Any] | None:
-        from andon.runtime import effects
+        from andon.runtime import doubts
 
-        await effects.apply_answers(self)
+        await doubts.look_back(self)
         context = contextvars.copy_context()
         context.run(branch.current.set, self.root)
         main = asyncio.Task(self.agent.call(self), loop=self.loop, context=context)
         self.tasks.add(main)
-        self._main = main
-        while not main.done():
-            await asyncio.wait({main}, timeout=UNWIND_SECONDS if self.reason else None)
-            if not main.done() and self.reason:
-                for task in list(self.tasks.living):
-                    task.cancel()  # again and again: a swallowed cancellation is not the last
-        if self.reason is None:
-            await self._join_others()
-        for task in list(self.tasks.living):
-            task.cancel()
+        await asyncio.wait({main, self._left}, return_when=asyncio.FIRST_COMPLETED)
+        await self._join_others()
+        await self._unwind()
         if self.reason is not None:
-            with_error = main.exception() if not main.cancelled() else None
-            log.debug("run %s: leaves (%s), code ended with %r", self.run.id, self.reason, with_error)
+            log.debug("run %s: leaves (%s)", self.run.id, self.reason)
             return None
         if main.cancelled():
             return "error", asyncio.CancelledError("the agent's code cancelled itself")
@@ -200,22 +212,44 @@ class Attempt:
 
     async def _join_others(self) -> None:
         """No run is finished while an operation of it is still executing."""
-        while self.active and self.reason is None:
-            living = set(self.tasks.living)
-            if not living:
+        while self.active and self.reason is None and self.tasks.living:
+            await asyncio.wait(
+                {*self.tasks.living, self._left}, return_when=asyncio.FIRST_COMPLETED
+            )
+
+    async def _unwind(self) -> None:
+        """Wait until the run's code has ended. What does not end by itself is cancelled.
+
+        Again and again: a swallowed cancellation is not the last. Operations in hand may end,
+        unless the attempt has to leave at once.
+        """
+        self.ended = True
+        patient = self.reason is not None and not self._cut
+        for _ in range(UNWIND_TRIES):
+            if not patient:
+                for task in list(self.tasks.living):
+                    task.cancel()
+            while self.tasks.living:
+                done, _ = await asyncio.wait(self.tasks.living, timeout=UNWIND_SECONDS)
+                if not done and not (self.active and not self._cut):
+                    break
+            if not self.tasks.living:
                 break
-            await asyncio.wait(living, return_when=asyncio.FIRST_COMPLETED)
+            patient = False
+        for task in self.tasks.living:
+            log.error("run %s: code that cannot be cancelled goes on: %r", self.run.id, task)
+            self.host.keep_in_mind(task)
 
     async def _settle(self, outcome: tuple[str, Any] | None) -> str:
         await self.flush()
         if self.reason == "fenced":
             raise Fenced(self.run.id, self.fence)
         if outcome is not None and self.open_effects:
-            from andon.runtime import effects
+            from andon.runtime import doubts
 
-            await effects.ask_about_open(self)
-            self.leave("suspended")
-            outcome = None
+            if await doubts.ask_about_open(self):
+                self.leave("suspended")
+                outcome = None
         settle = self._settlement(outcome)
         point("attempt:before-settle")
         state = await self.host.writer.write(settle)
@@ -233,9 +267,11 @@ class Attempt:
                 return self._suspension()
             case "diverged":
                 return self._stranding()
-            case "unavailable" | "drained" | "stopped" | None:
-                pass
-        entries, blobs, rows = self.number(self.leftovers)
+            case _:
+                return self._return(self.leftovers)
+
+    def _return(self, leftovers: "list[Draft] | None" = None) -> Settle:
+        entries, blobs, rows = self.number(leftovers or [])
         return Settle(
             run_id=self.run.id,
             fence=self.fence,
@@ -247,11 +283,26 @@ class Attempt:
             returned=True,
         )
 
+    async def _give_up(self, error: BaseException) -> str:
+        """The store did not take how the attempt ended. The run must not be held for ever."""
+        if isinstance(error, Fenced) or self.reason == "fenced":
+            log.warning("run %s: fenced: %s", self.run.id, self.error or error)
+            return "fenced"
+        log.error("run %s: given up here: %s", self.run.id, self.error or error)
+        while not self.host.draining:
+            try:
+                return str(await self.host.writer.write(self._return()))
+            except Fenced:
+                return "fenced"
+            except StoreError:
+                await asyncio.sleep(1)
+        return "unavailable"
+
     def _success(self, result: Any) -> Settle:
         what = f"the result of agent {self.agent.name!r}"
         try:
             raw, _ = value.encode_result(result, what, self.agent.result_decoder)
-        except AndonError as error:
+        except Exception as error:  # noqa: BLE001 (a value's own code may raise anything)
             return self._failure(error, final=True)
         return self._end(Event.SUCCEED, raw)
 
@@ -331,6 +382,8 @@ class Attempt:
 
     def leave(self, reason: str, error: BaseException | None = None) -> None:
         """End this attempt without a verdict of the agent's code. The first reason stands."""
+        if reason in _AT_ONCE or (reason == "drained" and not self.active):
+            self._cut_off()
         if self.reason is not None:
             return
         self.reason, self.error = reason, error
@@ -338,9 +391,15 @@ class Attempt:
         for wait in self.waits:
             if not wait.future.done():
                 wait.future.set_exception(Stopped(reason))
-        main = getattr(self, "_main", None)
-        if main is not None and (reason in _AT_ONCE or (reason == "drained" and not self.active)):
-            main.cancel()
+        self.turns.stop(Stopped(reason))
+        if not self._left.done():
+            self._left.set_result(None)
+
+    def _cut_off(self) -> None:
+        """Not to wait for the operations in hand."""
+        self._cut = True
+        for task in list(self.tasks.living):
+            task.cancel()
 
     def stop(self, reason: str, error: BaseException | None = None) -> Stopped:
         """Leave, and answer what the operation in hand has to raise."""
@@ -359,16 +418,20 @@ class Attempt:
 
     async def boundary(self) -> None:
         """Between two operations: where polite stops take effect and the lease is looked at."""
-        host = self.host
-        if self.reason is None and not host.draining and host.trusted and self._last is None:
-            return
+        host, waits = self.host, self.turns.replayed or self.ended
+        if not waits and self.reason is None and self._last is None:
+            if host.trusted and not host.draining:
+                return
+        await self.turns.end()
         self.check()
+        if self.ended:
+            raise Stopped("its run is over")
         if self.host.draining and not self.shielded:
             raise self.stop("drained")
         try:
             await self.host.ensure_trust()
-        except Fenced as error:
-            raise self.stop("fenced", error) from None
+        except (Fenced, StoreError) as error:
+            raise self.stop(_reason_of(error), error) from None
         self.check()
         if self._last is not None:
             await self._settled(self._last)
@@ -380,7 +443,9 @@ class Attempt:
     ) -> tuple[tuple[Entry, ...], tuple[Blob, ...], tuple[EffectRow, ...]]:
         """Give the drafts their numbers, times and hashes. Must be submitted at once, in order."""
         now = self.host.clock.now()
-        entries, blobs, rows = [], [], []
+        entries: list[Entry] = []
+        blobs: list[Blob] = []
+        rows: list[EffectRow] = []
         for draft in drafts:
             body, blob = _placed_body(draft.body, blobs)
             self.seq += 1
@@ -399,8 +464,11 @@ class Attempt:
                 at=now,
             )
             entry.hash = self.head = chain(self.head, entry)
+            if len(self.tasks.living) > 1:
+                self._turn_of(draft, entry)
             entries.append(entry)
-            if entry.key is not None:  # a key that is used again is answered as on replay
+            # A key that is used again is answered as on replay; after a snapshot it is new.
+            if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
                 self.replay.add(entry)
             if draft.effect is not None:
                 rows.append(draft.effect(entry))
@@ -417,15 +485,29 @@ class Attempt:
 
     async def append(self, *drafts: Draft) -> None:
         """Make entries durable. Afterwards this process may act on them."""
-        self.check()
-        if self._gate is not None:
-            await self._settled(self._behind_gate(list(drafts)))
-            return
-        message = self._message(list(drafts))
+        if self.reason in _AT_ONCE:  # else it is how an operation in hand has ended
+            self.check()
+        try:
+            if self._gate is not None:
+                await self._settled(self._behind_gate(list(drafts)))
+            else:
+                await self._write(self._message(list(drafts)))
+            for draft in drafts:
+                if draft.answers:
+                    await self.turns.take(draft.answers)
+        finally:
+            for draft in drafts:
+                if draft.answers:
+                    self.turns.leave(draft.answers)
+
+    async def _write(self, message: Append) -> None:
+        self._flying += 1
         try:
             await self.host.writer.write(message)
-        except (Fenced, StoreError) as error:
+        except AndonError as error:
             raise self.stop(_reason_of(error), error) from None
+        finally:
+            self._flying -= 1
 
     def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
         """Write without waiting; whatever is awaited later is written after it."""
@@ -438,10 +520,16 @@ class Attempt:
         self._last = future
         return future
 
+    def _turn_of(self, draft: Draft, entry: Entry) -> None:
+        """Answers are given in the order in which they are written."""
+        if draft.state in ANSWERS and draft.kind != EntryKind.VALUE and self.agent.is_async:
+            draft.answers = entry.seq
+            self.turns.enter(entry.seq)
+
     async def _settled(self, future: "asyncio.Future[Any]") -> None:
         try:
             await asyncio.shield(future)
-        except (Fenced, StoreError) as error:
+        except AndonError as error:
             raise self.stop(_reason_of(error), error) from None
         if self._last is future:
             self._last = None
@@ -457,8 +545,14 @@ class Attempt:
         while self._gate is not None:
             await self._settled(self._behind_gate([]))
         self._gate = []
-        if self._last is not None:
-            await self._settled(self._last)
+        try:
+            if self._last is not None:
+                await self._settled(self._last)
+            while self._flying:
+                await asyncio.sleep(0.001)  # theirs come first; a commit takes no longer
+        except BaseException:
+            self.open_gate()
+            raise
 
     def open_gate(self) -> None:
         held, self._gate = self._gate or [], None
@@ -469,7 +563,12 @@ class Attempt:
                 future.set_result(None)
                 continue
             submitted = self.host.writer.submit(self._message(drafts))
-            submitted.add_done_callback(lambda done, future=future: _copy(done, future))
+            submitted.add_done_callback(functools.partial(self._land, future))
+            self._flying += 1
+
+    def _land(self, future: "asyncio.Future[Any]", done: "asyncio.Future[Any]") -> None:
+        self._flying -= 1
+        _copy(done, future)
 
     async def transact(self, operation: Any, call: Callable[[Any], Any], decoder: Any) -> Any:
         """A step's writes to the user's tables and its entry, in one commit. Behind the gate."""
@@ -483,12 +582,18 @@ class Attempt:
 
         before = self.seq, self.head
         try:
-            await self.in_thread(self.host.store.transact, write)
+            work = self.loop.run_in_executor(self.host.threads, self.host.store.transact, write)
+            await _to_the_end(work)
         except (Fenced, StoreError) as error:
             raise self.stop(_reason_of(error), error) from None
+        except asyncio.CancelledError:  # and committed nevertheless
+            self.turns.leave(self.seq)
+            raise
         except BaseException:
+            self.turns.leave(self.seq)
             self.seq, self.head = before  # rolled back, entry and all
             raise
+        await self.turns.take(self.seq)
         return back
 
     async def flush(self) -> None:
@@ -510,13 +615,18 @@ class Attempt:
         self._dirty[place] = body
         self.loop.call_soon_threadsafe(self._flush_later)
 
+    def drop_partial(self, place: str) -> str | None:
+        """The step is done. Answers its place if a partial value of it is kept in the store."""
+        self._dirty.pop(place, None)
+        return place if self.checkpoints.pop(place, None) is not None else None
+
     def add_line(self, level: str, text: str) -> None:
         self._lines.append((self.host.clock.now(), level, text))
         self.loop.call_soon_threadsafe(self._flush_later)
 
     def _flush_later(self) -> None:
         if self._flushing is None:
-            self._flushing = self.loop.call_later(CHECKPOINT_SECONDS, self._flush_now)
+            self._flushing = branch.call_later(CHECKPOINT_SECONDS, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flushing = None
@@ -547,11 +657,19 @@ class Attempt:
         for letter in self.letters:
             if (letter.kind, letter.name) == (kind, name):
                 self.letters.remove(letter)
+                self._taken.add(letter.id)
                 return letter
         return None
 
+    def put_back(self, letter: Letter) -> None:
+        """Nobody used it after all."""
+        self._taken.discard(letter.id)
+        self.letters.insert(0, letter)
+
     async def wait_for(self, kind: str, name: str, wake_at: float | None = None) -> Letter | None:
         """A letter, or None when `wake_at` has come. The run may be suspended meanwhile."""
+        if self.turns.replayed:
+            await self.turns.end()
         letter = self.take_letter(kind, name)
         if letter is not None:
             return letter
@@ -563,23 +681,35 @@ class Attempt:
         wait = Wait(kind=kind, name=name, wake_at=wake_at, future=self.loop.create_future())
         wait.task = asyncio.current_task()
         self.waits.append(wait)
-        timer = None
-        if wake_at is not None:
-            left = min(max(0.0, wake_at - self.host.clock.now()), 86_400.0)
-            timer = self.loop.call_later(left, _wake, wait.future)
+        self._ring_at(wait)
         point("wait:registered")
         self._consider_soon()
         try:
             found: Letter | None = await wait.future
+        except asyncio.CancelledError:
+            if wait.future.done() and not wait.future.cancelled() and wait.future.result():
+                self.put_back(wait.future.result())
+            raise
         finally:
             self.waits.remove(wait)
-            if timer is not None:
-                timer.cancel()
+            if wait.timer is not None:
+                wait.timer.cancel()
         return found
+
+    def _ring_at(self, wait: Wait) -> None:
+        """End the wait at its time. By the day: loops do not take timers that are further away."""
+        if wait.wake_at is None or wait.future.done():
+            return
+        left = wait.wake_at - self.host.clock.now()
+        if left <= 0:
+            wait.future.set_result(None)
+        else:
+            wait.timer = branch.call_later(min(left, DAY_SECONDS), self._ring_at, wait)
 
     def receive(self, letters: list[Letter]) -> None:
         """New letters, for waits that are held in memory."""
-        known = {letter.id for letter in self.letters}
+        # What was read before its use was committed is not a second one.
+        known = {letter.id for letter in self.letters} | self._taken
         self.letters += [letter for letter in letters if letter.id not in known]
         for wait in self.waits:
             if wait.future.done():
@@ -587,6 +717,7 @@ class Attempt:
             letter = self.take_letter(wait.kind, wait.name)
             if letter is not None:
                 wait.future.set_result(letter)
+        self._consider_soon()
 
     def _consider_soon(self) -> None:
         if self.waits and self.reason is None and not self._considering:
@@ -616,9 +747,16 @@ class Attempt:
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self.loop.run_in_executor(self.host.threads, function, *args)
 
+    async def read(self, request: Callable[..., Any], *args: Any) -> Any:
+        """Ask the store. A store that cannot answer interrupts the run and does not fail it."""
+        try:
+            return await self.in_thread(request, *args)
+        except StoreError as error:
+            raise self.stop("unavailable", error) from None
+
     async def body_of(self, body: str | None, blob: str | None) -> str:
         if blob is not None:
-            found: str = await self.in_thread(self.host.store.blob, blob)
+            found: str = await self.read(self.host.store.blob, blob)
             return found
         return body if body is not None else "null"
 
@@ -657,10 +795,18 @@ def describe(error: BaseException) -> dict[str, Any]:
             "family": family_of(error),
             "step": error.name,
         }
-    message = str(error)
+    message = _words_of(error)
     if isinstance(error, BaseExceptionGroup):
-        message = "; ".join(f"{type(one).__name__}: {one}" for one in error.exceptions)
+        message = "; ".join(f"{type(one).__name__}: {_words_of(one)}" for one in error.exceptions)
     return {"type": type(error).__name__, "message": message[:10_000], "family": family_of(error)}
+
+
+def _words_of(error: BaseException) -> str:
+    """Its message, as text that can be stored, whatever the error's class makes of it."""
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 (it is the user's)
+        return "its message could not be read"
 
 
 def places_of(error: BaseException) -> list[str]:
@@ -702,7 +848,10 @@ def _reason_of(error: BaseException) -> str:
             return "diverged"
         case StoreError():
             return "unavailable"
-    return "stopped"
+        case Stopped():
+            return "stopped"
+        case _:
+            return "diverged"  # a person has to look: to try again would lead here again
 
 
 def _retrieve(future: "asyncio.Future[Any]") -> None:
@@ -721,6 +870,16 @@ def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_result(done.result())
 
 
-def _wake(future: "asyncio.Future[Any]") -> None:
-    if not future.done():
-        future.set_result(None)
+async def _to_the_end(future: "asyncio.Future[Any]") -> Any:
+    """Wait for what cannot be cancelled, and be cancelled only after it."""
+    cancelled = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except BaseException:  # noqa: BLE001 (it is raised below)
+            break
+    if cancelled is not None and future.exception() is None:
+        raise cancelled
+    return future.result()

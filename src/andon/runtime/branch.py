@@ -49,19 +49,73 @@ class Tasks:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.living: set[asyncio.Task[Any]] = set()
+        self.parked: set[Any] = set()  # those that wait for their turn
+        self._at_large: set[asyncio.Task[Any]] = set()  # the others
+        self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
         self._on_change = on_change
 
     def add(self, task: "asyncio.Task[Any]") -> None:
         self.living.add(task)
+        self._at_large.add(task)
         task.add_done_callback(self._remove)
 
     def _remove(self, task: "asyncio.Task[Any]") -> None:
         self.living.discard(task)
+        self._at_large.discard(task)
+        if not task.cancelled() and not isinstance(task.exception(), Exception | None):
+            task.exception()  # Stopped, or a group of it: seen
         self._on_change()
+
+    def park(self, task: Any) -> None:
+        self.parked.add(task)
+        self._at_large.discard(task)
+
+    def unpark(self, task: Any) -> None:
+        self.parked.discard(task)
+        if task in self.living:
+            self._at_large.add(task)
+
+    def any_runs(self) -> bool:
+        """Whether some task is about to go on."""
+        return any(_runs(task) for task in self._at_large)
 
     def all_wait(self, waiting: "set[asyncio.Task[Any]]") -> bool:
         """Whether every task waits durably, or only for others that do."""
+        if self._ticks():
+            return False
         return all(task in waiting or _waits_for_tasks(task, self.living) for task in self.living)
+
+
+    def _ticks(self) -> bool:
+        """Whether the agent's code has set a timer of its own: suspended, it would never go off."""
+        now = asyncio.get_running_loop().time()
+        self.timers = [one for one in self.timers if one.when() > now and not one.cancelled()]
+        return bool(self.timers)
+
+
+def follow_timers(loop: Any) -> None:
+    """Know the timers that agents set on this loop."""
+
+    def followed(schedule: Callable[..., Any]) -> Callable[..., Any]:
+        def call(when: float, callback: Callable[..., object], *args: Any, **options: Any) -> Any:
+            timer = schedule(when, callback, *args, **options)
+            here = current.get()
+            if here is not None:
+                here.owner.timers.append(timer)
+            return timer
+
+        return call
+
+    loop.call_at, loop.call_later = followed(loop.call_at), followed(loop.call_later)
+
+
+def call_later(seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    """A timer of andon's, which keeps no run in memory."""
+    here = current.set(None)
+    try:
+        return asyncio.get_running_loop().call_later(seconds, callback, *args)
+    finally:
+        current.reset(here)
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
@@ -83,6 +137,7 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
         branch.owner.add(task)
         return task
 
+    follow_timers(loop)
     create.andon = True  # type: ignore[attr-defined]
     loop.set_task_factory(create)  # type: ignore[arg-type]
 
@@ -96,23 +151,39 @@ def _create(factory: Any, loop: Any, coro: Any, options: dict[str, Any]) -> "asy
 
 def _waits_for_tasks(task: "asyncio.Task[Any]", living: "set[asyncio.Task[Any]]") -> bool:
     """Whether a task waits for other tasks of the run and for nothing else, for certain."""
+    if _runs(task):
+        return False
     future = getattr(task, "_fut_waiter", None)
-    if future is None or future.done():
-        return False  # about to go on
     if future in living:
         return True
     children = getattr(future, "_children", None)  # asyncio.gather
     if children is not None:
         return all(child in living or child.done() for child in children)
-    return _innermost(task) in _joins()
+    inner = _innermost(task)
+    code = getattr(inner, "cr_code", None)
+    if code is _WAIT:
+        among = inner.cr_frame.f_locals
+        joined = all(one in living or one.done() for one in among.get("fs", ()))
+        return among.get("timeout") is None and joined
+    return code in _joins()
+
+
+def _runs(task: "asyncio.Task[Any]") -> bool:
+    """Whether a task that does not run now is about to."""
+    future = getattr(task, "_fut_waiter", None)
+    return future is None or bool(future.done())
 
 
 def _innermost(task: "asyncio.Task[Any]") -> Any:
-    """The code of the innermost coroutine that the task is in."""
+    """The innermost coroutine that the task is in."""
     coro: Any = task.get_coro()
     while getattr(coro, "cr_await", None) is not None and hasattr(coro.cr_await, "cr_code"):
         coro = coro.cr_await
-    return getattr(coro, "cr_code", None)
+    return coro
+
+
+# What asyncio.wait waits in. Should it be called otherwise one day, runs stay in memory instead.
+_WAIT = getattr(getattr(asyncio.tasks, "_wait", None), "__code__", object())
 
 
 def _joins() -> set[Any]:

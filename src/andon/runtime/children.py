@@ -7,11 +7,11 @@ import msgspec
 from andon.core import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.run import State
-from andon.errors import step_failed
-from andon.runtime.attempt import Attempt
+from andon.errors import AndonError, Conflict, step_failed
+from andon.runtime.attempt import Attempt, describe
 from andon.runtime.context import Operation, wait_noting_cancel
 from andon.runtime.starting import new_run, resolve
-from andon.store.store import Letter
+from andon.store.store import Letter, NewRun, RunRow
 
 
 async def carry_out(
@@ -33,20 +33,13 @@ async def carry_out(
         child_id: str = value.decode(operation.record.body or '""')
     else:
         await attempt.boundary()
-        if not isinstance(agent, str):
-            attempt.host.carry(agent)
-        found = await attempt.in_thread(resolve, attempt.host.store, agent)
-        child_id = run_id or f"{attempt.run.id}~{operation.place.replace(':', '.')}"
-        run = new_run(
-            found,
-            args,
-            kwargs,
-            run_id=child_id,
-            parent_id=attempt.run.id,
-            root_id=attempt.run.root_id,
-            labels=msgspec.json.decode(attempt.run.labels),
-            now=attempt.host.clock.now(),
-        )
+        try:
+            run = await _prepare(attempt, operation, agent, args, kwargs, run_id)
+        except AndonError as error:  # an outcome: another time that agent may be known
+            refusal = describe(error)
+            await operation.write(Mark.FAILED, msgspec.json.encode(refusal))
+            raise operation.failed(refusal) from error
+        child_id = run.id
         mark = Mark.WAITING if wait else Mark.DONE
         await operation.write(mark, msgspec.json.encode(child_id), spawn=run)
     if not wait:
@@ -55,10 +48,43 @@ async def carry_out(
     return await _take_result(attempt, operation, child_id, letter)
 
 
+async def _prepare(
+    attempt: Attempt,
+    operation: Operation,
+    agent: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    run_id: str | None,
+) -> NewRun:
+    """The child, checked: from its agent to its id."""
+    if not isinstance(agent, str):
+        attempt.host.carry(agent)
+    # After a snapshot places and keys begin anew, and the child's id must not.
+    root = f"{attempt.root.path}/" if attempt.root.path and operation.key is not None else ""
+    run = new_run(
+        await attempt.read(resolve, attempt.host.store, agent),
+        args,
+        kwargs,
+        run_id=run_id or f"{attempt.run.id}~{root}{operation.place.replace(':', '.')}",
+        parent_id=attempt.run.id,
+        root_id=attempt.run.root_id,
+        labels=msgspec.json.decode(attempt.run.labels),
+        now=attempt.host.clock.now(),
+    )
+    if run_id is not None:
+        other: RunRow | None = await attempt.read(attempt.host.store.run, run_id)
+        if other is not None:
+            raise Conflict(
+                f"child {run_id!r}: a run of that id exists, and its end would not be told to this "
+                "one. Give the child an id of its own, or none."
+            )
+    return run
+
+
 async def _take_result(
     attempt: Attempt, operation: Operation, child_id: str, letter: Letter
 ) -> Any:
-    end = await attempt.in_thread(attempt.host.store.last_entry, child_id)
+    end = await attempt.read(attempt.host.store.last_entry, child_id)
     body = await attempt.body_of(end.body, end.blob)
     if value.decode(letter.body) == State.SUCCEEDED:
         await operation.write(Mark.DONE, body.encode(), take=letter.id)

@@ -26,14 +26,14 @@ from andon.errors import (
     BadInput,
     Diverged,
     NotStorable,
+    StepFailed,
     Stopped,
     Unresolved,
-    family,
     step_failed,
 )
 from andon.points import point
 from andon.runtime import branch
-from andon.runtime.attempt import Attempt, Draft, log
+from andon.runtime.attempt import Attempt, Draft, describe, log
 from andon.store.store import Ask
 
 _operation: contextvars.ContextVar["Operation | None"] = contextvars.ContextVar(
@@ -68,20 +68,47 @@ class Operation:
                 f"{kind} {name!r}: called inside a step, or from a task or thread that is not the "
                 "agent's. Call it from the agent's own code; a step must be one unit of work."
             )
+        key = None if key is None else str(key)
+        for what, text in (("name", name), ("key", key or "")):
+            if not _keepable(text):
+                raise BadInput(f"{kind} {what} {text!r}: expected Unicode text without NUL")
         self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
         self.key = key
         self.place = here.place() if key is None else f"@{kind}/{name}/{key}"
         self.since = attempt.host.clock.now()
-        try:
-            self.record: Record | None = attempt.replay.find(
-                kind=kind, name=name, key=key, place=self.place, digest=digest
-            )
-        except Diverged as error:
-            raise attempt.stop("diverged", error) from None
+        self.record: Record | None = None
+        self.find()
 
     @property
     def answered(self) -> bool:
-        return self.record is not None and settled(self.record)
+        if self.record is None or not settled(self.record):
+            return False
+        # Asked for again after the code itself had cancelled it: it is tried again.
+        return self.record.state != Mark.CANCELLED or self.place not in self.attempt.cancelled
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Of two branches with the same key at the same time, the second gets the first's answer."""
+        if self.key is None:
+            yield
+            return
+        async with self.attempt.keys.setdefault(self.place, asyncio.Lock()):
+            self.find()
+            yield
+
+    def find(self) -> None:
+        """Look up what the journal has of it."""
+        try:
+            self.record = self.attempt.replay.find(
+                kind=self.kind, name=self.name, key=self.key, place=self.place, digest=self.digest
+            )
+        except Diverged as error:
+            raise self.attempt.stop("diverged", error) from None
+
+    def cancel(self, **along: Any) -> None:
+        """Note that the agent's own code cancelled it; on replay it will do so again."""
+        self.attempt.cancelled.add(self.place)
+        self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
 
     def draft(self, state: str, body: bytes | None = None, **along: Any) -> Draft:
         return Draft(
@@ -104,13 +131,19 @@ class Operation:
         assert self.record is not None
         if self.record.state == Mark.CANCELLED:
             # The code cancelled this itself, by a timeout of its own. It will do so again.
+            self.attempt.cancelled.add(self.place)
             await asyncio.get_running_loop().create_future()
         body = await self.attempt.body_of(self.record.body, self.record.blob)
+        if self.attempt.turns.replayed:
+            await self.attempt.turns.take(self.record.seq)
         if self.record.state == Mark.FAILED:
-            error = value.decode(body)
-            # A result that cannot be stored will not be storable next time: it is not reopened.
-            raise step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
+            raise self.failed(value.decode(body))
         return (decoder or value.decode)(body)
+
+    def failed(self, error: dict[str, Any]) -> StepFailed:
+        """What the agent's code gets to see of an error, at first and on replay."""
+        # A result that cannot be stored will not be storable next time: it is not reopened.
+        return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
 
     @contextlib.contextmanager
     def operating(self) -> Iterator[None]:
@@ -120,7 +153,7 @@ class Operation:
             yield
         except asyncio.CancelledError:
             if self.attempt.reason is None and not self.attempt.host.draining:
-                self.attempt.append_soon(self.draft(Mark.CANCELLED))
+                self.cancel()
             raise
         finally:
             self.attempt.done_operating()
@@ -177,13 +210,14 @@ class Context:
             value.digest(args, kwargs, f"step {step!r}"),
         )
         decoder = value.result_decoder(function)
-        if operation.answered:
-            return await operation.answer(decoder)
 
         async def call() -> Any:
             return await invoke(operation, function, args, kwargs, timeout)
 
-        return await self._carry_out(operation, call, decoder, retries)
+        if operation.key is None:
+            return await self._carry_out(operation, call, decoder, retries)
+        async with operation.alone():
+            return await self._carry_out(operation, call, decoder, retries)
 
     async def _carry_out(
         self,
@@ -193,6 +227,8 @@ class Context:
         retries: int | Retry,
     ) -> Any:
         """Execute until it succeeds or its retries run out; each failure is written down."""
+        if operation.answered:
+            return await operation.answer(decoder)
         policy = retries if isinstance(retries, Retry) else Retry(retries)
         failures = operation.record.failures if operation.record else 0
         if operation.record is not None and operation.record.state == Mark.RETRYING:
@@ -203,6 +239,7 @@ class Context:
                     await self._attempt.boundary()
                     await self._note_begin(operation)
                     point("step:before")
+                    await self._attempt.boundary()  # after a freeze: is it still the owner?
                     result = await call()
                     point("step:executed")
                     what = f"the result of {operation.kind} {operation.name!r}"
@@ -216,7 +253,7 @@ class Context:
                 if not policy.again(failures):
                     raise await self._fail(operation, error) from error
                 delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
-                body = {**_described(error), "until": self._attempt.host.clock.now() + delay}
+                body = {**describe(error), "until": self._attempt.host.clock.now() + delay}
                 await operation.write(Mark.RETRYING, msgspec.json.encode(body))
                 await self._until_retry(operation, body)
 
@@ -225,17 +262,17 @@ class Context:
             await operation.write(Mark.BEGUN, step=operation.name)
 
     async def _store_result(self, operation: Operation, raw: bytes) -> None:
-        partial = operation.place if operation.place in self._attempt.checkpoints else None
+        partial = self._attempt.drop_partial(operation.place)
         await operation.write(Mark.DONE, raw, checkpoint_of=partial)
         point("step:stored")
 
     async def _fail(self, operation: Operation, error: Exception) -> AndonError:
-        body = _described(error)
+        body = describe(error)
         await operation.write(Mark.FAILED, msgspec.json.encode(body))
-        return step_failed(operation.name, body, operation.place)
+        return operation.failed(body)
 
     async def _until_retry(self, operation: Operation, body: dict[str, Any]) -> None:
-        await self._attempt.wait_for("timer", operation.name, body.get("until", 0.0))
+        await wait_noting_cancel(operation, "timer", operation.name, body.get("until", 0.0))
 
     async def transaction(
         self,
@@ -262,6 +299,18 @@ class Context:
             value.digest(args, kwargs, f"transaction {step!r}"),
         )
         decoder = value.result_decoder(function)
+        async with operation.alone():
+            return await self._commit(operation, function, args, kwargs, decoder, retries)
+
+    async def _commit(
+        self,
+        operation: Operation,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        decoder: value.Decoder | None,
+        retries: int | Retry,
+    ) -> Any:
         if operation.answered:
             return await operation.answer(decoder)
         policy = retries if isinstance(retries, Retry) else Retry(retries)
@@ -274,7 +323,7 @@ class Context:
                 if not policy.again(failures) or isinstance(error, NotStorable):
                     raise await self._fail(operation, error) from error
                 delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
-                body = {**_described(error), "until": self._attempt.host.clock.now() + delay}
+                body = {**describe(error), "until": self._attempt.host.clock.now() + delay}
                 await operation.write(Mark.RETRYING, msgspec.json.encode(body))
                 await self._until_retry(operation, body)
 
@@ -322,16 +371,18 @@ class Context:
 
         declared = effects.declaration(function, kind, probe, undo, undo_within)
         effect = _named(function, name)
+        effects.refuse_wrong_arguments(effect, function, args, kwargs)
         operation = Operation(
             self._attempt,
             EntryKind.EFFECT,
             effect,
-            None if key is None else str(key),
+            key,
             value.digest(args, kwargs, f"effect {effect!r}"),
         )
-        return await effects.carry_out(
-            self._attempt, operation, function, args, kwargs, declared, retries, timeout
-        )
+        async with operation.alone():
+            return await effects.carry_out(
+                self._attempt, operation, function, args, kwargs, declared, retries, timeout
+            )
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
@@ -347,11 +398,12 @@ class Context:
                 "a snapshot is the whole state, so wait for the branches first"
             )
         raw = value.encode(state, "the snapshot")
-        if attempt.root.number == 0 and attempt.replay.replaying(attempt.root.path, 0):
-            raise BadInput("snapshot: the agent must go on from ctx.restored before the next one")
+        try:
+            attempt.replay.check_end(attempt.root.number)
+        except Diverged as error:
+            raise attempt.stop("diverged", error) from None
         future = attempt.append_soon(Draft(kind=EntryKind.SNAPSHOT, state=Mark.DONE, body=raw))
-        attempt.root.restart(str(attempt.seq))
-        attempt.replay.root = attempt.root.path
+        attempt.root.restart(attempt.replay.root)
         return _wait(future)
 
     @property
@@ -376,16 +428,15 @@ class Context:
 
     async def sleep(self, seconds: float) -> None:
         """Wait; a long wait holds no process."""
+        if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+            raise BadInput(f"sleep: expected seconds of 0 or more, found {seconds!r}")
         operation = Operation(self._attempt, EntryKind.SLEEP, "sleep", None, _digest(seconds))
-        if operation.record is None:
-            if not isinstance(seconds, int | float) or seconds < 0:
-                raise BadInput(f"sleep: expected seconds of 0 or more, found {seconds!r}")
-            await self._attempt.boundary()
-            until = self._attempt.host.clock.now() + seconds
-            await operation.write(Mark.WAITING, msgspec.json.encode(until))
-        else:
-            until = value.decode(operation.record.body or "0")
-        await self._attempt.wait_for("timer", "sleep", until)
+        if operation.answered:
+            await operation.answer()
+            return
+        until = await self._deadline(operation, seconds)
+        await wait_noting_cancel(operation, "timer", "sleep", until)
+        await operation.write(Mark.DONE)  # on replay it must be known what it ended before
 
     async def event(self, name: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """The next event of that name sent to this run. Raises Unresolved after `timeout`."""
@@ -546,7 +597,9 @@ async def wait_noting_cancel(
         return await attempt.wait_for(kind, name, until)
     except asyncio.CancelledError:
         if attempt.reason is None and not attempt.host.draining:
-            attempt.append_soon(operation.draft(Mark.CANCELLED))
+            # Nobody waits for the answer any more: the question must not stay open.
+            closed = {"close_ask": name} if kind == "answer" else {}
+            operation.cancel(**closed)
         raise
 
 
@@ -572,6 +625,14 @@ async def invoke(
     except Stopped as error:
         # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
         raise RuntimeError("a step used the context of its run") from error
+    except SystemExit as error:  # it would end the worker, and everybody else's runs with it
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody asked for it, so nobody will ask for it again on replay.
+        raise RuntimeError("it was cancelled from inside") from None
     finally:
         branch.current.reset(here)
         _operation.reset(inside)
@@ -623,12 +684,14 @@ def _named(function: Callable[..., Any], name: str | None) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def _described(error: BaseException) -> dict[str, Any]:
-    return {
-        "type": type(error).__name__,
-        "message": str(error)[:10_000],
-        "family": family(error),
-    }
+def _keepable(text: str) -> bool:
+    """Whether every database can keep it."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _digest(argument: Any) -> str:

@@ -28,14 +28,14 @@ from andon.core.effect import (
 )
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.queue import Retry
-from andon.errors import BadInput, DidNotHappen, NotStorable, step_failed
+from andon.errors import BadInput, DidNotHappen, NotStorable, Stopped
 from andon.points import point
+from andon.runtime import doubts
 from andon.runtime.attempt import Attempt, Draft, describe, log
 from andon.runtime.context import Operation, invoke, is_async, wait_noting_cancel
-from andon.store.store import Ask, EffectRow, Letter
+from andon.store.store import EffectRow, Letter
 
 F = TypeVar("F", bound=Callable[..., Any])
-CHOICES = ("happened", "did_not_happen")
 # A probe is a question to the outside and may fail by itself; a person is asked after these.
 PROBE_TRIES = 3
 
@@ -159,12 +159,15 @@ class _Effect:
         record = operation.record
         self.failures = record.failures if record else 0
         self.state = _state_of(record.state) if record else None
+        self.standing = EffectState.PLANNED  # what is known of it, should it be cut short now
         self.cause: dict[str, Any] | None = None  # the error that led to the doubt
-        self.asked = False
+        self.asked: str | None = None  # the open ask about it
+        self.until: float | None = None  # when it may be tried again
         self.quiet = record is not None and self.attempt.is_quiet(record.fence)
-        if record is not None and self.state is EffectState.IN_DOUBT:
+        if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
             noted = value.decode(record.body or "{}")
-            self.cause, self.asked = noted.get("error"), noted.get("asked", False)
+            self.asked, self.until = noted.get("asked"), noted.get("until")
+            self.cause = None if self.until else noted.get("error")
             self.quiet = self.quiet or noted.get("quiet", False)
 
     def row(self, entry: Entry, state: EffectState) -> EffectRow:
@@ -178,7 +181,8 @@ class _Effect:
             fence=entry.fence,
             quiet=self.quiet,
         )
-        _track(self.attempt, row)
+        doubts.track(self.attempt, row)
+        self.state = state
         return row
 
     def draft(self, mark: str, state: EffectState, body: Any = None, **along: Any) -> Draft:
@@ -188,8 +192,10 @@ class _Effect:
         return draft
 
     async def write(self, state: EffectState, body: Any = None, **along: Any) -> None:
+        if self.asked is not None and state not in OPEN:
+            along.setdefault("close_ask", self.asked)
+            self.asked = None
         await self.attempt.append(self.draft(state, state, body, **along))
-        self.state = state
 
     # ── doing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +237,10 @@ class _Effect:
     async def _execute(self) -> tuple[bool, Any]:
         """Start it, do it, confirm it. (False, None): it raised, and its outcome is in doubt."""
         if self.cause is not None:
-            await self._wait_before_retry()
+            await self._plan_retry()
+        if self.until is not None:
+            await wait_noting_cancel(self.operation, "timer", self.operation.name, self.until)
+            self.until = None
         attempt = self.attempt
         with self._operating():
             await attempt.boundary()
@@ -242,8 +251,9 @@ class _Effect:
                 value.encode(intent, f"the arguments of effect {self.operation.name!r}"),
                 step=self.operation.name,
             )
-            await attempt.boundary()  # a frozen worker wakes up here: is it still the owner?
             point("effect:started")
+            await attempt.boundary()  # a frozen worker wakes up here: is it still the owner?
+            self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)
             try:
                 result = await self._call(self.function, *self.args)
             except Exception as error:  # noqa: BLE001 (the user's function may raise anything)
@@ -259,33 +269,42 @@ class _Effect:
 
     @contextlib.contextmanager
     def _operating(self) -> Iterator[None]:
-        """Count as executing. A cancellation by the agent's own code leaves it in doubt."""
+        """Count as executing. What is cut short is written down as far as it is known."""
         self.attempt.active += 1
+        self.standing = _standing(self.state)
         try:
             yield
-        except asyncio.CancelledError:
-            if self.state is EffectState.STARTED:
-                self.quiet = is_async(self.function)
-                if self.attempt.reason is None:
-                    self.attempt.append_soon(self.draft(Mark.CANCELLED, EffectState.IN_DOUBT))
-                else:
-                    body = {"quiet": self.quiet}
-                    left = self.draft(EffectState.IN_DOUBT, EffectState.IN_DOUBT, body)
-                    self.attempt.leftovers.append(left)
+        except (asyncio.CancelledError, Stopped):
+            if self.attempt.reason is None:
+                self._cancel()
+            elif self.state is EffectState.STARTED:
+                body = {"quiet": self.quiet}
+                self.attempt.leftovers.append(self.draft(self.standing, self.standing, body))
             raise
         finally:
             self.attempt.done_operating()
 
+    def _cancel(self) -> None:
+        """The agent's own code cancelled it. On replay it will do so again."""
+        self.attempt.cancelled.add(self.operation.place)
+        standing = self.standing
+        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing))
+        if standing not in OPEN and standing is not EffectState.CONFIRMED:
+            self.attempt.append_soon(self.draft(standing, standing))  # certainly not done
+
     async def _confirm(self, result: Any) -> Any:
         what = f"the result of effect {self.operation.name!r}"
+        self.standing = EffectState.CONFIRMED
         try:
             raw, back = value.encode_result(result, what, self.decoder)
         except NotStorable as error:
             # It did happen: the ledger says so, although the agent gets an error.
-            body = msgspec.json.encode(describe(error))
+            described = describe(error)
+            body = msgspec.json.encode(described)
             await self.attempt.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
-            raise
-        await self.write(EffectState.CONFIRMED, raw)
+            raise self.operation.failed(described) from error
+        partial = self.attempt.drop_partial(self.operation.place)
+        await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
         point("effect:confirmed")
         return back
 
@@ -295,26 +314,27 @@ class _Effect:
         """It raised. Only the effect itself can say that it certainly did not happen."""
         self.cause = describe(error)
         if isinstance(error, DidNotHappen):
+            self.standing = EffectState.PLANNED
             await self.write(EffectState.PLANNED)
             return
         # A plain function that ran into its timeout is still executing in its thread.
         self.quiet = is_async(self.function) or not (
             isinstance(error, TimeoutError) and self.timeout is not None
         )
-        await self.write(EffectState.IN_DOUBT, {"error": self.cause, "quiet": self.quiet})
+        await self.write(EffectState.IN_DOUBT, self._noted())
 
     async def _fail(self) -> Exception:
         assert self.cause is not None
         await self.write(EffectState.FAILED, self.cause)
-        return step_failed(self.operation.name, self.cause, self.operation.place)
+        return self.operation.failed(self.cause)
 
-    async def _wait_before_retry(self) -> None:
+    async def _plan_retry(self) -> None:
         self.failures += 1
         delay = self.policy.delay(self.failures, random.random())  # noqa: S311 (not for secrets)
-        body = {"error": self.cause, "until": self.attempt.host.clock.now() + delay}
+        self.until = self.attempt.host.clock.now() + delay
+        body = {"error": self.cause, "until": self.until}
         state = self.state or EffectState.PLANNED
         await self.attempt.append(self.draft(Mark.RETRYING, state, body))
-        await self.attempt.wait_for("timer", self.operation.name, body["until"])
         self.cause = None
 
     # ── finding out ───────────────────────────────────────────────────────────────────────────
@@ -339,7 +359,8 @@ class _Effect:
                     return Verdict.HAPPENED, result
                 case DidNotHappen():
                     return Verdict.DID_NOT_HAPPEN, None
-            return Verdict.UNKNOWN, None
+                case _:
+                    return Verdict.UNKNOWN, None
         raise AssertionError  # not reached: the last try returns
 
     async def _known_not_to_have_happened(self) -> None:
@@ -357,26 +378,33 @@ class _Effect:
 
     async def _ask(self) -> Letter:
         """Open an ask, once, and wait for a person."""
-        ask_id = _ask_id(self.operation.name, self.key)
-        if not self.asked:
-            self.asked = True
-            body = {"error": self.cause, "quiet": self.quiet, "asked": True}
-            ask = _question(self.operation.name, self.key, ask_id, self.cause, self.args)
-            await self.write(EffectState.IN_DOUBT, body, ask=ask)
-        letter: Letter | None = await wait_noting_cancel(self.operation, "answer", ask_id, None)
+        if self.asked is None:
+            name = self.operation.name
+            self.asked = doubts.new_ask_id(self.attempt, name, self.key)
+            ask = doubts.question(name, self.key, self.asked, self.cause, self.args)
+            await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
+        letter: Letter | None = await wait_noting_cancel(self.operation, "answer", self.asked, None)
         assert letter is not None
         return letter
 
     async def _apply(self, letter: Letter) -> tuple[Verdict, Any]:
         """A person's word is as good as a probe's."""
-        verdict, given = _decision(letter)
-        self.asked = False
-        if after_answer(verdict) is Move.RECORD:
+        verdict, given = doubts.decision(letter)
+        self.asked = None
+        if after_answer(verdict) is not Move.RECORD:
+            await self.write(EffectState.PLANNED, take=letter.id)
+            return verdict, None
+        try:
             raw, back = value.encode_result(given, "the answer", self.decoder)
-            await self.write(EffectState.CONFIRMED, raw, take=letter.id)
-            return verdict, back
-        await self.write(EffectState.PLANNED, take=letter.id)
-        return verdict, None
+        except NotStorable as error:  # not what the code expects as a result: asked again
+            self.cause = describe(error)
+            await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
+            return Verdict.UNKNOWN, None
+        await self.write(EffectState.CONFIRMED, raw, take=letter.id)
+        return verdict, back
+
+    def _noted(self) -> dict[str, Any]:
+        return {"error": self.cause, "quiet": self.quiet, "asked": self.asked}
 
 
 async def carry_out(
@@ -390,113 +418,29 @@ async def carry_out(
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
     """What ctx.effect does."""
-    _refuse_wrong_arguments(operation.name, function, args, kwargs)
+    if operation.record is None and operation.key is not None and attempt.replay.snapshot:
+        await doubts.remember(attempt, operation.name, operation.key)
+        operation.find()
     record = operation.record
-    if record is not None and record.state in (Mark.CANCELLED, Mark.FAILED):
+    if record is not None and operation.answered and record.state != EffectState.CONFIRMED:
         return await operation.answer()
+    if record is not None and record.state == Mark.CANCELLED:
+        record.reopen()
     effect = _Effect(operation, function, args, kwargs, declared, retries, timeout)
     return await effect.carry_out()
 
 
-# ── answers, and what is open at the end of a run ─────────────────────────────────────────────────
-
-
-async def apply_answers(attempt: Attempt) -> None:
-    """Effects that the agent's own code cancelled have no operation that would take the answer."""
-    for row in await _open_rows(attempt):
-        letter = attempt.take_letter("answer", _ask_id(row.name, row.key))
-        if letter is None:
-            continue
-        verdict, given = _decision(letter)
-        yes = after_answer(verdict) is Move.RECORD
-        state = EffectState.CONFIRMED if yes else EffectState.FAILED
-        raw = value.encode(given, "the answer")
-        await attempt.append(_row_draft(attempt, row, state, raw, take=letter.id))
-
-
-async def ask_about_open(attempt: Attempt) -> None:
-    """No run is finished while an effect of it is in doubt: a person is asked."""
-    for row in list(attempt.open_effects.values()):
-        ask_id = _ask_id(row.name, row.key)
-        ask = _question(row.name, row.key, ask_id, None, ())
-        draft = _row_draft(attempt, row, EffectState.IN_DOUBT, b'{"asked": true}', ask=ask)
-        await attempt.append(draft)
-
-
-async def _open_rows(attempt: Attempt) -> list[EffectRow]:
-    """The open effects among the operations that were cancelled."""
-    cancelled = [
-        record
-        for record in attempt.replay.records()
-        if record.kind == EntryKind.EFFECT and record.state == Mark.CANCELLED
-    ]
-    if not cancelled:
-        return []
-    rows: list[EffectRow] = await attempt.in_thread(attempt.host.store.ledger, attempt.run.id)
-    places = {record.place for record in cancelled}
-    found = [row for row in rows if row.place in places and row.state in OPEN]
-    for row in found:
-        _track(attempt, row)
-    return found
-
-
-def _row_draft(
-    attempt: Attempt, row: EffectRow, state: EffectState, body: bytes, **along: Any
-) -> Draft:
-    def changed(entry: Entry) -> EffectRow:
-        new = msgspec.structs.replace(row, state=state, seq=entry.seq, fence=entry.fence)
-        _track(attempt, new)
-        return new
-
-    records = [one for one in attempt.replay.records() if one.place == row.place]
-    key, digest = (records[0].key, records[0].digest) if records else (row.key, "")
-    return Draft(
-        kind=EntryKind.EFFECT,
-        state=state,
-        place=row.place,
-        name=row.name,
-        key=key,
-        digest=digest,
-        body=body,
-        along=along,
-        effect=changed,
-    )
-
-
-def _track(attempt: Attempt, row: EffectRow) -> None:
-    if row.state in OPEN:
-        attempt.open_effects[row.name, row.key] = row
-    else:
-        attempt.open_effects.pop((row.name, row.key), None)
+def _standing(state: EffectState | None) -> EffectState:
+    """What is known of an effect before it is started (again)."""
+    if state in OPEN:
+        return EffectState.IN_DOUBT
+    return EffectState.COMPENSATED if state is EffectState.COMPENSATED else EffectState.PLANNED
 
 
 def _state_of(mark: str) -> EffectState | None:
     if mark in (Mark.REOPENED, Mark.RETRYING):
         return EffectState.PLANNED
     return EffectState(mark)
-
-
-def _ask_id(name: str, key: str) -> str:
-    return f"effect:{name}/{key}"
-
-
-def _question(
-    name: str, key: str, ask_id: str, cause: dict[str, Any] | None, args: tuple[Any, ...]
-) -> Ask:
-    why = f"it raised {cause['type']}" if cause else "its worker was lost while it was executing"
-    return Ask(
-        id=ask_id,
-        about="effect",
-        question=f"Did effect {name!r} (key {key!r}) happen? {why[0].upper()}{why[1:]}, and it is "
-        "not repeated on a guess.",
-        value=value.encode(args, "the arguments").decode(),
-        choices=msgspec.json.encode(CHOICES).decode(),
-    )
-
-
-def _decision(letter: Letter) -> tuple[Verdict, Any]:
-    given = value.decode(letter.body)
-    return Verdict(given["decision"]), given.get("value")
 
 
 @lru_cache(maxsize=4096)
@@ -509,7 +453,7 @@ def _accepted(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(name for name in ("key", "fence") if name in parameters)
 
 
-def _refuse_wrong_arguments(
+def refuse_wrong_arguments(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Before anything is written: a call that cannot work is not an effect in doubt."""

@@ -22,6 +22,8 @@ from andon.store.store import WorkerRow
 
 # How often the locks of workers elsewhere are looked at.
 FOREIGN_SECONDS = 0.1
+# How long a lock that proves only silence must be free: a lost connection is made again sooner.
+RETURN_SECONDS = 1.0
 # How often the list of workers is read again without a ring.
 REFRESH_SECONDS = 1.0
 
@@ -80,8 +82,10 @@ class Peers:
         self._told: set[str] = {mine.id}
         self._watched: dict[int, WorkerRow] = {}  # pidfd → worker
         self._foreign: list[WorkerRow] = []
+        self._free_since: dict[str, float] = {}
         self._stale = True
         self._ended = False
+        self._closing = threading.Lock()
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._work, name="andon-peers", daemon=True)
         self._thread.start()
@@ -89,15 +93,21 @@ class Peers:
     def refresh(self) -> None:
         """Somebody may have come: look again."""
         self._stale = True
-        with contextlib.suppress(OSError):
-            os.write(self._wake_out, b"!")
+        with self._closing, contextlib.suppress(OSError):
+            # Its number may be another file's by now: nobody writes there after the close.
+            if self._wake_out >= 0:
+                os.write(self._wake_out, b"!")
 
     def close(self) -> None:
+        if self._ended:
+            return
         self._ended = True
         self.refresh()
         self._thread.join()
-        for descriptor in (*self._watched, self._wake_in, self._wake_out):
-            os.close(descriptor)
+        with self._closing:
+            for descriptor in (*self._watched, self._wake_in, self._wake_out):
+                os.close(descriptor)
+            self._wake_out = -1
 
     def _work(self) -> None:
         refreshed = 0.0
@@ -156,9 +166,14 @@ class Peers:
 
     def _check_foreign(self) -> None:
         for worker in list(self._foreign):
-            if self._store.is_free(worker):
+            if not self._store.is_free(worker):
+                self._free_since.pop(worker.id, None)
+                continue
+            since = self._free_since.setdefault(worker.id, time.monotonic())
+            means = self._store.free_means
+            if means == "dead" or time.monotonic() - since >= RETURN_SECONDS:
                 self._foreign.remove(worker)
-                self._tell(worker, f"{self._store.free_means}:its lock is free")
+                self._tell(worker, f"{means}:its lock is free")
 
     def _tell(self, worker: WorkerRow, evidence: str) -> None:
         self._told.add(worker.id)

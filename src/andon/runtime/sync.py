@@ -16,10 +16,14 @@ from andon.errors import BadInput
 from andon.runtime import branch
 
 
+# Called in the calling thread; what it answers is called on the loop, before the call itself.
+Prepare = Callable[[dict[str, Any]], Callable[[], None]]
+
+
 class Portal:
     """An object of the event loop, for a plain thread: its coroutines are waited for."""
 
-    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop, prepare: Callable[..., None]):
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop, prepare: Prepare):
         self._target, self._loop, self._prepare = target, loop, prepare
 
     def __getattr__(self, name: str) -> Any:

@@ -48,7 +48,7 @@ class Worker:
         self.only = only  # these runs and no others: library mode
         self.draining = False
         self.clock = StoreClock()
-        self.active: dict[str, asyncio.Task[str]] = {}
+        self.active: dict[Attempt, asyncio.Task[str]] = {}
         self.attempts: dict[str, Attempt] = {}
         self.worker_id = ""
         self.in_threads: set[Any] = set()  # plain functions that are executing
@@ -84,12 +84,9 @@ class Worker:
         self._ended.set()
         self._stop_listening()
         self._peers.close()
-        with contextlib.suppress(AndonError):
-            if not self.in_threads:  # a plain step that goes on in its thread is not gone
-                await self.writer.write(Depart(worker_id=self.worker_id))
+        await self._depart()
         self.writer.close()
         self.threads.shutdown(wait=False)
-        self.store.release(self.worker_id)
 
     async def run(
         self, until: asyncio.Event, on_ready: Callable[[], None] = lambda: None
@@ -129,6 +126,11 @@ class Worker:
             target=self._beat_for_ever, args=(row.id, self._ended), name="andon-heart", daemon=True
         )
         heart.start()
+
+    def keep_in_mind(self, work: Any) -> None:
+        """What goes on although it should not: until it ends, this process is not gone."""
+        self.in_threads.add(work)
+        work.add_done_callback(self.in_threads.discard)
 
     def carry(self, agent: Agent) -> None:
         """Carry one more agent, if this is the worker inside a program: others were told theirs."""
@@ -184,11 +186,20 @@ class Worker:
         if self.active:
             await asyncio.wait(set(self.active.values()))
         self._peers.close()
-        with contextlib.suppress(AndonError):
-            if not self.in_threads:
-                await self.writer.write(Depart(worker_id=self.worker_id))
-        self.store.release(self.worker_id)
+        await self._depart()
         await self._register()
+
+    async def _depart(self) -> None:
+        """Say that this incarnation executes nothing any more, if that is so.
+
+        A plain step goes on in its thread, and some code cannot be cancelled. Then neither is it
+        said nor is the lock let go, from which others would conclude the same.
+        """
+        if self.in_threads or self.active:
+            return
+        with contextlib.suppress(AndonError):
+            await self.writer.write(Depart(worker_id=self.worker_id))
+        self.store.release(self.worker_id)
 
     # ── claiming ──────────────────────────────────────────────────────────────────────────────
 
@@ -224,6 +235,8 @@ class Worker:
                 await self._deliver_letters()
             except StoreError as error:
                 log.warning("worker %s: cannot claim: %s", self.worker_id, error)
+            except Exception:  # it must not end quietly
+                log.exception("worker %s: andon failed to claim", self.worker_id)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait)
 
@@ -255,13 +268,15 @@ class Worker:
         attempt = Attempt(self, run, self.agents[run.agent, run.version])
         self.attempts[run.id] = attempt
         task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
-        self.active[run.id] = task
+        self.active[attempt] = task
         self.writer.alone = len(self.active) == 1
-        task.add_done_callback(lambda done: self._settled(run.id, done))
+        task.add_done_callback(lambda done: self._settled(attempt, done))
 
-    def _settled(self, run_id: str, done: "asyncio.Task[str]") -> None:
-        del self.active[run_id]
-        del self.attempts[run_id]
+    def _settled(self, attempt: Attempt, done: "asyncio.Task[str]") -> None:
+        run_id = attempt.run.id
+        del self.active[attempt]
+        if self.attempts.get(run_id) is attempt:  # else the run was claimed again meanwhile
+            del self.attempts[run_id]
         self.writer.alone = len(self.active) == 1
         ending = "fenced" if done.cancelled() or done.exception() else done.result()
         if not done.cancelled() and done.exception():
@@ -275,9 +290,9 @@ class Worker:
         if not waiting:
             return
         found = await self.loop.run_in_executor(self.threads, self.store.letters, waiting)
-        for run_id, letters in found.items():
+        for run_id in waiting:
             if run_id in self.attempts:
-                self.attempts[run_id].receive(letters)
+                self.attempts[run_id].receive(found.get(run_id, []))
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
-from andon.store import migrate, queries
 from andon.store import postgres_append as appends
 from andon.store import postgres_bell as bell
+from andon.store import queries
 from andon.store.groups import Group, grouped, runs_of
 from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import (
@@ -24,9 +24,11 @@ from andon.store.postgres_link import (
     IDLE_SECONDS,
     LOCK_SECONDS,
     SPOILED,
+    TRANSACTION_SECONDS,
     Connection,
     Link,
 )
+from andon.store.postgres_schema import LOCK, make_ready
 from andon.store.reads import Rows
 from andon.store.sql import SqlStore, starting
 from andon.store.store import Append, Message, NewRun, Outcome, Register, Settle, WorkerRow
@@ -38,20 +40,11 @@ try:
 except ImportError as missing:  # pragma: no cover (postgres_link has said so before)
     raise StoreError(str(missing)) from missing
 
-# Guards what only one process may do: change the schema, renew the epoch, register.
-_LOCK = b"SELECT pg_advisory_xact_lock(4701822938610213710)"
 # Who runs into a deadlock has waited a second for it; three in a row are not chance.
 CONTENTION_TRIES = 4
 # How long an unknown outcome is asked for before it is reported as unknown.
 UNKNOWN_SECONDS = 10.0
 
-# A restored or promoted server has another timeline, a copied database another number.
-_IDENTITY = b"""
-SELECT (SELECT system_identifier FROM pg_control_system()) || '/' ||
-       left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' ||
-       (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
-_PLAIN_IDENTITY = b"SELECT 'database ' || oid FROM pg_database WHERE datname = current_database()"
 T = TypeVar("T")
 _RETURNS = ("SELECT", "RETURNING")
 
@@ -77,6 +70,7 @@ class PostgresStore(SqlStore):
         self._writer: Connection | None = None
         self._reader: Connection | None = None
         self._spare: list[Connection] = []  # for `transact`
+        self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
         self._closed = False
         self._direct: Direct | None = None
         with self._writing, self._translated():
@@ -100,7 +94,9 @@ class PostgresStore(SqlStore):
                 db.adapters.register_dumper(kind, dumper)
             try:
                 self._writer = db
-                self._open(db)
+                make_ready(db, self.link.name, self._renew)
+                if db.info.server_version >= 170000 and not self.link.pooled:
+                    db.execute(f"SET transaction_timeout = '{TRANSACTION_SECONDS}s'")
             except BaseException:
                 self._drop_writer()
                 raise
@@ -111,39 +107,6 @@ class PostgresStore(SqlStore):
             with contextlib.suppress(psycopg.Error):
                 self._writer.close()
             self._writer = None
-
-    def _open(self, db: Connection) -> None:
-        """Create or upgrade the tables, and note whether the server was replaced.
-
-        At every new connection: after a failover it may lead to another server.
-        """
-        if db.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
-            raise StoreUnavailable(
-                f"{self.link.name}: the server is a read-only standby. Connect to the primary, "
-                "e.g. with ?target_session_attrs=read-write and all hosts in the URL."
-            )
-        migrate.apply("postgres", self._migrate_one, lambda: _version(db))
-        identity = _identity(db)
-        if db.execute("SELECT identity FROM andon.meta").fetchall() != [(identity,)]:
-            with db.transaction():
-                db.execute(_LOCK)
-                self._renew(identity)
-                db.execute(
-                    "INSERT INTO andon.meta (one, epoch, identity, created_at)"
-                    " VALUES (1, 1, %s, andon.now()) ON CONFLICT DO NOTHING",
-                    [identity],
-                )
-
-    def _migrate_one(self, number: int, sql: str) -> None:
-        db = self._writer
-        assert db is not None
-        with db.transaction():
-            # Somebody else's migration may take its time; ours must not begin before it ends.
-            db.execute("SET LOCAL lock_timeout = 0")
-            db.execute(_LOCK)
-            if _version(db) < number:
-                db.execute(sql.encode())
-                db.execute("UPDATE andon.schema SET version = %s", [number])
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -310,7 +273,7 @@ class PostgresStore(SqlStore):
             raise
 
     def _register(self, m: Register) -> tuple[int, float]:
-        self._writing_connection().execute(_LOCK)  # or two could register different parameters
+        self._writing_connection().execute(LOCK)  # or two could register different parameters
         return super()._register(m)
 
     # ── in the caller's transaction ───────────────────────────────────────────────────────────
@@ -434,9 +397,13 @@ class PostgresStore(SqlStore):
         self._holder.release(bell.key_of(worker_id))
 
     def is_free(self, worker: WorkerRow) -> bool:
-        """Whether the worker's lock is free: its process is gone, or its connection is."""
+        """Whether the worker's lock stays free: its process is gone, or its connection is."""
         lock = worker.lock
-        return lock is not None and self._read(lambda db: bell.is_free(db, lock))
+        if lock is None or not self._read(lambda db: bell.is_free(db, lock)):
+            self._free_since.pop(worker.id, None)
+            return False
+        since = self._free_since.setdefault(worker.id, time.monotonic())
+        return time.monotonic() - since >= bell.RETAKE_SECONDS
 
     def ring(self) -> None:
         self._ringer.ring()
@@ -498,28 +465,6 @@ def _begin(link: Link) -> tuple[bytes, ...]:
         f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'".encode(),
         f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'".encode(),
     )
-
-
-def _version(db: Connection) -> int:
-    # Not to_regclass: it answers from a cache that may be older than the lock that was waited for.
-    found = db.execute(
-        "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = 'andon' AND c.relname = 'schema'"
-    ).fetchone()
-    if found is None:
-        return 0
-    [[version]] = db.execute("SELECT version FROM andon.schema").fetchall()
-    return int(version)
-
-
-def _identity(db: Connection) -> str:
-    try:
-        [[identity]] = db.execute(_IDENTITY).fetchall()
-    except psycopg.errors.Error as error:
-        if not error.sqlstate or error.sqlstate[:2] not in ("42", "0A", "55"):
-            raise
-        [[identity]] = db.execute(_PLAIN_IDENTITY).fetchall()  # not permitted, or not there
-    return str(identity)
 
 
 def _refuse_ended(db: Connection, mark: str) -> None:

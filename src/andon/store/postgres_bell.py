@@ -23,6 +23,8 @@ CHANNEL = "andon"
 RING_SECONDS = 0.005
 # When a server starts nobody holds a lock yet; everybody gets time to come back first.
 RESTART_SECONDS = 15.0
+# Who has lost only its connection takes its lock again within milliseconds.
+RETAKE_SECONDS = 0.5
 _LOST = (psycopg.Error, StoreError, OSError)
 
 # A hint need not reach the disk. In one message, thus one transaction: also behind a pooler.

@@ -43,9 +43,7 @@ class Direct:
     def send(self, group: Group) -> int:
         """Send the append; answers the descriptor on which its answer will come."""
         params = appends.params_of_one(group)
-        self.link.send_query_prepared(
-            _NAME, [_encoded(params[name]) for name in self.names]
-        )
+        self.link.send_query_prepared(_NAME, [_encoded(params[name]) for name in self.names])
         self.link.flush()
         return self.link.socket
 

@@ -29,6 +29,9 @@ OLDEST_VERSION = 140000
 LOCK_SECONDS = 20
 # A writer that is stopped in the middle of a transaction must not hold up those who take over.
 IDLE_SECONDS = 10
+# One that is stopped in the middle of a pipeline is not idle to the server; from version 17 on it
+# can be ended all the same. Longer than the wait for a lock.
+TRANSACTION_SECONDS = 30
 
 _PARAMETERS: dict[str, Any] = {
     "application_name": "andon",
@@ -60,6 +63,7 @@ _AWAY = {
     "08": "the connection was lost",
     "25006": "the server is a read-only standby",
     "25P03": f"the transaction stood still for over {IDLE_SECONDS} s",
+    "25P04": f"the transaction took over {TRANSACTION_SECONDS} s",
     "53": "the server has run out of something",
     "55P03": f"somebody has held a lock for over {LOCK_SECONDS} s",
     "57": "the server is stopping, starting or ended the connection",
@@ -95,9 +99,11 @@ class Link:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pooled = options.pop("andon_pooler", "0") not in ("", "0", "false")
         try:
-            given = conninfo_to_dict(urlunsplit(parts._replace(query=urlencode(options, quote_via=quote))))
+            rest = urlencode(options, quote_via=quote)
+            given = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
         except psycopg.Error as error:
-            raise BadInput(f"store {url.partition('@')[2] or url}: {error}".strip()) from error
+            # What stands before the last @ may be a password.
+            raise BadInput(f"store {url.rpartition('@')[2]}: {error}".strip()) from error
         self._given: dict[str, Any] = given
         self.name = f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"
 
@@ -112,9 +118,11 @@ class Link:
                 **parameters, autocommit=True, prepare_threshold=None if self.pooled else 1
             )
         except psycopg.Error as error:
+            advice = "Check that the server runs, and the host, user and password of ANDON_STORE."
+            if "startup parameter" in str(error):
+                advice = "There is a pooler in between: add ?andon_pooler=1 to the URL."
             raise StoreUnavailable(
-                f"{self.name}: cannot connect: {str(error).strip()}. Check that the server runs, "
-                "and the host, user and password of ANDON_STORE."
+                f"{self.name}: cannot connect: {str(error).strip()}. {advice}"
             ) from error
         try:
             self._refuse_unfit(db)

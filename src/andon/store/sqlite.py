@@ -326,7 +326,7 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except _SPOILED as error:
         raise _translate(error, path) from error
-    except PermissionError as error:
+    except OSError as error:
         raise StoreError(
             f"{path}: cannot be written: {error}. Check its owner and mode."
         ) from error

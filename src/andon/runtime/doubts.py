@@ -1,0 +1,144 @@
+"""Effects in doubt: what a person is asked, and what becomes of the answer.
+
+A run does not end while one of its effects is open, whether its code still knows of it or not.
+"""
+
+from typing import Any
+
+import msgspec
+
+from andon.core import value
+from andon.core.effect import OPEN, EffectState, Move, Verdict, after_answer
+from andon.core.journal import Entry, EntryKind, Mark, Record
+from andon.runtime.attempt import Attempt, Draft
+from andon.store.store import Ask, AskRow, EffectRow, Letter
+
+CHOICES = ("happened", "did_not_happen")
+
+
+def new_ask_id(attempt: Attempt, name: str, key: str) -> str:
+    """Each doubt has its own ask: what was said about an earlier one does not answer it."""
+    return f"effect:{name}/{key}#{attempt.seq}"
+
+
+def question(
+    name: str, key: str, ask_id: str, cause: dict[str, Any] | None, args: tuple[Any, ...]
+) -> Ask:
+    why = f"it raised {cause['type']}" if cause else "its worker was lost while it was executing"
+    return Ask(
+        id=ask_id,
+        about="effect",
+        question=f"Did effect {name!r} (key {key!r}) happen? {why[0].upper()}{why[1:]}, and it is "
+        "not repeated on a guess.",
+        value=value.encode(args, "the arguments").decode(),
+        choices=msgspec.json.encode(CHOICES).decode(),
+    )
+
+
+def decision(letter: Letter) -> tuple[Verdict, Any]:
+    given = value.decode(letter.body)
+    return Verdict(given["decision"]), given.get("value")
+
+
+def track(attempt: Attempt, row: EffectRow) -> None:
+    """Know which effects of the run are open."""
+    if row.state in OPEN:
+        attempt.open_effects[row.name, row.key] = row
+    else:
+        attempt.open_effects.pop((row.name, row.key), None)
+
+
+async def look_back(attempt: Attempt) -> None:
+    """At the start of an attempt: what is open, and what has been answered meanwhile."""
+    records = {one.place: one for one in attempt.replay.records() if one.kind == EntryKind.EFFECT}
+    open_ones = [one for one in records.values() if one.state in (*OPEN, Mark.CANCELLED)]
+    if not open_ones and attempt.replay.snapshot is None:
+        return
+    rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+    for row in rows:
+        if row.state not in OPEN:
+            continue
+        track(attempt, row)
+        record = records.get(row.place)
+        if record is None or record.state == Mark.CANCELLED:
+            # No operation of the code will take the answer.
+            await _apply_answer(attempt, row)
+
+
+async def ask_about_open(attempt: Attempt) -> bool:
+    """At the end of a run's code: whether it has to wait for what a person says."""
+    for row in list(attempt.open_effects.values()):
+        if await _apply_answer(attempt, row):
+            continue
+        asks: list[AskRow] = await attempt.read(attempt.host.store.asks, attempt.run.id)
+        if any(_is_about(row, ask.id) for ask in asks):
+            continue
+        ask_id = new_ask_id(attempt, row.name, row.key)
+        body = msgspec.json.encode({"asked": ask_id, "quiet": row.quiet})
+        ask = question(row.name, row.key, ask_id, None, ())
+        draft = await _row_draft(attempt, row, EffectState.IN_DOUBT, body, ask=ask)
+        await attempt.append(draft)
+    return bool(attempt.open_effects)
+
+
+async def remember(attempt: Attempt, name: str, key: str) -> None:
+    """The key of an effect outlives snapshots: the ledger knows what the replay does not."""
+    if attempt.ledger is None or attempt.ledger[0] != attempt.replay.root:
+        rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+        attempt.ledger = attempt.replay.root, {(row.name, row.key): row for row in rows}
+    row = attempt.ledger[1].get((name, key))
+    if row is None:
+        return
+    entry = await _entry_of(attempt, row)
+    attempt.replay.add(entry)
+    if entry.state == Mark.CANCELLED:
+        attempt.cancelled.add(entry.place)
+
+
+async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
+    """Write a person's word down, if there is one."""
+    names = [one.name for one in attempt.letters if one.kind == "answer"]
+    name = next((one for one in names if _is_about(row, one)), None)
+    letter = None if name is None else attempt.take_letter("answer", name)
+    if letter is None:
+        return False
+    verdict, given = decision(letter)
+    yes = after_answer(verdict) is Move.RECORD
+    state = EffectState.CONFIRMED if yes else EffectState.FAILED
+    raw = value.encode(given, "the answer")
+    await attempt.append(await _row_draft(attempt, row, state, raw, take=letter.id))
+    return True
+
+
+def _is_about(row: EffectRow, ask_id: str) -> bool:
+    return ask_id.rpartition("#")[0] == f"effect:{row.name}/{row.key}"
+
+
+async def _entry_of(attempt: Attempt, row: EffectRow) -> Entry:
+    found: list[Entry] = await attempt.read(
+        attempt.host.store.journal, attempt.run.id, row.seq - 1, 1
+    )
+    return found[0]
+
+
+async def _row_draft(
+    attempt: Attempt, row: EffectRow, state: EffectState, body: bytes, **along: Any
+) -> Draft:
+    def changed(entry: Entry) -> EffectRow:
+        new = msgspec.structs.replace(row, state=state, seq=entry.seq, fence=entry.fence)
+        track(attempt, new)
+        return new
+
+    records = [one for one in attempt.replay.records() if one.place == row.place]
+    known: Record | Entry = records[0] if records else await _entry_of(attempt, row)
+    return Draft(
+        kind=EntryKind.EFFECT,
+        state=state,
+        place=row.place,
+        name=row.name,
+        key=known.key,
+        digest=known.digest,
+        body=body,
+        along=along,
+        effect=changed,
+    )

@@ -1,0 +1,176 @@
+"""The database goes away and comes back: nothing is lost, nothing is doubled, nobody dies of it."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from andon.store import open_store
+from andon.testing.postgres import Cluster
+from tests.chaos import agents, laws
+from tests.chaos.fleet import Forker, Process, Site, until
+
+RUNS, STEPS = 100, 10
+
+
+def in_the_middle(site: Site, settings: dict[str, Any], workers: int = 2) -> list[Process]:
+    """A hundred runs, a third of them done or on their way."""
+    environ = {"CHAOS_STEP_SECONDS": "0.05"}
+    settings = {"concurrency": 25, **settings}
+    fleet = [site.ready_worker(settings=settings, environ=environ) for _ in range(workers)]
+    for number in range(RUNS):
+        site.start(agents.steady, STEPS, run=f"run-{number}")
+    until(lambda: sum(row.head_seq for row in site.rows()) > RUNS * STEPS / 3, "the middle")
+    assert site.open_runs()
+    return fleet
+
+
+def assert_nothing_happened(site: Site, fleet: list[Process]) -> None:
+    site.finish(90)
+    rows = site.rows()
+    assert [row.state for row in rows] == ["succeeded"] * RUNS
+    expected = [2 * number for number in range(STEPS)]
+    assert all(laws.result(site.store, row.id) == expected for row in rows)
+    assert not laws.broken(site.store, site.folder, [row.id for row in rows])
+    assert all(process.status is None for process in fleet), site.errors[-4000:]
+    assert site.interrupted() == 0, site.errors[-4000:]
+    assert {row.attempt for row in rows} == {1}
+
+
+@pytest.mark.parametrize(("lease_seconds", "seconds"), [(10.0, 3.0), (2.0, 3.0)])
+def test_postgresql_is_away_in_the_middle_of_a_hundred_runs(
+    postgres_site: Site, cluster: Cluster, lease_seconds: float, seconds: float
+) -> None:
+    be_away(postgres_site, cluster, lease_seconds, seconds)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("lease_seconds", [10.0, 2.0])
+@pytest.mark.parametrize("seconds", [1.7, 3.0, 10.0, 12.0])
+def test_postgresql_is_away_for_long(
+    postgres_site: Site, cluster: Cluster, lease_seconds: float, seconds: float
+) -> None:
+    be_away(postgres_site, cluster, lease_seconds, seconds)
+
+
+def be_away(site: Site, cluster: Cluster, lease_seconds: float, seconds: float) -> None:
+    fleet = in_the_middle(site, {"lease_seconds": lease_seconds})
+    # Until they may declare each other overdue: only then could they do it wrongly.
+    time.sleep(min(lease_seconds, 2.0))
+    cluster.stop("immediate")
+    time.sleep(seconds)
+    cluster.start()
+    assert_nothing_happened(site, fleet)
+
+
+def test_sqlite_is_locked_by_another_program_in_the_middle(sqlite_site: Site) -> None:
+    fleet = in_the_middle(sqlite_site, {"lease_seconds": 2.0})
+    other = apsw.Connection(str(sqlite_site.store.path))
+    other.set_busy_timeout(10_000)
+    other.execute("BEGIN IMMEDIATE")
+    time.sleep(3)
+    other.execute("ROLLBACK")
+    other.close()
+    assert_nothing_happened(sqlite_site, fleet)
+
+
+# ── a full disk ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_database_that_is_full_for_a_while(sqlite_site: Site, workers: int) -> None:
+    """By SQLite's own limit, which works without root."""
+    site = sqlite_site
+    pages = apsw.Connection(str(site.store.path)).pragma("page_count") + 40
+    fleet = [
+        site.ready_worker(most_pages=pages, settings={"concurrency": 25}) for _ in range(workers)
+    ]
+    for number in range(RUNS):
+        until(lambda number=number: started(site, number), "a start")
+    until(lambda: "the disk is full" in site.errors or site.errors.count("full") > 0, "a full disk")
+    site.sign("space")
+    assert_nothing_happened(site, fleet)
+
+
+def started(site: Site, number: int) -> bool:
+    site.start(agents.steady, STEPS, run=f"run-{number}")
+    return True
+
+
+def test_a_single_run_waits_for_a_full_database(sqlite_site: Site) -> None:
+    """A run that is alone in its worker writes by the short way."""
+    site = sqlite_site
+    site.start(agents.steady, 500, run="run")
+    pages = apsw.Connection(str(site.store.path)).pragma("page_count") + 10
+    worker = site.ready_worker(most_pages=pages)
+    until(lambda: site.store.run("run").head_seq > 10, "some steps")
+    until(lambda: not_moving(site), "a full database")
+    assert site.state("run") == "running"
+    site.sign("space")
+    site.finish()
+    assert worker.status is None
+    assert site.interrupted() == 0
+    assert not laws.broken(site.store, site.folder, ["run"])
+
+
+def not_moving(site: Site) -> bool:
+    before = site.store.run("run").head_seq
+    time.sleep(0.3)
+    return before == site.store.run("run").head_seq != 501
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, forker: Forker) -> Iterator[Site]:
+    """A file system of two megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        pytest.skip(f"no mount here: {error}")
+    if mounted.returncode:
+        pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
+    url = f"sqlite:///{disk}/andon.db"
+    store = open_store(url)
+    site = Site(forker, store, url, tmp_path / "world")
+    yield site
+    site.end()
+    store.close()
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("left", [0, 4096, 40_960])
+def test_a_disk_that_is_full_for_a_while(small_disk: Site, left: int) -> None:
+    site = small_disk
+    for number in range(10):
+        site.start(agents.steady, 30, run=f"run-{number}")
+    environ = {"CHAOS_STEP_SECONDS": "0.01"}
+    worker = site.ready_worker(environ=environ, settings={"lease_seconds": 2.0})
+    until(lambda: sum(row.head_seq for row in site.rows()) > 60, "the middle")
+    ballast = fill(Path(site.store.path).parent, left)
+    until(lambda: "full" in site.errors, f"a full disk\n{site.errors[-3000:]}", 20)
+    ballast.unlink()
+    site.finish()
+    assert worker.status is None
+    assert [row.state for row in site.rows()] == ["succeeded"] * 10
+    assert not laws.broken(site.store, site.folder, [row.id for row in site.rows()])
+    assert {row.attempt for row in site.rows()} == {1}
+
+
+def fill(folder: Path, left: int) -> Path:
+    ballast = folder / "ballast"
+    with ballast.open("wb") as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+                file.flush()
+        except OSError:
+            pass
+    os.truncate(ballast, max(0, ballast.stat().st_size - left))
+    return ballast

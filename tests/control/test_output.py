@@ -1,0 +1,148 @@
+"""What agents wrote cannot act on the terminal that shows it."""
+
+import io
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.control.terminal import Terminal, until
+
+from andon.control import output
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\r\nfake\x00\x7f\U000e0041\ud800"
+
+HARMFUL = st.text(alphabet=st.one_of(st.characters(), st.sampled_from(HOSTILE)))
+
+
+@given(HARMFUL)
+def test_cleaned_text_is_one_line_of_visible_characters(text: str) -> None:
+    found = output.clean(text).replace("\u200c", "").replace("\u200d", "")
+    assert found.isprintable()
+
+
+@given(HARMFUL)
+def test_json_is_visible_and_means_the_same(text: str) -> None:
+    found = output.as_json({"text": text})
+    assert found.isprintable()
+    assert json.loads(found) == {"text": text}
+
+
+@given(st.lists(HARMFUL, min_size=1))
+def test_a_suggested_command_is_only_a_command(words: list[str]) -> None:
+    visible = [output.clean(word) for word in words]
+    found = output.command("show", *words)
+    options = ["--"] if any(word.startswith("-") for word in words) else []
+    assert shlex.split(found) == ["andon", "show", *options, *visible]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a.db", "sqlite:///a.db"),
+        ("postgresql://ann:secret@host:1/db", "postgresql://ann@host:1/db"),
+        ("postgresql://host/db?password=secret&user=ann", "postgresql://host/db?user=ann"),
+        ("postgresql://host/db", "postgresql://host/db"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert output.without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "0 s"), (59, "59 s"), (180, "3 m"), (7200, "2 h"), (864_000, "10 d")],
+)
+def test_an_age_is_short(seconds: float, words: str) -> None:
+    assert output.age(seconds) == words
+
+
+def test_a_time_that_no_calendar_has_is_still_shown() -> None:
+    assert output.clock(None) == "-"
+    assert output.clock(1e300).startswith("1000")
+
+
+def test_wide_characters_keep_the_columns_in_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("A", "B"), [("日本", "x"), ("e\u0301", "y"), ("abcd", "z")])
+    assert capsys.readouterr().out == "A     B\n日本  x\ne\u0301     y\nabcd  z\n"
+
+
+def test_symbols_give_way_to_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert output.state("running") in ("● running", "* running")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert output.state("running") == "* running"
+    assert output.state("succeeded") == "+ succeeded"
+    assert output.as_json("é") == '"\\u00e9"'
+
+
+HOSTILE_AGENT = """
+import andon
+TEXT = "\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\u202egnp.exe\\r\\nfake\\x7f"
+
+
+async def shout():
+    return TEXT
+
+
+@andon.agent
+async def hostile(ctx, **given):
+    ctx.log(TEXT, level="\\x1b[1m")
+    await ctx.step(lambda: TEXT, name=TEXT, key=TEXT)
+    await ctx.effect(shout, key=TEXT)
+    await ctx.ask(TEXT, {TEXT: TEXT})
+    raise RuntimeError(TEXT)
+"""
+
+
+def test_nothing_an_agent_says_reaches_the_terminal_unseen(andon: Terminal) -> None:
+    (andon.folder / "hostile.py").write_text(HOSTILE_AGENT)
+    text = "\x1b[2J\u202e\x9b"
+    with andon.worker("hostile.py", "-v") as worker:
+        run_id = andon.start("hostile", f"x={text}", "--label", f"{text}={text}")
+        until(lambda: andon.json("show", run_id)["asks"], "the ask")
+        until(lambda: andon.state(run_id) == "suspended", "the suspension")
+        shown = [*looked_at(andon, run_id)]
+        andon("answer", run_id, "reject", "--by", text)
+        failed = andon.run("wait", run_id, "--timeout", "30", code=1)
+        shown += [failed.stdout, failed.stderr, *looked_at(andon, run_id), worker.text]
+    for page in shown:
+        assert "\\x1b" in page or "\\u001b" in page or "is ready" in page or not page
+        for line in page.split("\n"):
+            assert line.isprintable(), repr(line)
+
+
+def looked_at(andon: Terminal, run_id: str) -> list[str]:
+    pages = []
+    for command in (("ps",), ("show", run_id), ("logs", run_id)):
+        for options in ((), ("--json",)):
+            done = andon.run(*command, *options)
+            pages += [done.stdout, done.stderr]
+    return [page for page in pages if "\\x" in page or "\\u" in page]
+
+
+def test_a_terminal_without_unicode_can_show_every_run(local: Terminal) -> None:
+    with local.worker():
+        run_id = local.start("greet", "name=日本 ☠ é")
+        local("wait", run_id, "--timeout", "30")
+    plain = {"PYTHONIOENCODING": "ascii"}
+    assert "+ succeeded" in local("ps", env=plain)
+    assert "\\u65e5" in local("show", run_id, env=plain)
+    assert "\\u65e5" in local("logs", run_id, env=plain)
+    assert local.json("wait", run_id, env=plain)["result"] == "hello 日本 ☠ é"
+    assert "日本" in local("wait", run_id, env={"PYTHONIOENCODING": "utf-8"})
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(local: Terminal) -> None:
+    with local.worker():
+        run_id = local(
+            "start", "echo", "--input", "-", input=json.dumps({"x": "y" * 500_000})
+        ).strip()
+        local("wait", run_id, "--timeout", "30")
+    script = f"{shlex.join(local._command('show', run_id, '--json'))} | head -c 10"
+    shell = ["/bin/sh", "-c", script]
+    done = subprocess.run(shell, env=local.environment, capture_output=True, check=True)
+    assert len(done.stdout) == 10
+    assert done.stderr == b""

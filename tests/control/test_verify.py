@@ -1,0 +1,111 @@
+"""Whatever is changed behind andon's back is found by `andon verify`."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.control.terminal import Terminal
+
+LARGE = "x" * 100_000
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a run that has steps, effects and a large value."""
+    folder = tmp_path_factory.mktemp("written")
+    terminal = Terminal(folder, f"sqlite:///{folder}/andon.db")
+    with terminal.worker():
+        terminal("start", "echo", "--input", "-", "--id", "large", input=json.dumps({"x": LARGE}))
+        terminal.start("refunds", "orders=[1, 1.5]", "--id", "paid")
+        terminal("wait", "large", "--timeout", "30")
+        terminal("wait", "paid", "--timeout", "30")
+    return folder
+
+
+@pytest.fixture
+def damaged(written: Path, tmp_path: Path) -> Terminal:
+    """A copy of it, to be damaged."""
+    for path in written.glob("andon.db*"):
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    return Terminal(tmp_path, f"sqlite:///{tmp_path}/andon.db")
+
+
+def change(terminal: Terminal, sql: str) -> None:
+    with sqlite3.connect(terminal.folder / "andon.db") as db:
+        assert db.execute(sql).rowcount != 0
+    db.close()
+
+
+def test_what_was_written_is_verified(andon: Terminal) -> None:
+    with andon.worker():
+        run_id = andon.start("refunds", "orders=[1]")
+        andon("wait", run_id, "--timeout", "30")
+    assert andon("verify").startswith("verified: 1 runs, ")
+    found = andon.json("verify", run_id)
+    assert found["ok"] is True
+    assert found["damage"] == []
+    assert (found["runs"], found["effects"]) == (1, 1)
+
+
+def test_a_store_without_runs_is_in_order(local: Terminal) -> None:
+    with local.worker():
+        pass
+    assert local("verify") == "verified: 0 runs, 0 entries, 0 effects, 0 blobs\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("UPDATE andon_journal SET body = '9' WHERE run_id = 'paid' AND seq = 1", "its hash"),
+        ("UPDATE andon_journal SET at = at + 1 WHERE run_id = 'paid' AND seq = 2", "its hash"),
+        ("DELETE FROM andon_journal WHERE run_id = 'paid' AND seq = 2", "missing"),
+        ("DELETE FROM andon_journal WHERE run_id = 'paid' AND seq = 0", "missing"),
+        ("DELETE FROM andon_journal WHERE run_id = 'paid'", "empty"),
+        (
+            "DELETE FROM andon_journal WHERE hash IN (SELECT head_hash FROM andon_runs)",
+            "its row says",
+        ),
+        ("UPDATE andon_runs SET head_hash = 'x' WHERE id = 'paid'", "its row says"),
+        ("UPDATE andon_runs SET state = 'failed' WHERE id = 'paid'", "its row says failed"),
+        ("UPDATE andon_effects SET state = 'planned' WHERE key = '1'", "the ledger says planned"),
+        ("UPDATE andon_effects SET kind = 'irreversible'", "the ledger says irreversible"),
+        ("UPDATE andon_effects SET fence = 99", "another claim or place"),
+        ("UPDATE andon_effects SET seq = seq - 1", "the ledger is at entry"),
+        ("DELETE FROM andon_effects", "not in the ledger"),
+        ("UPDATE andon_effects SET key = 'other' WHERE key = '1'", "not in the journal"),
+        ("DELETE FROM andon_blobs", "is missing"),
+        ("UPDATE andon_blobs SET body = body || ' '", "does not have the content"),
+    ],
+)
+def test_every_damage_is_found(damaged: Terminal, sql: str, words: str) -> None:
+    change(damaged, sql)
+    done = damaged.run("verify", code=1)
+    assert words in done.stdout
+    assert "DAMAGED  run " in done.stdout
+    assert "backup" in done.stderr
+    found = damaged.json("verify", code=1)
+    assert found["ok"] is False
+    assert found["damage"][0]["run"] in ("paid", "large")
+
+
+def test_one_damaged_run_does_not_hide_the_next(damaged: Terminal) -> None:
+    change(damaged, "UPDATE andon_journal SET name = 'x' WHERE seq = 0")
+    assert {one["run"] for one in damaged.json("verify", code=1)["damage"]} == {"paid", "large"}
+    assert len(damaged.json("verify", "paid", code=1)["damage"]) == 1
+
+
+def test_pages_that_the_disk_spoiled_are_found(damaged: Terminal) -> None:
+    path = damaged.folder / "andon.db"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(b"\xa5" * (size - size // 2))
+    done = damaged.run("verify", code=1)
+    assert "damage" in (done.stdout + done.stderr).lower()
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,235 @@
+"""The Markdown pages of the project: what they say, and whether it is true.
+
+A code block may be marked by a comment on the line before it:
+
+    <!-- file: NAME -->   the block is a complete file of that name
+    <!-- run -->          the `$ ` lines of the block are executed, one after the other
+    <!-- run: postgres --> the same, with ANDON_STORE naming an empty PostgreSQL database
+
+The lines below a command are what it prints. They are compared by their words: numbers, ids and
+times differ from one execution to the next, and `…` stands for more of the same.
+"""
+
+import os
+import re
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    page
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if not page.name.startswith(".")
+)
+LIMIT_SECONDS = 40.0
+# Who reads a page looks again until it is there; these commands only look.
+LOOKS = ("cat ", "andon ps", "andon show", "andon logs")
+
+_FENCE = re.compile(
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
+# Words without a digit: what differs between two executions has one, or is a name of the machine.
+_WORD = re.compile(r"[A-Za-z_]{2,}")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [
+        Block(
+            page,
+            text.count("\n", 0, found.start("text")) + 1,
+            found["language"],
+            found["text"],
+            found["mark"] or "",
+        )
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks."""
+    return _FENCE.sub("", page.read_text("utf-8"))
+
+
+def links(page: Path) -> list[str]:
+    """The targets of all links that lead to files of this repository."""
+    found: list[str] = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    return [target for target in found if "://" not in target]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings can be linked by."""
+    titles: list[str] = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def entries(page: Path) -> set[str]:
+    """What has a heading or the first cell of a table row: all words in code marks, or the text."""
+    text = prose(page)
+    heads: list[str] = re.findall(r"^#+ (.+)$", text, re.M)
+    heads += re.findall(r"^\| *(.+?) *\|", text, re.M)
+    found = {head.strip("*` ") for head in heads}
+    for head in heads:
+        for code in re.findall(r"`([^`]+)`", head):
+            found |= {code, code.partition("(")[0].rpartition(".")[2]}
+        found |= {word.strip("*` ") for word in re.split(r"[,/]", head)}
+    return found
+
+
+# ── executing ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Command:
+    """A line that somebody types, and what is printed below it."""
+
+    line: str
+    expected: list[str] = field(default_factory=list)
+
+    def missing(self, printed: str) -> list[str]:
+        """The expected lines of which a word was not printed."""
+        words = set(_WORD.findall(printed))
+        return [line for line in self.expected if not words.issuperset(_words(line))]
+
+
+def _words(line: str) -> set[str]:
+    # A number, an id or a path is another one each time; after an ellipsis comes more of the same.
+    plain = " ".join(word for word in line.split("…")[0].split() if not re.search(r"[\d/]", word))
+    return set(_WORD.findall(re.sub(r"by \w+", "by", plain)))
+
+
+def commands(block: Block) -> list[Command]:
+    found: list[Command] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:]))
+        elif line.strip():
+            found[-1].expected.append(line)
+    return found
+
+
+class Shell:
+    """A bash in which the commands of a page are typed."""
+
+    def __init__(self, folder: Path, **environ: str) -> None:
+        programs = folder / ".bin"
+        programs.mkdir()
+        (programs / "andon").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m andon "$@"\n')
+        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        for program in programs.iterdir():
+            program.chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANDON_")}
+        path = f"{programs}:{os.environ['PATH']}"
+        source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        self._bash = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            cwd=folder,
+            env={**kept, "PATH": path, "PYTHONPATH": source, "PYTHONUTF8": "1", **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=False,
+        )
+        self._typed = 0
+        self._printed = ""
+        self._type("set -m")  # as in a terminal: what runs in the background is its own group
+
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in descendants(self._bash.pid):
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                pass
+        self._bash.kill()
+        self._bash.wait()
+        for stream in (self._bash.stdin, self._bash.stdout):
+            assert stream is not None
+            stream.close()
+
+    def execute(self, command: Command) -> str:
+        """Type the line; answers what was printed. Fails if the page said something else."""
+        until = time.monotonic() + LIMIT_SECONDS
+        seen = ""
+        while True:
+            seen += self._type(command.line)
+            while command.missing(seen) and not command.line.startswith(LOOKS):
+                assert time.monotonic() < until, self._complaint(command, seen)
+                seen += self._read(0.2)
+            if not command.missing(seen):
+                return seen
+            assert time.monotonic() < until, self._complaint(command, seen)
+            time.sleep(0.1)
+            seen = ""
+
+    @staticmethod
+    def _complaint(command: Command, seen: str) -> str:
+        return f"$ {command.line}\nexpected: {command.missing(seen)}\nprinted:\n{seen}"
+
+    def _type(self, line: str) -> str:
+        assert self._bash.stdin is not None
+        self._typed += 1
+        end = f"-- {self._typed} is done --"
+        self._bash.stdin.write(f"{line}\necho '{end}'\n".encode())
+        self._bash.stdin.flush()
+        until = time.monotonic() + LIMIT_SECONDS
+        printed = ""
+        while end not in printed:
+            assert time.monotonic() < until, f"$ {line}\ndoes not end; printed:\n{printed}"
+            printed += self._read(1.0)
+        return printed.replace(end, "")
+
+    def _read(self, seconds: float) -> str:
+        assert self._bash.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._bash.stdout, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return ""
+        return os.read(self._bash.stdout.fileno(), 65536).decode(errors="replace")
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Every process below this one, the youngest first."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return
+    for child in children:
+        yield from descendants(int(child))
+        yield int(child)
+
+
+def follow(page: Path, folder: Path, **environ: str) -> str:
+    """Do everything a page says, in order; answers all that was printed."""
+    printed = ""
+    with Shell(folder, **environ) as shell:
+        for block in blocks(page):
+            kind, _, name = block.mark.partition(": ")
+            if kind == "file":
+                (folder / name).write_text(block.text)
+            elif kind == "run":
+                for command in commands(block):
+                    printed += f"$ {command.line}\n{shell.execute(command)}"
+    return printed

@@ -1,0 +1,703 @@
+"""Effects: written down before they are done, never repeated on a guess."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import andon
+from andon.core.lease import Fence
+from andon.errors import BadInput, NotFound
+from tests.runtime.harness import Held, Lab, agent, bury, until
+
+SOON = andon.Retry(2, first_seconds=0.01)
+
+
+class World:
+    """The outside: what was done to it, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.probes: list[Any] = []
+        self.undone: list[Any] = []
+        self.held = Held()
+        self.verdict: Callable[[], Any] = andon.unknown
+
+    async def pay(self, amount: int) -> str:
+        self.done.append(amount)
+        await self.held.here()
+        return f"paid {amount}"
+
+    async def probe(self, amount: int) -> Any:
+        self.probes.append(amount)
+        return self.verdict()
+
+    async def undo(self, result: Any, amount: int) -> None:
+        self.undone.append((result, amount))
+
+
+def options(world: World, kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": kind}
+    if kind == "probeable":
+        found["probe"] = world.probe
+    if kind == "compensatable":
+        found["undo"] = world.undo
+    return found
+
+
+KINDS = ["pure", "idempotent", "probeable", "compensatable", "irreversible"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_effect_happens_once_and_is_confirmed(lab: Lab, kind: str) -> None:
+    world = World()
+    world.held.reached.set()
+
+    async def body(ctx: andon.Context) -> str:
+        found: str = await ctx.effect(world.pay, 7, **options(world, kind))
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.replayed(run) == "paid 7"
+    assert world.done == [7]
+    assert [entry.state for entry in await lab.journal(run, "effect")] == ["started", "confirmed"]
+    [row] = lab.store.ledger(run)
+    assert (row.name, row.kind, row.state) == ("pay", kind, "confirmed")
+
+
+async def test_the_default_is_the_safe_kind(local: Lab) -> None:
+    world = World()
+    world.held.reached.set()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(world.pay, 1, name="bare")
+        await ctx.effect(world.pay, 1, name="probed", probe=world.probe)
+        await ctx.effect(world.pay, 1, name="undone", undo=world.undo)
+
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        await local.end(run)
+    kinds = {row.name: row.kind for row in local.store.ledger(run)}
+    assert kinds == {"bare": "irreversible", "probed": "probeable", "undone": "compensatable"}
+
+
+# ── its owner is lost while it is executing ───────────────────────────────────────────────────────
+
+
+async def lose_owner(lab: Lab, world: World, kind: str, evidence: str) -> tuple[str, Any]:
+    """An effect is started, its worker is lost, and another one goes on; the run, once it rests."""
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7, key="k", **options(world, kind)))
+
+    one = agent(body)
+    async with lab.working(one) as lost:
+        run = await lab.client.start(one)
+        await world.held.reached.wait()
+        async with lab.working(one) as survivor:
+            bury(survivor, lost, evidence)
+            found = await lab.reach(run, "succeeded", "suspended")
+        world.held.release.set()
+    return run, found
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "done", "state"),
+    [
+        ("pure", None, 2, "succeeded"),
+        ("idempotent", None, 2, "succeeded"),  # the same key again
+        ("probeable", lambda: andon.happened("paid 7"), 1, "succeeded"),
+        ("probeable", andon.did_not_happen, 2, "succeeded"),
+        ("probeable", andon.unknown, 1, "suspended"),
+        ("probeable", lambda: "yes", 1, "suspended"),  # no answer at all
+        ("probeable", lambda: andon.happened, 1, "suspended"),  # forgot to call it
+        ("compensatable", None, 2, "succeeded"),  # undone, then done again
+        ("irreversible", None, 1, "suspended"),
+    ],
+)
+async def test_the_owner_is_certainly_dead(
+    lab: Lab, kind: str, verdict: Callable[[], Any] | None, done: int, state: str
+) -> None:
+    world = World()
+    world.verdict = verdict or andon.unknown
+    run, found = await lose_owner(lab, world, kind, "dead:its process ended")
+    assert found.state == state
+    assert len(world.done) == done
+    assert len(world.probes) == (kind == "probeable")
+    assert world.undone == ([(None, 7)] if kind == "compensatable" else [])
+    assert lab.effects(run) == {"pay": "confirmed" if state == "succeeded" else "in_doubt"}
+    assert len(lab.store.asks(run)) == (state == "suspended")
+
+
+@pytest.mark.parametrize("kind", ["probeable", "compensatable", "irreversible"])
+async def test_the_owner_is_only_silent(lab: Lab, kind: str) -> None:
+    """It may wake up after a probe and act: neither probed into a repeat, nor repeated."""
+    world = World()
+    world.verdict = andon.did_not_happen
+    run, found = await lose_owner(lab, world, kind, "silent:its lease ended")
+    assert found.state == "suspended"
+    assert world.done == [7]
+    assert not world.probes
+    assert not world.undone
+    assert lab.effects(run) == {"pay": "in_doubt"}
+
+
+async def test_a_lost_owner_that_wakes_up_confirms_nothing(lab: Lab) -> None:
+    world = World()
+    run, _ = await lose_owner(lab, world, "irreversible", "silent:its lease ended")
+    assert [entry.state for entry in await lab.journal(run, "effect")] == ["started", "in_doubt"]
+
+
+async def test_a_lost_owner_that_was_not_yet_executing_does_not_begin(lab: Lab) -> None:
+    """The intent is durable, the worker is frozen; when it wakes up it is no longer the owner."""
+    world = World()
+    world.held.reached.set()
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7))
+
+    one = agent(body)
+    async with lab.working(one) as frozen:
+        # As if the process had been stopped between its heartbeat and the start of the effect.
+        frozen._ended.set()
+        frozen._trusted_until = 0.0
+        run = await lab.client.start(one)
+        assert lab.store.run(run).state == "queued"
+        frozen._ended.clear()
+        frozen.wake()
+        assert await lab.result(run) == "paid 7"
+    assert world.done == [7]
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3])
+async def test_a_probe_that_raises_is_tried_again_and_then_a_person_is_asked(
+    lab: Lab, fails: int
+) -> None:
+    world = World()
+
+    def verdict() -> Any:
+        if len(world.probes) <= fails:
+            raise ConnectionError("away")
+        return andon.happened("found")
+
+    world.verdict = verdict
+    _, found = await lose_owner(lab, world, "probeable", "dead:its process ended")
+    assert found.state == ("succeeded" if fails < 3 else "suspended")
+    assert world.done == [7]
+
+
+async def test_an_undo_that_raises_leaves_the_effect_open(lab: Lab) -> None:
+    """The agent may catch it; but the run does not end before a person has answered."""
+    world = World()
+
+    async def undo(result: Any, amount: int) -> None:
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> str:
+        try:
+            return str(await ctx.effect(world.pay, 7, undo=undo))
+        except ConnectionError:
+            return "caught"
+
+    one = agent(body)
+    async with lab.working(one) as lost:
+        run = await lab.client.start(one)
+        await world.held.reached.wait()
+        async with lab.working(one) as survivor:
+            bury(survivor, lost)
+            await lab.asked(run)
+            assert lab.effects(run) == {"pay": "in_doubt"}
+            await lab.client.answer(run, "happened", "seen")
+            assert await lab.result(run) in ("caught", "seen")
+        world.held.release.set()
+    assert lab.effects(run) == {"pay": "confirmed"}
+    assert world.done == [7]
+
+
+# ── a person is asked ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_person_says_that_it_happened(lab: Lab) -> None:
+    world = World()
+    run, _ = await lose_owner(lab, world, "irreversible", "dead:its process ended")
+    ask = await lab.asked(run)
+    assert ask.about == "effect"
+    assert "'pay'" in ask.question
+    assert "'k'" in ask.question
+    assert ask.value == "[7]"
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7, key="k"))
+
+    async with lab.working(agent(body)):
+        await lab.client.answer(run, "happened", "seen on the bank's page")
+        assert await lab.result(run) == "seen on the bank's page"
+    assert world.done == [7]
+    assert lab.effects(run) == {"pay": "confirmed"}
+    assert lab.store.asks(run) == []
+
+
+async def test_a_person_says_that_it_did_not_happen(lab: Lab) -> None:
+    world = World()
+    run, _ = await lose_owner(lab, world, "irreversible", "dead:its process ended")
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7, key="k"))
+
+    async with lab.working(agent(body)):
+        await lab.client.answer(run, "did-not-happen")
+        assert await lab.result(run) == "paid 7"
+    assert world.done == [7, 7]
+    assert [entry.state for entry in await lab.journal(run, "effect")] == [
+        "started",
+        "in_doubt",
+        "planned",
+        "started",
+        "confirmed",
+    ]
+
+
+async def test_a_second_doubt_about_the_same_effect_is_asked_again(lab: Lab) -> None:
+    calls: list[int] = []
+
+    async def shaky(ctx_key: str) -> str:
+        calls.append(1)
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(shaky, "x", retries=SOON))
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        for n in (1, 2):
+            await until(lambda n=n: len(calls) == n)  # type: ignore[misc]
+            await lab.asked(run)
+            await lab.client.answer(run, "did_not_happen")
+        await until(lambda: len(calls) == 3)
+        await lab.asked(run)
+        await lab.client.answer(run, "happened", "at last")
+        assert await lab.result(run) == "at last"
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+async def test_an_answer_that_the_code_could_not_read_is_asked_for_again(lab: Lab) -> None:
+    """The code expects a Receipt; a person who only says "happened" gives none."""
+
+    async def order() -> Receipt:
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> int:
+        found: Receipt = await ctx.effect(order)
+        return found.number
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        first = await lab.asked(run)
+        await lab.client.answer(run, "happened")
+        await until(lambda: [ask.id for ask in lab.store.asks(run)] not in ([], [first.id]))
+        await lab.asked(run)
+        await lab.client.answer(run, "happened", {"number": 5})
+        assert await lab.result(run) == 5
+
+
+@pytest.mark.parametrize(("decision", "value"), [("approve", None), ("edit", 1), ("maybe", None)])
+async def test_only_the_words_of_the_ask_answer_it(
+    local: Lab, decision: str, value: Any
+) -> None:
+    async def order() -> None:
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(order)
+
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        await local.asked(run)
+        with pytest.raises(BadInput, match="happened, did_not_happen"):
+            await local.client.answer(run, decision, value)
+        await local.client.answer(run, "happened")
+        with pytest.raises(NotFound, match="no open ask"):
+            await local.client.answer(run, "happened")
+        await local.end(run)
+
+
+# ── it raises ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_effect_that_raises_is_in_doubt_by_its_kind(lab: Lab, kind: str) -> None:
+    world = World()
+    world.verdict = andon.did_not_happen
+
+    async def shaky(amount: int) -> str:
+        world.done.append(amount)
+        raise ConnectionError("reset by peer")
+
+    async def body(ctx: andon.Context) -> str:
+        try:
+            return str(await ctx.effect(shaky, 7, **options(world, kind)))
+        except ConnectionError as error:
+            return str(error)
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        found = await lab.reach(run, "succeeded", "suspended")
+        if kind == "irreversible":
+            assert found.state == "suspended"
+            assert lab.effects(run) == {"shaky": "in_doubt"}
+        else:
+            assert found.result == "shaky: ConnectionError: reset by peer"
+            assert lab.effects(run) == {"shaky": "failed"}
+    assert world.done == [7]
+    assert len(world.probes) == (kind == "probeable")
+    assert len(world.undone) == (kind == "compensatable")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_only_the_effect_itself_can_say_that_it_did_not_happen(lab: Lab, kind: str) -> None:
+    world = World()
+
+    async def refused(amount: int) -> str:
+        world.done.append(amount)
+        raise andon.did_not_happen("card declined")
+
+    async def body(ctx: andon.Context) -> str:
+        try:
+            await ctx.effect(refused, 7, **options(world, kind))
+        except andon.StepFailed as error:
+            found = error.message
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.replayed(run) == "card declined"
+    assert world.done == [7]
+    assert not world.probes
+    assert not world.undone
+    assert lab.effects(run) == {"refused": "failed"}
+
+
+async def test_an_effect_that_did_not_happen_is_retried(lab: Lab) -> None:
+    calls: list[int] = []
+
+    async def third_time() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise andon.did_not_happen("busy")
+        return "done"
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(third_time, retries=SOON))
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.result(run) == "done"
+    assert len(calls) == 3
+
+
+async def test_a_plain_effect_that_ran_into_its_timeout_is_still_executing(lab: Lab) -> None:
+    """Its thread cannot be ended, so it must not be probed: it may yet happen."""
+    import threading
+
+    go, world = threading.Event(), World()
+    world.verdict = andon.did_not_happen
+
+    def slow() -> None:
+        world.done.append(1)
+        go.wait(20)
+
+    def probe() -> Any:
+        world.probes.append(1)
+        return andon.did_not_happen()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(slow, timeout=0.05, probe=probe)
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await lab.asked(run)
+        assert world.done == [1]
+        assert not world.probes
+        go.set()
+
+
+# ── keys, fences and arguments ────────────────────────────────────────────────────────────────────
+
+
+async def test_key_and_fence_are_passed_to_those_who_take_them(lab: Lab) -> None:
+    seen: list[Any] = []
+
+    async def takes_both(n: int, *, key: str, fence: Fence) -> None:
+        seen.append((n, key, tuple(fence)))
+
+    async def takes_key(n: int, key: str) -> None:
+        seen.append((n, key))
+
+    async def takes_none(n: int) -> None:
+        seen.append((n,))
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(takes_both, 1, key="a")
+        await ctx.effect(takes_key, 2)
+        await ctx.effect(takes_none, 3, key="c")
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent", id="r1")
+        assert (await lab.end(run)).state == "succeeded"
+        fence = lab.store.run(run).fence
+    # Without a key of its own an effect has one that is unique in the world.
+    assert seen == [(1, "a", (1, fence)), (2, "r1/:0"), (3,)]
+
+
+async def test_a_probe_and_an_undo_get_what_the_effect_got(lab: Lab) -> None:
+    seen: list[Any] = []
+    held = Held()
+
+    async def send(to: str, *, text: str, key: str) -> None:
+        await held.here()
+
+    async def probe(to: str, *, text: str, key: str, fence: Fence) -> Any:
+        seen.append(("probe", to, text, key, fence.counter))
+        return andon.did_not_happen()
+
+    async def undo(result: Any, to: str, *, text: str) -> None:
+        seen.append(("undo", result, to, text))
+
+    async def body(ctx: andon.Context, kind: str) -> None:
+        await ctx.effect(send, "a@b", text="hi", key="k", kind=kind, probe=probe, undo=undo)
+
+    one = agent(body)
+    for kind in ("probeable", "compensatable"):
+        held.reached.clear()
+        held.release.clear()
+        async with lab.working(one) as lost:
+            run = await lab.client.start(one, kind)
+            await held.reached.wait()
+            async with lab.working(one) as survivor:
+                bury(survivor, lost)
+                assert (await lab.end(run)).state == "succeeded"
+            held.release.set()
+    assert seen == [("probe", "a@b", "hi", "k", 3), ("undo", None, "a@b", "hi")]
+
+
+async def test_the_same_key_with_other_arguments_is_refused(lab: Lab) -> None:
+    world = World()
+    world.held.reached.set()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(world.pay, 1, key="order-1")
+        await ctx.effect(world.pay, 2, key="order-1")
+
+    async with lab.working(agent(body)):
+        run = await lab.end(await lab.client.start("agent"))
+    assert run.state == "stranded"
+    assert world.done == [1]
+
+
+async def test_the_same_key_twice_is_one_effect(lab: Lab) -> None:
+    world = World()
+
+    async def body(ctx: andon.Context) -> list[str]:
+        both = asyncio.gather(*(ctx.effect(world.pay, 1, key="order-1") for _ in range(2)))
+        await world.held.reached.wait()
+        world.held.release.set()
+        return [*await both, await ctx.effect(world.pay, 1, key="order-1")]
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.result(run) == ["paid 1"] * 3
+    assert world.done == [1]
+    assert [entry.state for entry in await lab.journal(run, "effect")] == ["started", "confirmed"]
+
+
+async def test_a_call_that_cannot_work_is_refused_before_it_is_written(local: Lab) -> None:
+    world = World()
+
+    async def body(ctx: andon.Context) -> list[str]:
+        found = []
+        for wrong in (
+            lambda: ctx.effect(world.pay),
+            lambda: ctx.effect(world.pay, 1, kind="magic"),
+            lambda: ctx.effect(world.pay, 1, kind="probeable"),
+            lambda: ctx.effect(world.pay, 1, kind="compensatable"),
+            lambda: ctx.effect(world.pay, 1, undo=world.undo, undo_within="soon"),
+        ):
+            try:
+                await wrong()
+            except BadInput as error:
+                found.append(str(error))
+        return found
+
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        found = await local.result(run)
+    assert len(found) == 5
+    assert local.store.ledger(run) == []
+    assert world.done == []
+
+
+async def test_a_declaration_stays_with_its_function(local: Lab) -> None:
+    async def find(n: int) -> Any:
+        return andon.unknown()
+
+    @andon.effect_of(probe=find, undo_within="2h")
+    async def pay(n: int) -> int:
+        return n
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, 1, key="a")
+        await ctx.effect(pay, 1, key="b", kind="irreversible")
+
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        await local.end(run)
+    assert [row.kind for row in local.store.ledger(run)] == ["probeable", "irreversible"]
+
+
+# ── results, cancellation, branches ───────────────────────────────────────────────────────────────
+
+
+async def test_a_result_that_cannot_be_stored_is_confirmed_and_not_repeated(lab: Lab) -> None:
+    calls: list[int] = []
+
+    async def pay() -> object:
+        calls.append(1)
+        return object()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay)
+
+    policy = andon.Retry(2, first_seconds=0.01)
+    async with lab.working(agent(body, retries=policy)):
+        run = await lab.end(await lab.client.start("agent"))
+    assert run.state == "dead"
+    assert run.error is not None
+    assert "'pay'" in run.error["message"]
+    assert calls == [1]
+    assert lab.effects(run.id) == {"pay": "confirmed"}
+
+
+async def test_an_effect_that_the_agent_cuts_off_keeps_the_run_until_a_person_answers(
+    lab: Lab,
+) -> None:
+    world = World()
+
+    async def body(ctx: andon.Context) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.effect(world.pay, 7)
+        except TimeoutError:
+            return str(await ctx.step(str, "gave up"))
+        return "paid"
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await lab.asked(run)
+        assert lab.effects(run) == {"pay": "in_doubt"}
+        await lab.client.answer(run, "happened", "yes")
+        assert await lab.result(run) == "gave up"
+    assert world.done == [7]
+    assert lab.effects(run) == {"pay": "confirmed"}
+
+
+async def test_a_cut_off_effect_is_not_forgotten_over_a_snapshot(lab: Lab) -> None:
+    world = World()
+
+    async def body(ctx: andon.Context) -> str:
+        if ctx.restored is None:
+            try:
+                async with asyncio.timeout(0.05):
+                    await ctx.effect(world.pay, 7)
+            except TimeoutError:
+                await ctx.snapshot("gave up")
+        await ctx.event("go")
+        return "over"
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await lab.reach(run, "suspended")
+        await lab.client.send(run, "go")
+        await until(lambda: lab.store.asks(run))
+        await lab.client.answer(run, "did_not_happen")
+        assert await lab.result(run) == "over"
+    assert lab.effects(run) == {"pay": "failed"}
+
+
+async def test_an_effect_in_doubt_of_a_task_that_nobody_awaits(lab: Lab) -> None:
+    async def order() -> None:
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> str:
+        task = asyncio.create_task(ctx.effect(order))
+        await asyncio.sleep(0.05)
+        return f"{task.done()}"
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await lab.asked(run)
+        await lab.client.answer(run, "happened")
+        await lab.result(run)
+    assert lab.effects(run) == {"order": "confirmed"}
+
+
+async def test_one_branch_is_in_doubt_while_the_other_works(lab: Lab) -> None:
+    calls: list[int] = []
+    answered = asyncio.Event()
+
+    async def order() -> str:
+        raise ConnectionError("away")
+
+    async def work(n: int) -> int:
+        calls.append(n)
+        if n == 2:
+            await answered.wait()
+        return n
+
+    async def body(ctx: andon.Context) -> list[Any]:
+        async def busy() -> list[int]:
+            return [await ctx.step(work, n) for n in range(4)]
+
+        return list(await asyncio.gather(ctx.effect(order), busy()))
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await until(lambda: lab.store.asks(run) and len(calls) == 3)
+        await lab.client.answer(run, "happened", "ok")  # while the other branch is in its step
+        answered.set()
+        assert await lab.result(run) == ["ok", [0, 1, 2, 3]]
+    assert calls == [0, 1, 2, 3]
+
+
+async def test_an_agent_retry_does_not_repeat_what_is_in_doubt(lab: Lab) -> None:
+    """A step fails, its sibling effect is cut off; the retry finds out about it first."""
+    world = World()
+    calls: list[int] = []
+
+    async def shaky() -> str:
+        calls.append(1)
+        await world.held.reached.wait()
+        if len(calls) == 1:
+            raise ValueError("no")
+        return "ok"
+
+    async def body(ctx: andon.Context) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ctx.step(shaky)), group.create_task(ctx.effect(world.pay, 7))]
+        return [task.result() for task in tasks]
+
+    policy = andon.Retry(1, first_seconds=0.01)
+    async with lab.working(agent(body, retries=policy)):
+        run = await lab.client.start("agent")
+        await lab.asked(run)
+        await lab.client.answer(run, "happened", "seen")
+        assert await lab.result(run) == ["ok", "seen"]
+    assert world.done == [7]

@@ -1,0 +1,641 @@
+"""Promises of the PostgreSQL store that no other database has to make."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from tests.store.parts import (
+    LONG,
+    Held,
+    begin,
+    claim,
+    do,
+    effect,
+    eventually,
+    new_run,
+    register,
+    start,
+    take,
+    worker_row,
+)
+
+from andon.core.journal import check_chain
+from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, StoreUnavailable
+from andon.store import postgres, postgres_bell
+from andon.store.postgres import PostgresStore
+from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, Start
+from andon.testing.pooler import Pooler
+from andon.testing.postgres import Cluster
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def user(postgres_url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
+    """A connection of the user's own program."""
+    with psycopg.connect(postgres_url) as connection:
+        yield connection
+        connection.rollback()
+
+
+def until_back(act: Callable[[], Any]) -> Any:
+    """Try as the writer does, until the database is back."""
+
+    def attempt() -> list[Any]:
+        try:
+            return [act()]
+        except StoreUnavailable:
+            return []
+
+    return eventually(attempt)[0]
+
+
+# ── what a server must be ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_database_that_cannot_hold_all_text_is_refused(cluster: Cluster) -> None:
+    with psycopg.connect(cluster.url(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(StoreError, match=r"encoding LATIN1.*expected UTF8"):
+        PostgresStore(cluster.url("latin"))
+    cluster.drop_database("latin")
+
+
+def test_a_newer_schema_is_refused(postgres_url: str) -> None:
+    PostgresStore(postgres_url).close()
+    with psycopg.connect(postgres_url) as user:
+        user.execute("UPDATE andon.schema SET version = 999")
+    with pytest.raises(StoreError, match=r"schema 999.*Upgrade andon"):
+        PostgresStore(postgres_url)
+
+
+def test_a_server_that_is_not_there_is_unavailable(cluster: Cluster) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot connect"):
+        PostgresStore("postgresql://postgres@127.0.0.1:1/postgres")
+    with pytest.raises(StoreUnavailable, match="no_such_database"):
+        PostgresStore(cluster.url("no_such_database"))
+
+
+def test_a_wrong_url_is_refused() -> None:
+    with pytest.raises(BadInput, match="no_such_option"):
+        PostgresStore("postgresql://me@here/db?no_such_option=1")
+
+
+def test_a_role_without_rights_is_told_what_to_ask_for(postgres_url: str, cluster: Cluster) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS nobody_much")
+        admin.execute("CREATE ROLE nobody_much LOGIN")
+        with pytest.raises(StoreError, match="GRANT CREATE ON DATABASE"):
+            PostgresStore(postgres_url.replace("postgres@", "nobody_much@"))
+        admin.execute("CREATE SCHEMA andon AUTHORIZATION nobody_much")
+        store = PostgresStore(postgres_url.replace("postgres@", "nobody_much@"))
+        assert start(store, "r") == [True]
+        store.close()
+        admin.execute("DROP OWNED BY nobody_much")
+        admin.execute("DROP ROLE nobody_much")
+
+
+def test_the_users_tables_do_not_clash(postgres_url: str, user: "psycopg.Connection[Any]") -> None:
+    user.execute("CREATE TABLE runs (mine INTEGER); INSERT INTO runs VALUES (1)")
+    user.commit()
+    store = PostgresStore(postgres_url)
+    assert start(store, "r") == [True]
+    assert user.execute("SELECT * FROM runs").fetchall() == [(1,)]
+    store.close()
+
+
+def test_a_password_is_not_shown(postgres_url: str) -> None:
+    url = postgres_url.replace("postgres@", "postgres:s3cr@t@")
+    for wrong in (f"{url}?no_such_option=1", f"{url}_that_is_not_there"):
+        with pytest.raises(AndonError) as refusal:
+            PostgresStore(wrong)
+        assert "s3cr" not in str(refusal.value)
+    store = PostgresStore(url.replace("s3cr@t", "s3cr%40t"))
+    assert "s3cr" not in str(store.facts())
+    store.close()
+
+
+def test_the_epoch_is_renewed_when_the_database_is_another_one(
+    postgres_url: str, cluster: Cluster
+) -> None:
+    """A copy in the same server is the smallest restore."""
+    store = PostgresStore(postgres_url)
+    held = begin(store)
+    store.close()
+    name = postgres_url.rpartition("/")[2]
+    with psycopg.connect(cluster.url(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}_copy TEMPLATE {name}".encode())
+    copy = PostgresStore(f"{postgres_url}_copy")
+    assert copy.facts()["epoch"] == 2
+    for message in (held.append(), Beat(worker_id="w", lease_seconds=60)):
+        with pytest.raises(Fenced):
+            do(copy, message)
+    assert take(copy, "r", register(copy, "second")).fence > held.fence
+    copy.close()
+    cluster.drop_database(f"{name}_copy")
+
+
+# ── coming back ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("end", [Cluster.restart, Cluster.kill], ids=["restart", "crash"])
+def test_the_store_comes_back_after_the_server(
+    store: PostgresStore, cluster: Cluster, end: Callable[[Cluster], None]
+) -> None:
+    held = begin(store)
+    do(store, held.append())
+    end(cluster)
+    if not cluster.running:
+        with pytest.raises(StoreUnavailable):
+            store.run("r")
+        cluster.start()
+    message = held.append()
+    assert until_back(lambda: do(store, message)) is None
+    assert [entry.seq for entry in store.journal("r")] == [0, 1, 2]
+    assert store.facts()["epoch"] == 1
+    check_chain(store.journal("r"), run_id="r")
+
+
+def test_a_read_does_not_fail_because_an_idle_connection_ended(
+    store: PostgresStore, user: "psycopg.Connection[Any]"
+) -> None:
+    start(store, "r")
+    assert store.run("r") is not None
+    end_connections(user)
+    assert store.run("r") is not None
+
+
+def end_connections(user: "psycopg.Connection[Any]", name: str = "andon") -> None:
+    user.execute(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE application_name = %s AND datname = current_database()",
+        [name],
+    )
+    user.commit()
+
+
+def test_every_message_written_again_after_a_lost_connection_is_written_once(
+    store: PostgresStore, user: "psycopg.Connection[Any]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit arrives and its answer does not: the worst moment to lose a connection."""
+    register(store)
+    commit = PostgresStore._commit
+
+    def commit_unheard(self: PostgresStore, batch: Any) -> Any:
+        commit(self, batch)
+        raise psycopg.OperationalError("the answer was lost")
+
+    def twice(batch: list[Message]) -> list[Any]:
+        monkeypatch.setattr(PostgresStore, "_commit", commit_unheard)
+        with pytest.raises(StoreUnavailable):
+            store.write(batch)
+        monkeypatch.setattr(PostgresStore, "_commit", commit)
+        return store.write(batch)
+
+    assert twice([Start(run=new_run("r"))]) == [False]
+    message = Claim(worker_id="w", agents=(("agent", "1"),), limit=5, number=1)
+    [found] = twice([message])
+    [held] = [Held(run) for run in found.runs]
+    assert held.claimed.attempt == 1
+    batch: list[Message] = [held.append(), held.append(effects=(effect(),)), held.append()]
+    batch += [held.append(blobs=(Blob("b", "1"),), spawn=new_run("child", parent_id="r"))]
+    assert twice(batch) == [None] * 4
+    assert twice([held.settle("queued", failed=True, entries=(held.entry(),))]) == ["queued"]
+    run = store.run("r")
+    assert run is not None
+    assert (run.attempt, run.failures, run.head_seq) == (1, 1, 5)
+    check_chain(store.journal("r"), run_id="r")
+
+
+def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
+    store: PostgresStore, cluster: Cluster
+) -> None:
+    heard = threading.Event()
+    end = store.listen(heard.set)
+    cluster.restart()
+    assert heard.wait(LONG), "whatever was sent meanwhile is lost: it must look for itself"
+    heard.clear()
+
+    def rung() -> bool:
+        store.ring()
+        return heard.wait(0.1)
+
+    eventually(rung)
+    end()
+
+
+def test_a_listener_ends_promptly_while_the_server_is_away(
+    store: PostgresStore, cluster: Cluster
+) -> None:
+    end = store.listen(lambda: None)
+    cluster.stop()
+    end()
+    assert "andon-listen" not in [thread.name for thread in threading.enumerate()]
+    cluster.start()
+
+
+def test_a_ring_never_waits_for_the_server(store: PostgresStore, cluster: Cluster) -> None:
+    cluster.stop()
+    for _ in range(1000):
+        store.ring()
+    cluster.start()
+    heard = threading.Event()
+    end = store.listen(heard.set)
+
+    def rung() -> bool:
+        store.ring()
+        return heard.wait(0.1)
+
+    eventually(rung)
+    end()
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_life_sign_is_taken_again_after_a_restart(store: PostgresStore, cluster: Cluster) -> None:
+    row = worker_row("w", store.hold("w"))
+    cluster.restart()
+    with psycopg.connect(store.url) as user:
+        eventually(lambda: held_locks(user) == 1, "the lock was not taken again")
+    assert not store.is_free(row)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_life_sign_is_taken_again_after_its_connection_was_ended(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    row = worker_row("w", store.hold("w"))
+    other = PostgresStore(postgres_url)
+    with psycopg.connect(postgres_url) as user:
+        for _ in range(3):
+            user.execute(
+                "SELECT pg_terminate_backend(l.pid, 10000) FROM pg_locks l"
+                " WHERE l.locktype = 'advisory' AND l.granted"
+            )
+            eventually(lambda: held_locks(user) == 1, "the lock was not taken again")
+            assert not other.is_free(row)
+    other.close()
+
+
+def held_locks(user: "psycopg.Connection[Any]") -> int:
+    [[count]] = user.execute(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database ="
+        " (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ).fetchall()
+    return int(count)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_worker_that_only_lost_its_connection_is_not_called_silent(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    row = worker_row("w", store.hold("w"))
+    other = PostgresStore(postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as user:
+        for _ in range(10):
+            end_connections(user)
+            looks = [other.is_free(row) for _ in range(20)]
+            assert not any(looks)
+    other.close()
+
+
+def test_nobody_is_called_silent_right_after_a_restart(
+    store: PostgresStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = worker_row("w", str(postgres_bell.key_of("w")))
+    cluster.restart()
+    monkeypatch.setattr(postgres_bell, "RETAKE_SECONDS", 0.0)
+    assert not until_back(lambda: store.is_free(nobody))
+    monkeypatch.setattr(postgres_bell, "RESTART_SECONDS", 0.0)
+    assert store.is_free(nobody)
+    assert not store.is_free(worker_row("w", None))
+
+
+# ── with others ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_writers_that_lock_each_others_runs_all_succeed(postgres_url: str) -> None:
+    """Children that end, and tell their parents, while the parents hear from elsewhere."""
+    stores = [PostgresStore(postgres_url) for _ in range(2)]
+    register(stores[0], "w0")
+    register(stores[1], "w1")
+    barrier = threading.Barrier(2)
+    for n in range(15):
+        # Two families; each store ends one family's child and speaks to the other's.
+        names = [(f"a{n}", f"b{n}"), (f"d{n}", f"c{n}")]
+        kids = []
+        for number, (parent, kid) in enumerate(names):
+            start(stores[0], parent)
+            start(stores[0], kid, parent_id=parent)
+            kids.append(take(stores[number], kid, f"w{number}"))
+
+        def go(number: int, names: Any = names, kids: Any = kids, n: int = n) -> list[Any]:
+            barrier.wait(LONG)
+            messages: list[Message] = [kids[number].settle("succeeded")]
+            for run_id in names[1 - number]:
+                letter = Deliver(
+                    run_id=run_id, kind="event", name="e", body="1", message_id=f"{number}"
+                )
+                messages.append(letter)
+            return stores[number].write(messages)
+
+        with ThreadPoolExecutor(2) as threads:
+            for outcomes in threads.map(go, range(2)):
+                assert outcomes[:2] == ["succeeded", True]
+    for store in stores:
+        store.close()
+
+
+def test_a_deadlock_is_tried_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [psycopg.errors.DeadlockDetected(), psycopg.errors.SerializationFailure()]
+    commit = PostgresStore._commit
+
+    def contended(self: PostgresStore, batch: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return commit(self, batch)
+
+    monkeypatch.setattr(PostgresStore, "_commit", contended)
+    assert start(store, "r") == [True]
+    failures[:] = [psycopg.errors.DeadlockDetected()] * postgres.CONTENTION_TRIES
+    with pytest.raises(StoreUnavailable, match="others kept changing"):
+        start(store, "s")
+
+
+def test_a_claim_does_not_sort_the_queue(
+    store: PostgresStore, user: "psycopg.Connection[Any]"
+) -> None:
+    """With a hundred thousand runs waiting, one claim must not look at all of them."""
+    user.execute(
+        "INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels,"
+        " root_id, head_seq, head_hash, created_at, changed_at)"
+        " SELECT 'r' || n, 'agent', '1', 'q', 'queued', n % 3, n, '{}', 'r', 0, 'h', n, n"
+        " FROM generate_series(1, 50000) n"
+    )
+    user.commit()
+    user.autocommit = True
+    user.execute("ANALYZE andon.runs")
+    names = {"worker_id": "$1", "agents": "$2", "only": "$3", "limit": "$4"}
+    query = store._sql["claim_runs"].decode() % names
+    user.execute("SET plan_cache_mode = force_generic_plan")
+    user.execute(f"PREPARE claiming (text, text, text, bigint) AS {query}".encode())
+    rows = user.execute("""EXPLAIN EXECUTE claiming ('w', '[["agent","1"]]', NULL, 1)""").fetchall()
+    plan = "\n".join(row[0] for row in rows)
+    assert "Index Scan using runs_queued" in plan, plan
+    assert "Sort" not in plan, plan
+    assert "Seq Scan on runs" not in plan, plan
+
+
+def test_an_append_touches_no_index_of_the_run(
+    store: PostgresStore, user: "psycopg.Connection[Any]"
+) -> None:
+    held = begin(store)
+    for _ in range(50):
+        do(store, held.append(step="x"))
+    for _ in range(50):
+        store.write([held.append(step="x"), held.append()])
+
+    def hot() -> bool:
+        [[updates, hot]] = user.execute(
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
+            " WHERE schemaname = 'andon' AND relname = 'runs'"
+        ).fetchall()
+        user.rollback()
+        return bool(updates >= 101 and hot >= 95)
+
+    eventually(hot, "appends change the indexes of andon.runs")
+
+
+# ── in the user's transaction ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_run_starts_with_the_callers_transaction(
+    store: PostgresStore, user: "psycopg.Connection[Any]", *, commits: bool
+) -> None:
+    user.execute("CREATE TABLE mine (n INTEGER)")
+    user.commit()
+    heard = threading.Event()
+    end = store.listen(heard.set)
+    user.execute("INSERT INTO mine VALUES (1)")
+    assert store.start_on(user, new_run("r", blobs=(Blob("b", "1"),))) is True
+    assert store.run("r") is None
+    user.commit() if commits else user.rollback()
+    assert (store.run("r") is not None) == commits
+    assert len(user.execute("SELECT * FROM mine").fetchall()) == int(commits)
+    if commits:
+        assert heard.wait(LONG)
+        assert store.start_on(user, new_run("r")) is False
+        with pytest.raises(Conflict):
+            store.start_on(user, new_run("r", given="other"))
+    assert claim(store, register(store)).runs != [] or not commits
+    end()
+
+
+def test_a_run_starts_on_any_kind_of_connection(store: PostgresStore, postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True, row_factory=dict_row) as user:
+        assert store.start_on(user, new_run("r")) is True
+        assert store.start_on(user, new_run("r")) is False
+        with user.transaction():
+            store.start_on(user, new_run("s"))
+            assert store.run("s") is None
+        assert store.run("s") is not None
+    with pytest.raises(BadInput, match="start_on_async"):
+        store.start_on(object(), new_run("t"))
+
+
+def test_a_run_starts_on_an_async_connection(store: PostgresStore, postgres_url: str) -> None:
+    async def go() -> list[bool]:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as user:
+            first = await store.start_on_async(user, new_run("r"))
+            again = await store.start_on_async(user, new_run("r"))
+            await user.rollback()
+            third = await store.start_on_async(user, new_run("r", blobs=(Blob("b", "1"),)))
+            await user.commit()
+            with pytest.raises(Conflict):
+                await store.start_on_async(user, new_run("r", given="other"))
+            return [first, again, third]
+
+    assert asyncio.run(go()) == [True, False, True]
+    assert store.blob("b") == "1"
+
+
+def test_a_swallowed_error_in_the_callers_transaction_is_refused(store: PostgresStore) -> None:
+    held = begin(store)
+
+    def swallow(db: Any) -> Append:
+        with contextlib.suppress(psycopg.Error):
+            db.execute("SELECT 1 / 0")
+        return held.append()
+
+    with pytest.raises(BadInput, match="failed and the error was caught"):
+        store.transact(swallow)
+    assert len(store.journal("r")) == 1
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+def test_the_caller_cannot_end_the_transaction_by_its_methods(
+    store: PostgresStore, end: str
+) -> None:
+    held = begin(store)
+
+    def meddle(db: Any) -> Append:
+        db.execute("CREATE TABLE mine ()")
+        getattr(db, end)()
+        return held.append()
+
+    with pytest.raises(BadInput, match="Leave commit, rollback and close to andon"):
+        store.transact(meddle)
+    assert len(store.journal("r")) == 1
+
+
+def test_the_caller_may_use_savepoints_and_leaves_nothing_behind(store: PostgresStore) -> None:
+    held = begin(store)
+
+    def work(db: Any) -> Append:
+        with db.transaction():
+            db.execute("CREATE TABLE mine (n INTEGER)")
+        db.execute("SET search_path TO nowhere")
+        db.execute("CREATE TEMPORARY TABLE left_over ()")
+        return held.append()
+
+    store.transact(work)
+
+    def look(db: Any) -> Append:
+        assert db.execute("SHOW search_path").fetchone() != ("nowhere",)
+        assert db.execute("SELECT to_regclass('left_over')").fetchone() == (None,)
+        assert db.execute("SELECT * FROM mine").fetchall() == []
+        return held.append()
+
+    store.transact(look)
+    assert len(store.journal("r")) == 3
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_outcome_of_a_lost_commit_is_asked_for(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool
+) -> None:
+    held = begin(store)
+    message = held.append()
+    connect = store.link.connect
+
+    class Lossy:
+        """A connection whose answer to COMMIT is lost."""
+
+        def __init__(self, db: Any) -> None:
+            self.__dict__["db"] = db
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.db, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            setattr(self.db, name, value)
+
+        def execute(self, query: Any, *rest: Any, **more: Any) -> Any:
+            if query == "COMMIT":
+                if committed:
+                    self.db.execute(query)
+                self.db.close()
+                raise psycopg.OperationalError("the connection was lost")
+            return self.db.execute(query, *rest, **more)
+
+    monkeypatch.setattr(store, "q", _q_through(store))
+    monkeypatch.setattr(store.link, "connect", lambda **settings: Lossy(connect(**settings)))
+
+    def lose(db: Any) -> Append:
+        monkeypatch.setattr(store.link, "connect", connect)
+        return message
+
+    if committed:
+        store.transact(lose)
+    else:
+        with pytest.raises(StoreUnavailable):
+            store.transact(lose)
+    monkeypatch.undo()
+    assert len(store.journal("r")) == (2 if committed else 1)
+
+
+def _q_through(store: PostgresStore) -> Any:
+    """psycopg's cursors want the real connection."""
+    q = store.q
+
+    def ask(name: str, /, **params: Any) -> Any:
+        db = store._local.db
+        store._local.db = getattr(db, "db", db)
+        try:
+            return q(name, **params)
+        finally:
+            store._local.db = db
+
+    return ask
+
+
+# ── through a pooler ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def pooler(cluster: Cluster, postgres_url: str) -> Iterator[Pooler]:
+    database = postgres_url.rpartition("/")[2]
+    with Pooler("127.0.0.1", cluster.port, backends=3, database=database) as pooler:
+        yield pooler
+
+
+def test_everything_works_through_a_pooler(pooler: Pooler) -> None:
+    store = PostgresStore(f"{pooler.url}?andon_pooler=1")
+    assert store.facts()["pooler"] is True
+    held = begin(store)
+    for _ in range(5):
+        do(store, held.append())
+        assert store.write([held.append(effects=(effect(),)), held.append()]) == [None, None]
+        do(store, held.append(blobs=(Blob("b", "1"),)))
+    outcomes = store.write([Start(run=new_run("s")), held.append(of={"name": "a\0b"})])
+    assert outcomes[0] is True
+    assert isinstance(outcomes[1], BadInput)
+    held.look_again(store)
+    store.transact(lambda db: db.execute("CREATE TABLE mine ()") and held.append())
+    do(store, held.settle("succeeded"))
+    assert len(store.journal("r")) == 22
+    check_chain(store.journal("r"), run_id="r")
+    assert store.hold("w") is None
+    assert not store.is_free(worker_row("w", None))
+    store.ring()
+    store.listen(lambda: None)()
+    store.close()
+
+
+def test_two_stores_may_open_an_empty_database_through_a_pooler(pooler: Pooler) -> None:
+    url = f"{pooler.url}?andon_pooler=1"
+    with ThreadPoolExecutor(4) as threads:
+        stores = list(threads.map(PostgresStore, [url] * 4))
+    assert {store.facts()["epoch"] for store in stores} == {1}
+    for store in stores:
+        store.close()
+
+
+def test_a_pooler_that_was_not_named_is_guessed(pooler: Pooler) -> None:
+    with pytest.raises(StoreError, match=r"andon_pooler=1"):
+        PostgresStore(pooler.url)
+
+
+def test_one_append_is_one_round_trip(pooler: Pooler) -> None:
+    store = PostgresStore(f"{pooler.url}?andon_pooler=1")
+    held = begin(store)
+    before = pooler.round_trips
+    for _ in range(10):
+        do(store, held.append())
+    assert pooler.round_trips - before == 10
+    before = pooler.round_trips
+    for _ in range(10):
+        store.write([held.append(), held.append(effects=(effect(),))])
+    assert pooler.round_trips - before == 10
+    store.close()

@@ -1,0 +1,248 @@
+"""Promises of the SQLite store that no other database has to make."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.store.parts import begin, claim, do, register, start, take
+
+from andon.core.journal import check_chain
+from andon.errors import BadInput, Fenced, StoreError, StoreUnavailable
+from andon.store import open_store, sqlite
+from andon.store.sqlite import SqliteStore, refuse_unsafe
+from andon.store.store import Beat, Blob, Filter
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "andon.db"
+
+
+def copy(source: Path, target: Path) -> None:
+    """A copy made while nobody writes: the file and its log, as a backup has them."""
+    shutil.copy(source, target)
+    shutil.copy(f"{source}-wal", f"{target}-wal")
+
+
+@pytest.mark.parametrize("version", ["3.7.0", "3.45.1", "3.51.2"])
+def test_a_version_that_can_corrupt_files_is_refused(path: Path, version: str) -> None:
+    with pytest.raises(StoreError, match=rf"SQLite {version}.*pip install -U apsw"):
+        refuse_unsafe(path, create=True, version=version)
+
+
+@pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "4.0.0"])
+def test_a_safe_version_is_accepted(path: Path, version: str) -> None:
+    refuse_unsafe(path, create=True, version=version)
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p"])
+def test_a_network_file_system_is_refused(path: Path, kind: str) -> None:
+    with pytest.raises(StoreError, match=rf"network file system \({kind}\).*PostgreSQL"):
+        refuse_unsafe(path, create=True, kind=kind)
+
+
+def test_a_local_file_system_is_known_by_name(path: Path) -> None:
+    assert sqlite.file_system(Path("/proc/self")) == "proc"
+    refuse_unsafe(path, create=True, kind="ext4")
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="found a folder"):
+        SqliteStore(tmp_path)
+
+
+def test_a_missing_file_is_refused_where_it_must_exist(path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no database"):
+        SqliteStore(path, create=False)
+    assert not path.exists()
+
+
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a" / "b" / "andon.db")
+    assert store.integrity() == "ok"
+    store.close()
+
+
+def test_a_file_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises((StoreError, BadInput), match="file"):
+        SqliteStore(tmp_path / "file" / "andon.db")
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+    path.write_text("these are my notes\n" * 100)
+    with pytest.raises(StoreError, match="not an SQLite database"):
+        SqliteStore(path)
+    assert path.read_text().startswith("these are my notes")
+
+
+def test_a_damaged_file_is_refused_or_found_out(path: Path) -> None:
+    store = SqliteStore(path)
+    start(store, *(f"r{n}" for n in range(200)))
+    store._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    store.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 8192))
+    with pytest.raises(StoreError, match=r"damaged.*Restore"):
+        SqliteStore(path).runs(Filter())
+
+
+def test_a_newer_schema_is_refused(path: Path) -> None:
+    SqliteStore(path).close()
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA user_version = 999")
+    db.close()
+    with pytest.raises(StoreError, match=r"schema 999.*Upgrade andon"):
+        SqliteStore(path)
+
+
+def test_tables_without_a_schema_version_are_refused(path: Path) -> None:
+    SqliteStore(path).close()
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA user_version = 0")
+    db.close()
+    with pytest.raises(StoreError, match="damaged"):
+        SqliteStore(path)
+
+
+def test_a_full_disk_refuses_writes_and_spoils_nothing(path: Path) -> None:
+    store = SqliteStore(path)
+    held = begin(store)
+    do(store, held.append())
+    pages = store._writer.execute("PRAGMA page_count").get
+    store._writer.execute(f"PRAGMA max_page_count = {pages + 5}").fetchall()
+    large = Blob("address", "x" * 100_000)
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        store.write([held.append(), held.append(blobs=(large,))])
+    store._writer.execute("PRAGMA max_page_count = 1000000").fetchall()
+    held.look_again(store)
+    assert held.seq == 1
+    assert store.write([held.append(), held.append(blobs=(large,))]) == [None, None]
+    check_chain(store.journal("r"), run_id="r")
+    store.close()
+
+
+def test_a_locked_file_is_reported_after_a_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    store = SqliteStore(path)
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="write lock"):
+        start(store, "r")
+    other.execute("ROLLBACK")
+    assert start(store, "r") == [True]
+    other.close()
+    store.close()
+
+
+def test_the_epoch_is_kept_as_long_as_the_file_is_the_same(path: Path) -> None:
+    for _ in range(3):
+        store = SqliteStore(path)
+        assert store.facts()["epoch"] == 1
+        store.close()
+
+
+def test_the_epoch_is_renewed_when_the_file_was_copied(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path)
+    start(store, "r")
+    copy(path, tmp_path / "copy.db")
+    other = SqliteStore(tmp_path / "copy.db")
+    assert (store.facts()["epoch"], other.facts()["epoch"]) == (1, 2)
+    assert other.run("r") is not None
+    store.close()
+    other.close()
+
+
+def test_a_restored_older_copy_fences_whoever_worked_on(path: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup.db"
+    store = SqliteStore(path)
+    held = begin(store)
+    copy(path, backup)
+    do(store, held.append())
+    store.close()
+    os.replace(backup, path)
+    os.replace(f"{backup}-wal", f"{path}-wal")
+    Path(f"{path}-shm").unlink(missing_ok=True)
+
+    store = SqliteStore(path)
+    assert [entry.seq for entry in store.journal("r")] == [0]
+    held.look_again(store)  # even one that would fit
+    with pytest.raises(Fenced):
+        do(store, held.append())
+    with pytest.raises(Fenced):
+        do(store, held.settle("succeeded"))
+    with pytest.raises(Fenced):
+        do(store, Beat(worker_id="w", lease_seconds=60))
+    register(store, "second")
+    again = take(store, "r", "second")
+    assert again.fence > held.fence
+    assert store.load("r").quiet_fences == frozenset()
+    assert store.write([again.append()]) == [None]
+    store.close()
+
+
+def test_the_log_does_not_grow_without_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 50)
+    store = SqliteStore(path)
+    held = begin(store)
+    sizes = []
+    for n in range(60):
+        do(store, held.append(blobs=(Blob(str(n), "x" * 40_000),)))
+        store.checkpoint()
+        sizes.append(os.stat(f"{path}-wal").st_size)
+    assert max(sizes) < 10 * 50 * 4096
+    assert os.stat(path).st_size > 20 * 40_000
+    store.close()
+
+
+def test_what_the_caller_may_not_touch(path: Path) -> None:
+    store = SqliteStore(path)
+    begin(store)
+    for statement in ("DELETE FROM andon_runs", "UPDATE andon_journal SET body = 1", "COMMIT"):
+        with pytest.raises(apsw.AuthError):
+            store.transact(_running(statement))
+    assert store.run("r") is not None
+    store.close()
+
+
+def _running(statement: str) -> Callable[[Any], Any]:
+    return lambda db: db.execute(statement)
+
+
+def test_a_lock_file_of_a_finished_worker_is_removed(path: Path) -> None:
+    store = SqliteStore(path)
+    store.hold("w")
+    assert (store.folder / "w.lock").exists()
+    store.release("w")
+    assert not (store.folder / "w.lock").exists()
+    store.close()
+
+
+def test_a_very_long_path_can_be_listened_on(tmp_path: Path) -> None:
+    """A socket's name is limited to 107 bytes; a folder's is not."""
+    folder = tmp_path / ("x" * 100) / ("y" * 100)
+    store = open_store(f"sqlite:///{folder}/andon.db")
+    store.listen(lambda: None)()
+    store.close()
+
+
+def test_a_claim_does_not_sort_the_queue(path: Path) -> None:
+    """With a hundred thousand runs waiting, one claim must not look at all of them."""
+    store = SqliteStore(path)
+    register(store)
+    params = {"worker_id": "w", "agents": '[["agent","1"]]', "only": None, "limit": 1}
+    plan = store._writer.execute(
+        f"EXPLAIN QUERY PLAN {store._sql['claim_runs']}", params
+    ).fetchall()
+    words = " ".join(str(row[3]) for row in plan)
+    assert "andon_runs_queued" in words
+    assert "TEMP B-TREE" not in words
+    assert claim(store).runs == []
+    store.close()

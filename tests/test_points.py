@@ -1,0 +1,93 @@
+"""Tests may kill or freeze a process at a named moment; nobody else notices that there are any."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from andon import points
+
+PASS_THREE_TIMES = """
+from andon.points import point
+for n in (1, 2, 3):
+    point("effect:started")
+    point("effect:executed")
+    print(n, flush=True)
+"""
+
+
+def start(faults: str | None) -> "subprocess.Popen[str]":
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environ.pop("ANDON_FAULTS", None)
+    if faults is not None:
+        environ["ANDON_FAULTS"] = faults
+    return subprocess.Popen(
+        [sys.executable, "-c", PASS_THREE_TIMES],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("faults", [None, "", "step:stored=kill"])
+def test_a_process_that_was_not_asked_to_die_passes_every_point(faults: str | None) -> None:
+    with start(faults) as process:
+        printed, _ = process.communicate(timeout=60)
+    assert (process.returncode, printed.split()) == (0, ["1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+    ("faults", "printed"),
+    [
+        ("effect:executed=kill", []),
+        ("effect:executed=kill@1", []),
+        ("effect:executed=kill@2", ["1"]),
+        ("effect:started=kill@3", ["1", "2"]),
+    ],
+)
+def test_a_process_is_killed_at_the_named_point_the_nth_time(
+    faults: str, printed: list[str]
+) -> None:
+    with start(faults) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert output.split() == printed
+
+
+def test_a_frozen_process_stops_at_the_point_and_goes_on_when_it_is_woken() -> None:
+    with start("effect:executed=freeze@2") as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert os.WSTOPSIG(status) == signal.SIGSTOP
+        process.send_signal(signal.SIGCONT)
+        printed, _ = process.communicate(timeout=60)
+    assert (process.returncode, printed.split()) == (0, ["1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+    "faults",
+    ["effect:executed", "effect:executed=", "effect:executed=hang", "nowhere=kill", "=kill@1",
+     "effect:executed=kill@two", "effect:executed=kill@-1", "kill"],
+)  # fmt: skip
+def test_a_wish_that_cannot_be_understood_ends_the_process_before_it_begins(faults: str) -> None:
+    """A crash test whose crash was misspelt would pass for ever."""
+    with start(faults) as process:
+        printed, said = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (1, "")
+    assert said == f"ANDON_FAULTS={faults!r}: expected POINT=kill|freeze[@COUNT]\n"
+
+
+def test_no_point_is_declared_twice() -> None:
+    assert len(set(points.POINTS)) == len(points.POINTS)
+
+
+def test_every_declared_point_is_passed_somewhere_and_every_one_passed_is_declared() -> None:
+    sources = Path(points.__file__).parent.rglob("*.py")
+    passed = re.compile(r'\bpoint\("([^"]+)"\)')
+    found = {name for path in sources for name in passed.findall(path.read_text("utf-8"))}
+    assert found == set(points.POINTS)

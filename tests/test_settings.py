@@ -1,0 +1,163 @@
+"""Settings: the nearest word counts, and a wrong one is refused where it was said."""
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from andon.errors import BadInput
+from andon.settings import Settings, load
+
+NUMBERS = [field.name for field in fields(Settings) if field.name != "store"]
+WHOLE = ["concurrency", "interruption_limit"]
+
+
+def load_from(
+    folder: Path,
+    *,
+    given: dict[str, Any] | None = None,
+    environ: dict[str, str] | None = None,
+    toml: str | None = None,
+) -> Settings:
+    if toml is not None:
+        (folder / "andon.toml").write_text(toml, "utf-8")
+    return load(given, environ=environ or {}, folder=folder)
+
+
+def refusal(folder: Path, **sources: Any) -> str:
+    with pytest.raises(BadInput) as refused:
+        load_from(folder, **sources)
+    return str(refused.value)
+
+
+def test_without_a_word_the_defaults_hold(tmp_path: Path) -> None:
+    assert load_from(tmp_path) == Settings()
+
+
+@pytest.mark.parametrize("told", list(product((False, True), repeat=3)), ids=str)
+def test_argument_precedes_environment_precedes_file_precedes_default(
+    told: tuple[bool, bool, bool], tmp_path: Path
+) -> None:
+    argument, environment, file = told
+    settings = load_from(
+        tmp_path,
+        given={"concurrency": 1} if argument else {},
+        environ={"ANDON_CONCURRENCY": "2"} if environment else {},
+        toml="concurrency = 3" if file else "",
+    )
+    heard = [number for number, said in zip((1, 2, 3), told, strict=True) if said]
+    assert settings.concurrency == (heard or [Settings().concurrency])[0]
+
+
+def test_each_setting_is_taken_from_where_it_was_said(tmp_path: Path) -> None:
+    settings = load_from(
+        tmp_path,
+        given={"store": "sqlite:///a.db", "poll_seconds": None},  # None: not given
+        environ={"ANDON_POLL_SECONDS": "0.25", "ANDON_GRACE_SECONDS": "", "HOME": "/root"},
+        toml='store = "sqlite:///b.db"\nlease_seconds = 5\ngrace_seconds = 2.5',
+    )
+    assert settings == Settings(
+        store="sqlite:///a.db", poll_seconds=0.25, lease_seconds=5.0, grace_seconds=2.5
+    )
+    assert isinstance(settings.lease_seconds, float)
+
+
+def test_by_default_the_process_and_its_folder_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "andon.toml").write_text("concurrency = 3", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANDON_LEASE_SECONDS", "4")
+    settings = load()
+    assert (settings.concurrency, settings.lease_seconds) == (3, 4.0)
+
+
+@pytest.mark.parametrize("name", ["ANDON_FAULTS", "ANDON_BY"])
+def test_what_is_no_setting_is_left_alone(name: str, tmp_path: Path) -> None:
+    assert load_from(tmp_path, environ={name: "x"}) == Settings()
+
+
+def test_settings_do_not_change_after_they_were_built() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().concurrency = 2  # type: ignore[misc]
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("said", "where"),
+    [
+        ({"given": {"conurrency": 2}}, "the arguments"),
+        ({"environ": {"ANDON_CONURRENCY": "2"}}, "the environment"),
+        ({"toml": "conurrency = 2"}, "{folder}/andon.toml"),
+    ],
+)
+def test_a_misspelt_setting_is_refused_with_what_was_meant(
+    said: dict[str, Any], where: str, tmp_path: Path
+) -> None:
+    assert refusal(tmp_path, **said) == (
+        f"unknown setting 'conurrency' in {where.format(folder=tmp_path)}; "
+        "did you mean 'concurrency'?"
+    )
+
+
+def test_a_setting_like_no_other_is_refused_with_all_there_are(tmp_path: Path) -> None:
+    text = refusal(tmp_path, environ={"ANDON_XYZZY": "1"})
+    assert text.startswith("unknown setting 'xyzzy' in the environment; known: concurrency, ")
+    assert all(field.name in text for field in fields(Settings))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["many", "", [1], {"a": 1}, True])
+def test_what_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    assert refusal(tmp_path, given={name: value}) == (
+        f"setting {name!r} in the arguments: expected a number, found {value!r}"
+    )
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_zero_and_less_are_refused(name: str, value: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, environ={f"ANDON_{name.upper()}": value}) == (
+        f"setting {name!r} in the environment: expected more than 0, found {value!r}"
+    )
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_no_clock_can_count_to_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    assert f"setting {name!r} in" in refusal(tmp_path, environ={f"ANDON_{name.upper()}": value})
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name not in WHOLE])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_toml_has_nan_and_infinity_and_they_are_refused(
+    name: str, value: float, tmp_path: Path
+) -> None:
+    assert "expected more than 0" in refusal(tmp_path, toml=f"{name} = {value}")
+
+
+@pytest.mark.parametrize("value", [7, ["sqlite:///a.db"], {"url": "x"}])
+def test_a_store_that_is_not_text_is_refused(value: Any, tmp_path: Path) -> None:
+    assert refusal(tmp_path, given={"store": value}) == (
+        f"setting 'store' in the arguments: expected text, found {value!r}"
+    )
+
+
+@pytest.mark.parametrize("broken", [b"concurrency = ", b"\xff\xfe", b"a = 1\na = 2"])
+def test_a_broken_file_is_refused_by_its_name(broken: bytes, tmp_path: Path) -> None:
+    (tmp_path / "andon.toml").write_bytes(broken)
+    assert refusal(tmp_path).startswith(f"{tmp_path}/andon.toml: expected TOML, found: ")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("value", ["inf", "2.7"])
+@pytest.mark.xfail(
+    strict=True, reason="int() truncates 2.7 to 2, and raises OverflowError for infinity"
+)
+def test_a_count_that_is_not_whole_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    assert "expected a " in refusal(tmp_path, toml=f"{name} = {value}")
