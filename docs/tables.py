@@ -25,12 +25,11 @@ def run_diagram() -> str:
 
 
 def run_transitions() -> str:
-    events = list(run.Event)
     rows = [
-        [f"**{state}**", *(run.TRANSITIONS[state].get(event, "") for event in events)]
-        for state in run.State
+        [f"**{state}**", ", ".join(f"{event} → {to}" for event, to in events.items()) or "nothing"]
+        for state, events in run.TRANSITIONS.items()
     ]
-    return _table(["", *events], rows)
+    return _table(["state", "what may happen → what it becomes"], rows)
 
 
 def effect_states() -> str:

@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,23 +22,28 @@ for n in (1, 2, 3):
 """
 
 
-def start(faults: str | None) -> "subprocess.Popen[str]":
+@contextmanager
+def started(faults: str | None) -> Iterator["subprocess.Popen[str]"]:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environ.pop("ANDON_FAULTS", None)
     if faults is not None:
         environ["ANDON_FAULTS"] = faults
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", PASS_THREE_TIMES],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # one that froze again would be waited for without end
 
 
 @pytest.mark.parametrize("faults", [None, "", "step:stored=kill"])
 def test_a_process_that_was_not_asked_to_die_passes_every_point(faults: str | None) -> None:
-    with start(faults) as process:
+    with started(faults) as process:
         printed, _ = process.communicate(timeout=60)
     assert (process.returncode, printed.split()) == (0, ["1", "2", "3"])
 
@@ -53,14 +60,14 @@ def test_a_process_that_was_not_asked_to_die_passes_every_point(faults: str | No
 def test_a_process_is_killed_at_the_named_point_the_nth_time(
     faults: str, printed: list[str]
 ) -> None:
-    with start(faults) as process:
+    with started(faults) as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert output.split() == printed
 
 
 def test_a_frozen_process_stops_at_the_point_and_goes_on_when_it_is_woken() -> None:
-    with start("effect:executed=freeze@2") as process:
+    with started("effect:executed=freeze@2") as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         assert os.WSTOPSIG(status) == signal.SIGSTOP
@@ -76,7 +83,7 @@ def test_a_frozen_process_stops_at_the_point_and_goes_on_when_it_is_woken() -> N
 )  # fmt: skip
 def test_a_wish_that_cannot_be_understood_ends_the_process_before_it_begins(faults: str) -> None:
     """A crash test whose crash was misspelt would pass for ever."""
-    with start(faults) as process:
+    with started(faults) as process:
         printed, said = process.communicate(timeout=60)
     assert (process.returncode, printed) == (1, "")
     assert said == f"ANDON_FAULTS={faults!r}: expected POINT=kill|freeze[@COUNT]\n"

@@ -37,9 +37,7 @@ def main() -> int:
                 worker.wait()
 
 
-def show(
-    world: Path, environ: dict[str, str], first: "subprocess.Popen[str]", second: Any
-) -> int:
+def show(world: Path, environ: dict[str, str], first: "subprocess.Popen[str]", second: Any) -> int:
     say("two workers are up; starting run refund-1 of agent refunds")
     andon(environ, "start", "refunds", f"orders={ORDERS}", "--id", "refund-1")
     wait_until(lambda: "order-3" in read(world / "mails.txt"), "the third mail")

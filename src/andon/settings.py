@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,6 @@ class Settings:
     grace_seconds: float = 25.0
     # A run that interrupts its worker this often without one more finished step is buried.
     interruption_limit: int = 10
-
-
-_NUMBERS = {"int": int, "float": float}
 
 
 def load(
@@ -92,14 +90,21 @@ def _checked(name: str, value: Any, source: str) -> Any:
         if isinstance(value, str):
             return value
         raise BadInput(f"setting {name!r} in {source}: expected text, found {value!r}")
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = _NUMBERS[kind](value)
-    except (TypeError, ValueError):
-        raise BadInput(
-            f"setting {name!r} in {source}: expected a number, found {value!r}"
-        ) from None
-    if not 0 < number < float("inf"):
+    number = _number(value)
+    if number is None:
+        raise BadInput(f"setting {name!r} in {source}: expected a number, found {value!r}")
+    if kind == "int" and not number.is_integer():
+        raise BadInput(f"setting {name!r} in {source}: expected a whole number, found {value!r}")
+    if not 0 < number < inf:
         raise BadInput(f"setting {name!r} in {source}: expected more than 0, found {value!r}")
-    return number
+    return int(number) if kind == "int" else number
+
+
+def _number(value: Any) -> float | None:
+    """A number, however it was written; None for everything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None

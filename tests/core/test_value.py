@@ -211,6 +211,10 @@ def test_none_is_not_mistaken_for_a_number() -> None:
     }
 
 
+def test_of_several_things_the_first_is_named() -> None:
+    assert f"a bytes at [0].a[0] {CHANGED}" in refusal([{"a": [b"1", b"2"]}, {3}])
+
+
 def test_the_path_to_something_deep_is_cut() -> None:
     assert len(refusal(nested(300, object()))) < 400
 
@@ -460,6 +464,10 @@ def test_a_callable_that_cannot_be_hashed_counts_as_unannotated() -> None:
 def test_a_blob_is_named_by_what_it_holds(one: bytes, other: bytes) -> None:
     assert (value.content_name(one) == value.content_name(other)) == (one == other)
     assert len(value.content_name(one)) == 64
+
+
+def test_blobs_that_differ_only_at_their_end_have_different_names() -> None:
+    assert value.content_name(b"x" * 100_000 + b"1") != value.content_name(b"x" * 100_000 + b"2")
 
 
 def test_only_what_may_be_stored_at_all_may_be_a_blob() -> None:

@@ -811,7 +811,10 @@ def test_a_former_owner_is_fenced_before_anybody_claims_its_run(store: Store) ->
     held = begin(store)
     register(store, "second")
     claim(store, "second", **dead())
-    assert state_of(store) == "queued"
+    run = store.run("r")
+    assert run is not None
+    assert run.state == "queued"
+    assert run.fence > held.fence.counter
     refused(store, held.append(), Fenced)
     refused(store, held.settle("succeeded"), Fenced)
 

@@ -159,5 +159,3 @@ def by_identity(agents: list[Agent]) -> dict[tuple[str, str], Agent]:
 def _where(one: Agent) -> str:
     code = getattr(one.function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(one.function)
-
-

@@ -41,7 +41,9 @@ class Branch:
         self.path, self.number, self.children = path, 0, 0
 
 
-current: contextvars.ContextVar[Branch | None] = contextvars.ContextVar("andon_branch", default=None)
+current: contextvars.ContextVar[Branch | None] = contextvars.ContextVar(
+    "andon_branch", default=None
+)
 
 
 class Tasks:
@@ -84,7 +86,6 @@ class Tasks:
         if self._ticks():
             return False
         return all(task in waiting or _waits_for_tasks(task, self.living) for task in self.living)
-
 
     def _ticks(self) -> bool:
         """Whether the agent's code has set a timer of its own: suspended, it would never go off."""

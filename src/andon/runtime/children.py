@@ -8,8 +8,9 @@ from andon.core import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.run import State
 from andon.errors import AndonError, Conflict, step_failed
-from andon.runtime.attempt import Attempt, describe
-from andon.runtime.context import Operation, wait_noting_cancel
+from andon.runtime.attempt import Attempt
+from andon.runtime.describing import describe
+from andon.runtime.operation import Operation, wait_noting_cancel
 from andon.runtime.starting import new_run, resolve
 from andon.store.store import Letter, NewRun, RunRow
 

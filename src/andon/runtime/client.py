@@ -104,9 +104,7 @@ class Client:
         """The run once it is finished or stranded. Raises Unresolved after `timeout` seconds."""
         rung = asyncio.Event()
         loop = asyncio.get_running_loop()
-        end = await asyncio.to_thread(
-            self._store.listen, lambda: _post(loop, rung.set)
-        )
+        end = await asyncio.to_thread(self._store.listen, lambda: _post(loop, rung.set))
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -123,7 +121,12 @@ class Client:
             await asyncio.to_thread(end)
 
     async def send(
-        self, run_id: str, name: str, payload: Any = None, *, id: str | None = None  # noqa: A002
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,  # noqa: A002
     ) -> bool:
         """Send an event to a run; with an `id`, at most once."""
         sent: bool = await self._ask(requests.send, run_id, name, payload, id=id)
@@ -140,9 +143,7 @@ class Client:
     ) -> str:
         """Answer an open ask: approve, edit, reject or respond; for an effect in doubt,
         happened or did_not_happen."""
-        answered: str = await self._ask(
-            requests.answer, run_id, decision, value, ask=ask, by=by
-        )
+        answered: str = await self._ask(requests.answer, run_id, decision, value, ask=ask, by=by)
         return answered
 
     async def journal(self, run_id: str) -> Sequence[Entry]:
@@ -152,7 +153,11 @@ class Client:
     # ── library mode ──────────────────────────────────────────────────────────────────────────
 
     async def run(
-        self, agent: Agent, *args: Any, id: str | None = None, **kwargs: Any  # noqa: A002
+        self,
+        agent: Agent,
+        *args: Any,
+        id: str | None = None,
+        **kwargs: Any,  # noqa: A002
     ) -> Any:
         """Start (or go on with) a run, execute it in this process, and return its result."""
         run_id = await self.start(agent, *args, id=id, **kwargs)

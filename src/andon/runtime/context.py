@@ -6,39 +6,25 @@ result is durable never executes again.
 
 import asyncio
 import contextlib
-import contextvars
 import inspect
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import datetime, timezone
-from functools import lru_cache
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from andon.core import value
-from andon.core.effect import EffectState
-from andon.core.journal import EntryKind, Mark, Record, settled
-from andon.core.queue import Retry, note_begin
-from andon.errors import (
-    AndonError,
-    BadInput,
-    Diverged,
-    NotStorable,
-    StepFailed,
-    Stopped,
-    Unresolved,
-    step_failed,
-)
-from andon.points import point
-from andon.runtime import branch
-from andon.runtime.attempt import Attempt, Draft, describe, log
+from andon.core.journal import EntryKind, Mark
+from andon.core.queue import Retry
+from andon.errors import BadInput, Diverged, Unresolved
+from andon.runtime import branch, steps
+from andon.runtime.attempt import Attempt
+from andon.runtime.journaling import Draft
+from andon.runtime.leaving import log
+from andon.runtime.operation import Operation, inside, invoke, named, wait_noting_cancel
 from andon.store.store import Ask
-
-_operation: contextvars.ContextVar["Operation | None"] = contextvars.ContextVar(
-    "andon_operation", default=None
-)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,109 +40,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CHOICES = ("approve", "edit", "reject", "respond")
-
-
-class Operation:
-    """One call of agent code to andon: its identity, and what the journal has of it."""
-
-    def __init__(
-        self, attempt: Attempt, kind: EntryKind, name: str, key: str | None, digest: str
-    ) -> None:
-        here = branch.current.get()
-        if here is None or here.owner is not attempt.tasks:
-            raise BadInput(
-                f"{kind} {name!r}: called inside a step, or from a task or thread that is not the "
-                "agent's. Call it from the agent's own code; a step must be one unit of work."
-            )
-        key = None if key is None else str(key)
-        for what, text in (("name", name), ("key", key or "")):
-            if not _keepable(text):
-                raise BadInput(f"{kind} {what} {text!r}: expected Unicode text without NUL")
-        self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
-        self.key = key
-        self.place = here.place() if key is None else f"@{kind}/{name}/{key}"
-        self.since = attempt.host.clock.now()
-        self.record: Record | None = None
-        self.find()
-
-    @property
-    def answered(self) -> bool:
-        if self.record is None or not settled(self.record):
-            return False
-        # Asked for again after the code itself had cancelled it: it is tried again.
-        return self.record.state != Mark.CANCELLED or self.place not in self.attempt.cancelled
-
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Of two branches with the same key at the same time, the second gets the first's answer."""
-        if self.key is None:
-            yield
-            return
-        async with self.attempt.keys.setdefault(self.place, asyncio.Lock()):
-            self.find()
-            yield
-
-    def find(self) -> None:
-        """Look up what the journal has of it."""
-        try:
-            self.record = self.attempt.replay.find(
-                kind=self.kind, name=self.name, key=self.key, place=self.place, digest=self.digest
-            )
-        except Diverged as error:
-            raise self.attempt.stop("diverged", error) from None
-
-    def cancel(self, **along: Any) -> None:
-        """Note that the agent's own code cancelled it; on replay it will do so again."""
-        self.attempt.cancelled.add(self.place)
-        self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
-
-    def draft(self, state: str, body: bytes | None = None, **along: Any) -> Draft:
-        return Draft(
-            kind=self.kind,
-            state=state,
-            place=self.place,
-            name=self.name,
-            key=self.key,
-            digest=self.digest,
-            body=body,
-            since=self.since,
-            along=along,
-        )
-
-    async def write(self, state: str, body: bytes | None = None, **along: Any) -> None:
-        await self.attempt.append(self.draft(state, body, **along))
-
-    async def answer(self, decoder: value.Decoder | None = None) -> Any:
-        """The recorded outcome: a value, an error, or the same long wait to be cancelled again."""
-        assert self.record is not None
-        if self.record.state == Mark.CANCELLED:
-            # The code cancelled this itself, by a timeout of its own. It will do so again.
-            self.attempt.cancelled.add(self.place)
-            await asyncio.get_running_loop().create_future()
-        body = await self.attempt.body_of(self.record.body, self.record.blob)
-        if self.attempt.turns.replayed:
-            await self.attempt.turns.take(self.record.seq)
-        if self.record.state == Mark.FAILED:
-            raise self.failed(value.decode(body))
-        return (decoder or value.decode)(body)
-
-    def failed(self, error: dict[str, Any]) -> StepFailed:
-        """What the agent's code gets to see of an error, at first and on replay."""
-        # A result that cannot be stored will not be storable next time: it is not reopened.
-        return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
-
-    @contextlib.contextmanager
-    def operating(self) -> Iterator[None]:
-        """Count as executing; note a cancellation that the agent's own code caused."""
-        self.attempt.active += 1
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self.attempt.reason is None and not self.attempt.host.draining:
-                self.cancel()
-            raise
-        finally:
-            self.attempt.done_operating()
 
 
 class Context:
@@ -201,7 +84,7 @@ class Context:
 
         The result comes back as JSON, or as the type that the function's annotation says.
         """
-        step = _named(function, name)
+        step = named(function, name)
         operation = Operation(
             self._attempt,
             EntryKind.STEP,
@@ -214,65 +97,7 @@ class Context:
         async def call() -> Any:
             return await invoke(operation, function, args, kwargs, timeout)
 
-        if operation.key is None:
-            return await self._carry_out(operation, call, decoder, retries)
-        async with operation.alone():
-            return await self._carry_out(operation, call, decoder, retries)
-
-    async def _carry_out(
-        self,
-        operation: Operation,
-        call: Callable[[], Awaitable[Any]],
-        decoder: value.Decoder | None,
-        retries: int | Retry,
-    ) -> Any:
-        """Execute until it succeeds or its retries run out; each failure is written down."""
-        if operation.answered:
-            return await operation.answer(decoder)
-        policy = retries if isinstance(retries, Retry) else Retry(retries)
-        failures = operation.record.failures if operation.record else 0
-        if operation.record is not None and operation.record.state == Mark.RETRYING:
-            await self._until_retry(operation, value.decode(operation.record.body or "{}"))
-        while True:
-            try:
-                with operation.operating():
-                    await self._attempt.boundary()
-                    await self._note_begin(operation)
-                    point("step:before")
-                    await self._attempt.boundary()  # after a freeze: is it still the owner?
-                    result = await call()
-                    point("step:executed")
-                    what = f"the result of {operation.kind} {operation.name!r}"
-                    raw, back = value.encode_result(result, what, decoder)
-                    await self._store_result(operation, raw)
-                    return back
-            except NotStorable as error:
-                raise await self._fail(operation, error) from error
-            except Exception as error:
-                failures += 1
-                if not policy.again(failures):
-                    raise await self._fail(operation, error) from error
-                delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
-                body = {**describe(error), "until": self._attempt.host.clock.now() + delay}
-                await operation.write(Mark.RETRYING, msgspec.json.encode(body))
-                await self._until_retry(operation, body)
-
-    async def _note_begin(self, operation: Operation) -> None:
-        if note_begin(self._attempt.run.interruptions):
-            await operation.write(Mark.BEGUN, step=operation.name)
-
-    async def _store_result(self, operation: Operation, raw: bytes) -> None:
-        partial = self._attempt.drop_partial(operation.place)
-        await operation.write(Mark.DONE, raw, checkpoint_of=partial)
-        point("step:stored")
-
-    async def _fail(self, operation: Operation, error: Exception) -> AndonError:
-        body = describe(error)
-        await operation.write(Mark.FAILED, msgspec.json.encode(body))
-        return operation.failed(body)
-
-    async def _until_retry(self, operation: Operation, body: dict[str, Any]) -> None:
-        await wait_noting_cancel(operation, "timer", operation.name, body.get("until", 0.0))
+        return await steps.carry_out(operation, call, decoder, retries)
 
     async def transaction(
         self,
@@ -288,7 +113,7 @@ class Context:
 
         What it writes there and the step's entry are one commit: exactly once.
         """
-        step = _named(function, name)
+        step = named(function, name)
         if inspect.iscoroutinefunction(function):
             raise BadInput(f"transaction {step!r}: expected a plain function, found an async one")
         operation = Operation(
@@ -299,52 +124,12 @@ class Context:
             value.digest(args, kwargs, f"transaction {step!r}"),
         )
         decoder = value.result_decoder(function)
-        async with operation.alone():
-            return await self._commit(operation, function, args, kwargs, decoder, retries)
-
-    async def _commit(
-        self,
-        operation: Operation,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        decoder: value.Decoder | None,
-        retries: int | Retry,
-    ) -> Any:
-        if operation.answered:
-            return await operation.answer(decoder)
-        policy = retries if isinstance(retries, Retry) else Retry(retries)
-        failures = operation.record.failures if operation.record else 0
-        while True:
-            try:
-                return await self._transact(operation, function, args, kwargs, decoder)
-            except Exception as error:
-                failures += 1
-                if not policy.again(failures) or isinstance(error, NotStorable):
-                    raise await self._fail(operation, error) from error
-                delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
-                body = {**describe(error), "until": self._attempt.host.clock.now() + delay}
-                await operation.write(Mark.RETRYING, msgspec.json.encode(body))
-                await self._until_retry(operation, body)
-
-    async def _transact(
-        self,
-        operation: Operation,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        decoder: value.Decoder | None,
-    ) -> Any:
-        attempt = self._attempt
-        with operation.operating():
-            await attempt.boundary()
-            await attempt.close_gate()
-            try:
-                return await attempt.transact(
-                    operation, lambda connection: function(connection, *args, **kwargs), decoder
-                )
-            finally:
-                attempt.open_gate()
+        return await steps.transact(
+            operation,
+            lambda connection: function(connection, *args, **kwargs),
+            decoder,
+            retries,
+        )
 
     # ── effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -370,7 +155,7 @@ class Context:
         from andon.runtime import effects
 
         declared = effects.declaration(function, kind, probe, undo, undo_within)
-        effect = _named(function, name)
+        effect = named(function, name)
         effects.refuse_wrong_arguments(effect, function, args, kwargs)
         operation = Operation(
             self._attempt,
@@ -413,14 +198,14 @@ class Context:
 
     def checkpoint(self, partial: Any) -> None:
         """Inside a step: keep this partial value; the step's next attempt finds it in `partial`."""
-        operation = _inside("checkpoint")
+        operation = inside("checkpoint")
         raw = value.encode(partial, f"the checkpoint of {operation.kind} {operation.name!r}")
         operation.attempt.keep_partial(operation.place, raw.decode())
 
     @property
     def partial(self) -> Any:
         """Inside a step: the latest checkpoint of it, None if there is none."""
-        operation = _inside("partial")
+        operation = inside("partial")
         body = operation.attempt.checkpoints.get(operation.place)
         return None if body is None else value.decode(body)
 
@@ -444,7 +229,7 @@ class Context:
         if operation.answered:
             return await self._outcome(operation)
         until = await self._deadline(operation, timeout)
-        letter = await self._wait(operation, "event", name, until)
+        letter = await wait_noting_cancel(operation, "event", name, until)
         if letter is None:
             await operation.write(Mark.FAILED, b'{"type": "Unresolved"}')
             raise Unresolved(f"event {name!r} did not come within {timeout} s")
@@ -469,7 +254,7 @@ class Context:
                 until = await self._open_ask(operation, question, value_, expires)
             else:
                 until = value.decode(operation.record.body or "null")
-            letter = await self._wait(operation, "answer", operation.place, until)
+            letter = await wait_noting_cancel(operation, "answer", operation.place, until)
             if letter is None:
                 await operation.write(
                     Mark.FAILED, b'{"type": "Unresolved"}', close_ask=operation.place
@@ -525,11 +310,6 @@ class Context:
         await operation.write(Mark.WAITING, msgspec.json.encode(until))
         return until
 
-    async def _wait(
-        self, operation: Operation, kind: str, name: str, until: float | None
-    ) -> Any:
-        return await wait_noting_cancel(operation, kind, name, until)
-
     async def _outcome(self, operation: Operation) -> Any:
         """Like `answer`, but a wait that ended without an outcome is Unresolved."""
         assert operation.record is not None
@@ -542,7 +322,7 @@ class Context:
     def now(self) -> datetime:
         """The time, the same one on every replay."""
         found = self._value("now", self._attempt.host.clock.now)
-        return datetime.fromtimestamp(found, timezone.utc)
+        return datetime.fromtimestamp(found, UTC)
 
     def random(self) -> float:
         """A number from 0 to 1, the same one on every replay."""
@@ -580,118 +360,20 @@ class Context:
             del attempt.shields[name]
             took = attempt.loop.time() - began
             if took > at_most:
-                log.warning("run %s: shield %r took %.1f s, its limit is %s s", self.run_id, name, took, at_most)
-                self.log(f"shield {name!r} took {took:.1f} s, its limit is {at_most} s", level="warning")
+                log.warning(
+                    "run %s: shield %r took %.1f s, its limit is %s s",
+                    self.run_id,
+                    name,
+                    took,
+                    at_most,
+                )
+                self.log(
+                    f"shield {name!r} took {took:.1f} s, its limit is {at_most} s", level="warning"
+                )
 
     def cleanup(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Call `function` when this attempt ends, however it ends; the last one first."""
         self._attempt.cleanups.append(lambda: function(*args, **kwargs))
-
-
-async def wait_noting_cancel(
-    operation: Operation, kind: str, name: str, until: float | None
-) -> Any:
-    """Wait for a letter; a cancellation by the agent's own code is written down."""
-    attempt = operation.attempt
-    try:
-        return await attempt.wait_for(kind, name, until)
-    except asyncio.CancelledError:
-        if attempt.reason is None and not attempt.host.draining:
-            # Nobody waits for the answer any more: the question must not stay open.
-            closed = {"close_ask": name} if kind == "answer" else {}
-            operation.cancel(**closed)
-        raise
-
-
-async def invoke(
-    operation: Operation,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    timeout: float | None,  # noqa: ASYNC109 (see Context.step)
-) -> Any:
-    """Call the user's function: async ones here, plain ones in a thread."""
-    here, inside = branch.current.set(None), _operation.set(operation)
-    try:
-        if timeout is None:
-            return await _call(operation, function, args, kwargs)
-        try:
-            async with asyncio.timeout(timeout) as scope:
-                return await _call(operation, function, args, kwargs)
-        except TimeoutError as error:
-            if scope.expired():
-                raise TimeoutError(f"took longer than {timeout} s") from error
-            raise
-    except Stopped as error:
-        # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
-        raise RuntimeError("a step used the context of its run") from error
-    except SystemExit as error:  # it would end the worker, and everybody else's runs with it
-        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # Nobody asked for it, so nobody will ask for it again on replay.
-        raise RuntimeError("it was cancelled from inside") from None
-    finally:
-        branch.current.reset(here)
-        _operation.reset(inside)
-
-
-async def _call(
-    operation: Operation,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    if is_async(function):
-        return await function(*args, **kwargs)
-    context = contextvars.copy_context()
-    result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
-    return await result if inspect.isawaitable(result) else result
-
-
-@lru_cache(maxsize=4096)
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a coroutine: also a partial, or an object with an async __call__."""
-    inner = getattr(function, "func", function)
-    call = getattr(type(inner), "__call__", None)  # noqa: B004 (not whether it is callable)
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
-
-
-async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
-    """Run in a thread, and have the worker know for how long: a thread cannot be ended."""
-    host = operation.attempt.host
-    future = host.threads.submit(call)
-    host.in_threads.add(future)
-    future.add_done_callback(host.in_threads.discard)
-    return await asyncio.wrap_future(future)
-
-
-def _inside(what: str) -> Operation:
-    operation = _operation.get()
-    if operation is None:
-        raise BadInput(f"ctx.{what}: only inside a step; between steps use ctx.snapshot")
-    return operation
-
-
-def _named(function: Callable[..., Any], name: str | None) -> str:
-    if not callable(function):
-        raise BadInput(f"expected a function, found {function!r}: pass it uncalled, then its arguments")
-    if name is not None:
-        return name
-    inner = getattr(function, "func", function)  # functools.partial
-    return str(getattr(inner, "__name__", type(inner).__name__))
-
-
-def _keepable(text: str) -> bool:
-    """Whether every database can keep it."""
-    if not isinstance(text, str) or "\0" in text:
-        return False
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _digest(argument: Any) -> str:
@@ -700,6 +382,3 @@ def _digest(argument: Any) -> str:
 
 async def _wait(future: "asyncio.Future[Any]") -> None:
     await asyncio.shield(future)
-
-
-__all__ = ["Answer", "Context", "EffectState", "Operation"]

@@ -10,7 +10,8 @@ import msgspec
 from andon.core import value
 from andon.core.effect import OPEN, EffectState, Move, Verdict, after_answer
 from andon.core.journal import Entry, EntryKind, Mark, Record
-from andon.runtime.attempt import Attempt, Draft
+from andon.runtime.attempt import Attempt
+from andon.runtime.journaling import Draft
 from andon.store.store import Ask, AskRow, EffectRow, Letter
 
 CHOICES = ("happened", "did_not_happen")

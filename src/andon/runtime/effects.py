@@ -26,13 +26,16 @@ from andon.core.effect import (
     kind_of,
     next_move,
 )
-from andon.core.journal import Entry, EntryKind, Mark
+from andon.core.journal import Entry, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime import doubts
-from andon.runtime.attempt import Attempt, Draft, describe, log
-from andon.runtime.context import Operation, invoke, is_async, wait_noting_cancel
+from andon.runtime.attempt import Attempt
+from andon.runtime.describing import describe
+from andon.runtime.journaling import Draft
+from andon.runtime.leaving import log
+from andon.runtime.operation import Operation, invoke, is_async, wait_noting_cancel
 from andon.store.store import EffectRow, Letter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,9 +103,7 @@ def _declare(
     try:
         found = kind_of(kind, probe=probe is not None, undo=undo is not None)
     except ValueError:
-        raise BadInput(
-            f"effect kind {kind!r}: expected one of {', '.join(Kind)}"
-        ) from None
+        raise BadInput(f"effect kind {kind!r}: expected one of {', '.join(Kind)}") from None
     if found is Kind.PROBEABLE and probe is None:
         raise BadInput("a probeable effect needs probe=: the function that asks the outside")
     if found is Kind.COMPENSATABLE and undo is None:
@@ -348,8 +349,10 @@ class _Effect:
                     found = await self._call(self.declared.probe, *self.args)
             except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
                 log.warning(
-                    "run %s: the probe of %s raised %s", self.attempt.run.id,
-                    self.operation.name, type(error).__name__,
+                    "run %s: the probe of %s raised %s",
+                    self.attempt.run.id,
+                    self.operation.name,
+                    type(error).__name__,
                 )
                 if not last:
                     continue

@@ -22,8 +22,6 @@ from andon.store.store import WorkerRow
 
 # How often the locks of workers elsewhere are looked at.
 FOREIGN_SECONDS = 0.1
-# How long a lock that proves only silence must be free: a lost connection is made again sooner.
-RETURN_SECONDS = 1.0
 # How often the list of workers is read again without a ring.
 REFRESH_SECONDS = 1.0
 
@@ -82,7 +80,6 @@ class Peers:
         self._told: set[str] = {mine.id}
         self._watched: dict[int, WorkerRow] = {}  # pidfd → worker
         self._foreign: list[WorkerRow] = []
-        self._free_since: dict[str, float] = {}
         self._stale = True
         self._ended = False
         self._closing = threading.Lock()
@@ -166,14 +163,9 @@ class Peers:
 
     def _check_foreign(self) -> None:
         for worker in list(self._foreign):
-            if not self._store.is_free(worker):
-                self._free_since.pop(worker.id, None)
-                continue
-            since = self._free_since.setdefault(worker.id, time.monotonic())
-            means = self._store.free_means
-            if means == "dead" or time.monotonic() - since >= RETURN_SECONDS:
+            if self._store.is_free(worker):
                 self._foreign.remove(worker)
-                self._tell(worker, f"{means}:its lock is free")
+                self._tell(worker, f"{self._store.free_means}:its lock is free")
 
     def _tell(self, worker: WorkerRow, evidence: str) -> None:
         self._told.add(worker.id)

@@ -154,15 +154,18 @@ def body_of(store: Any, entry: Entry) -> str:
 def list_runs(store: Any, which: Filter) -> list[RunRow]:
     unknown = set(which.states) - set(State)
     if unknown:
-        raise BadInput(
-            f"state {', '.join(sorted(unknown))}: expected one of {', '.join(State)}"
-        )
+        raise BadInput(f"state {', '.join(sorted(unknown))}: expected one of {', '.join(State)}")
     found: list[RunRow] = store.runs(which)
     return found
 
 
 def send(
-    store: Any, run_id: str, name: str, payload: Any = None, *, id: str | None = None  # noqa: A002
+    store: Any,
+    run_id: str,
+    name: str,
+    payload: Any = None,
+    *,
+    id: str | None = None,  # noqa: A002
 ) -> bool:
     """Send an event to a run; False if one of that id was sent before."""
     body = value.encode(payload, f"event {name!r}").decode()

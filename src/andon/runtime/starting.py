@@ -47,9 +47,7 @@ def bind(row: AgentRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         if name not in names and not spec["extra"]:
             close = get_close_matches(name, names, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise BadInput(
-                f"agent {row.name!r}: unknown argument {name!r}; it takes {takes}{hint}"
-            )
+            raise BadInput(f"agent {row.name!r}: unknown argument {name!r}; it takes {takes}{hint}")
         bound[name] = given
     missing = [p["name"] for p in spec["parameters"] if p["required"] and p["name"] not in bound]
     if missing:

@@ -15,7 +15,6 @@ from typing import Any
 from andon.errors import BadInput
 from andon.runtime import branch
 
-
 # Called in the calling thread; what it answers is called on the loop, before the call itself.
 Prepare = Callable[[dict[str, Any]], Callable[[], None]]
 
@@ -66,13 +65,13 @@ async def call_in_thread(
     attempt: Any, context: Any, function: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
     """Run a plain agent in a thread of its own, with a context that forwards to this loop."""
-    from andon.runtime.context import _operation
+    from andon.runtime import operation as operations
 
     attempt.sync = True
     home: list[int] = []
 
     def prepare(kwargs: dict[str, Any]) -> Callable[[], None]:
-        operation = _operation.get()  # inside a step: checkpoint and partial
+        operation = operations.current.get()  # inside a step: checkpoint and partial
         if operation is None and threading.get_ident() != home[0] and kwargs.get("key") is None:
             raise BadInput(
                 "called from another thread than the agent's: give it a key=, because threads "
@@ -81,7 +80,7 @@ async def call_in_thread(
 
         def enter() -> None:
             branch.current.set(None if operation else attempt.root)
-            _operation.set(operation)
+            operations.current.set(operation)
 
         return enter
 

@@ -88,9 +88,7 @@ class Worker:
         self.writer.close()
         self.threads.shutdown(wait=False)
 
-    async def run(
-        self, until: asyncio.Event, on_ready: Callable[[], None] = lambda: None
-    ) -> None:
+    async def run(self, until: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:
         """Work until `until` is set; `on_ready` is called once the worker is registered."""
         async with self:
             on_ready()

@@ -48,7 +48,10 @@ class SqlReads:
             raise Corrupt(f"run {run_id}: its journal is gone. Restore it from a backup.")
         if untouched:
             return Loaded(
-                start=entries[0], entries=entries, letters=[], checkpoints={},
+                start=entries[0],
+                entries=entries,
+                letters=[],
+                checkpoints={},
                 quiet_fences=frozenset(),
             )
         [start] = self.read("start_entry", run_id=run_id)

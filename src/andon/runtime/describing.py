@@ -1,0 +1,64 @@
+"""Errors as they are stored: their kind and message, never a traceback."""
+
+from typing import Any
+
+from andon.errors import Corrupt, Diverged, Fenced, StepFailed, Stopped, StoreError
+from andon.errors import family as family_of
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An error as it is stored: never its traceback, which may hold what a prompt said."""
+    if isinstance(error, StepFailed):
+        return {
+            "type": error.error,
+            "message": f"{error.name}: {error.message}",
+            "family": family_of(error),
+            "step": error.name,
+        }
+    message = _words_of(error)
+    if isinstance(error, BaseExceptionGroup):
+        message = "; ".join(f"{type(one).__name__}: {_words_of(one)}" for one in error.exceptions)
+    return {"type": type(error).__name__, "message": message[:10_000], "family": family_of(error)}
+
+
+def _words_of(error: BaseException) -> str:
+    """Its message, as text that can be stored, whatever the error's class makes of it."""
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 (it is the user's)
+        return "its message could not be read"
+
+
+def places_of(error: BaseException) -> list[str]:
+    """The places of the failed operations that an error came from."""
+    found: list[str] = []
+    seen: set[int] = set()
+
+    def visit(one: BaseException | None) -> None:
+        if one is None or id(one) in seen:
+            return
+        seen.add(id(one))
+        if isinstance(one, StepFailed) and one.place:
+            found.append(one.place)
+        if isinstance(one, BaseExceptionGroup):
+            for inner in one.exceptions:
+                visit(inner)
+        visit(one.__cause__)
+        visit(one.__context__)
+
+    visit(error)
+    return found
+
+
+def reason_of(error: BaseException) -> str:
+    match error:
+        case Fenced():
+            return "fenced"
+        case Diverged() | Corrupt():
+            return "diverged"
+        case StoreError():
+            return "unavailable"
+        case Stopped():
+            return "stopped"
+        case _:
+            return "diverged"  # a person has to look: to try again would lead here again

@@ -1,0 +1,231 @@
+"""One call of agent code to andon: its identity, what the journal has of it, and its execution."""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from andon.core import value
+from andon.core.journal import EntryKind, Mark, Record, settled
+from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
+from andon.runtime import branch
+from andon.runtime.attempt import Attempt
+from andon.runtime.journaling import Draft
+
+current: contextvars.ContextVar["Operation | None"] = contextvars.ContextVar(
+    "andon_operation", default=None
+)
+
+
+class Operation:
+    """One call of agent code to andon: its identity, and what the journal has of it."""
+
+    def __init__(
+        self, attempt: Attempt, kind: EntryKind, name: str, key: str | None, digest: str
+    ) -> None:
+        here = branch.current.get()
+        if here is None or here.owner is not attempt.tasks:
+            raise BadInput(
+                f"{kind} {name!r}: called inside a step, or from a task or thread that is not the "
+                "agent's. Call it from the agent's own code; a step must be one unit of work."
+            )
+        key = None if key is None else str(key)
+        for what, text in (("name", name), ("key", key or "")):
+            if not _keepable(text):
+                raise BadInput(f"{kind} {what} {text!r}: expected Unicode text without NUL")
+        self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
+        self.key = key
+        self.place = here.place() if key is None else f"@{kind}/{name}/{key}"
+        self.since = attempt.host.clock.now()
+        self.record: Record | None = None
+        self.find()
+
+    @property
+    def answered(self) -> bool:
+        if self.record is None or not settled(self.record):
+            return False
+        # Asked for again after the code itself had cancelled it: it is tried again.
+        return self.record.state != Mark.CANCELLED or self.place not in self.attempt.cancelled
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Of two branches with the same key at the same time, the second gets the first's answer."""
+        if self.key is None:
+            yield
+            return
+        async with self.attempt.keys.setdefault(self.place, asyncio.Lock()):
+            self.find()
+            yield
+
+    def find(self) -> None:
+        """Look up what the journal has of it."""
+        try:
+            self.record = self.attempt.replay.find(
+                kind=self.kind, name=self.name, key=self.key, place=self.place, digest=self.digest
+            )
+        except Diverged as error:
+            raise self.attempt.stop("diverged", error) from None
+
+    def cancel(self, **along: Any) -> None:
+        """Note that the agent's own code cancelled it; on replay it will do so again."""
+        self.attempt.cancelled.add(self.place)
+        self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
+
+    def draft(self, state: str, body: bytes | None = None, **along: Any) -> Draft:
+        return Draft(
+            kind=self.kind,
+            state=state,
+            place=self.place,
+            name=self.name,
+            key=self.key,
+            digest=self.digest,
+            body=body,
+            since=self.since,
+            along=along,
+        )
+
+    async def write(self, state: str, body: bytes | None = None, **along: Any) -> None:
+        await self.attempt.append(self.draft(state, body, **along))
+
+    async def answer(self, decoder: value.Decoder | None = None) -> Any:
+        """The recorded outcome: a value, an error, or the same long wait to be cancelled again."""
+        assert self.record is not None
+        if self.record.state == Mark.CANCELLED:
+            # The code cancelled this itself, by a timeout of its own. It will do so again.
+            self.attempt.cancelled.add(self.place)
+            await asyncio.get_running_loop().create_future()
+        body = await self.attempt.body_of(self.record.body, self.record.blob)
+        if self.attempt.turns.replayed:
+            await self.attempt.turns.take(self.record.seq)
+        if self.record.state == Mark.FAILED:
+            raise self.failed(value.decode(body))
+        return (decoder or value.decode)(body)
+
+    def failed(self, error: dict[str, Any]) -> StepFailed:
+        """What the agent's code gets to see of an error, at first and on replay."""
+        # A result that cannot be stored will not be storable next time: it is not reopened.
+        return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
+
+    @contextlib.contextmanager
+    def operating(self) -> Iterator[None]:
+        """Count as executing; note a cancellation that the agent's own code caused."""
+        self.attempt.active += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.attempt.reason is None and not self.attempt.host.draining:
+                self.cancel()
+            raise
+        finally:
+            self.attempt.done_operating()
+
+
+async def wait_noting_cancel(
+    operation: Operation, kind: str, name: str, until: float | None
+) -> Any:
+    """Wait for a letter; a cancellation by the agent's own code is written down."""
+    attempt = operation.attempt
+    try:
+        return await attempt.wait_for(kind, name, until)
+    except asyncio.CancelledError:
+        if attempt.reason is None and not attempt.host.draining:
+            # Nobody waits for the answer any more: the question must not stay open.
+            closed = {"close_ask": name} if kind == "answer" else {}
+            operation.cancel(**closed)
+        raise
+
+
+async def invoke(
+    operation: Operation,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    timeout: float | None,  # noqa: ASYNC109 (see Context.step)
+) -> Any:
+    """Call the user's function: async ones here, plain ones in a thread."""
+    here, inside = branch.current.set(None), current.set(operation)
+    try:
+        if timeout is None:
+            return await _call(operation, function, args, kwargs)
+        try:
+            async with asyncio.timeout(timeout) as scope:
+                return await _call(operation, function, args, kwargs)
+        except TimeoutError as error:
+            if scope.expired():
+                raise TimeoutError(f"took longer than {timeout} s") from error
+            raise
+    except Stopped as error:
+        # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
+        raise RuntimeError("a step used the context of its run") from error
+    except SystemExit as error:  # it would end the worker, and everybody else's runs with it
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody asked for it, so nobody will ask for it again on replay.
+        raise RuntimeError("it was cancelled from inside") from None
+    finally:
+        branch.current.reset(here)
+        current.reset(inside)
+
+
+async def _call(
+    operation: Operation,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if is_async(function):
+        return await function(*args, **kwargs)
+    context = contextvars.copy_context()
+    result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result
+
+
+@lru_cache(maxsize=4096)
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: also a partial, or an object with an async __call__."""
+    inner = getattr(function, "func", function)
+    call = getattr(type(inner), "__call__", None)  # noqa: B004 (not whether it is callable)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
+
+
+async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
+    """Run in a thread, and have the worker know for how long: a thread cannot be ended."""
+    host = operation.attempt.host
+    future = host.threads.submit(call)
+    host.in_threads.add(future)
+    future.add_done_callback(host.in_threads.discard)
+    return await asyncio.wrap_future(future)
+
+
+def inside(what: str) -> Operation:
+    operation = current.get()
+    if operation is None:
+        raise BadInput(f"ctx.{what}: only inside a step; between steps use ctx.snapshot")
+    return operation
+
+
+def named(function: Callable[..., Any], name: str | None) -> str:
+    if not callable(function):
+        raise BadInput(
+            f"expected a function, found {function!r}: pass it uncalled, then its arguments"
+        )
+    if name is not None:
+        return name
+    inner = getattr(function, "func", function)  # functools.partial
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _keepable(text: str) -> bool:
+    """Whether every database can keep it."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False

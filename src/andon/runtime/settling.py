@@ -1,0 +1,130 @@
+"""How an attempt ends, as the store is told: finished, failed, suspended, returned or stranded."""
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from andon.core import value
+from andon.core.journal import EntryKind, Mark
+from andon.core.queue import Retry
+from andon.core.run import Event, State, advance
+from andon.runtime.describing import describe, places_of
+from andon.runtime.journaling import Draft
+from andon.store.store import Settle
+
+if TYPE_CHECKING:
+    from andon.runtime.attempt import Attempt
+
+
+def settlement(attempt: "Attempt", outcome: tuple[str, Any] | None) -> Settle:
+    if outcome is not None:
+        kind, what = outcome
+        if kind == "result":
+            return _success(attempt, what)
+        return _failure(attempt, what)
+    match attempt.reason:
+        case "suspended":
+            return _suspension(attempt)
+        case "diverged":
+            return stranding(attempt)
+        case _:
+            return returning(attempt, attempt.leftovers)
+
+
+def _success(attempt: "Attempt", result: Any) -> Settle:
+    what = f"the result of agent {attempt.agent.name!r}"
+    try:
+        raw, _ = value.encode_result(result, what, attempt.agent.result_decoder)
+    except Exception as error:  # noqa: BLE001 (a value's own code may raise anything)
+        return _failure(attempt, error, final=True)
+    return _end(attempt, Event.SUCCEED, raw)
+
+
+def _failure(attempt: "Attempt", error: BaseException, *, final: bool = False) -> Settle:
+    described = describe(error)
+    failures = attempt.run.failures + 1
+    retry: Retry = attempt.agent.retry
+    if retry.again(failures) and not final:
+        delay = retry.delay(failures, random.random())  # noqa: S311 (not for secrets)
+        reopened = [_draft_retry(place, described, delay) for place in places_of(error)] or [
+            _draft_retry("-", described, delay)
+        ]
+        entries, blobs, _ = attempt.number(reopened)
+        return Settle(
+            run_id=attempt.run.id,
+            fence=attempt.fence,
+            state=advance(State.RUNNING, Event.RETRY),
+            ending="failed",
+            entries=entries,
+            blobs=blobs,
+            error=json.dumps(described),
+            delay_seconds=delay,
+            returned=True,
+            failed=True,
+        )
+    event = Event.BURY if retry.retries and not final else Event.FAIL
+    return _end(attempt, event, msgspec.json.encode(described), failed=True)
+
+
+def _draft_retry(place: str, described: dict[str, Any], delay: float) -> Draft:
+    body = msgspec.json.encode({**described, "delay_seconds": delay})
+    return Draft(kind=EntryKind.RETRY, state=Mark.REOPENED, place=place, body=body)
+
+
+def _end(attempt: "Attempt", event: Event, body: bytes, *, failed: bool = False) -> Settle:
+    state = advance(State.RUNNING, event)
+    draft = Draft(kind=EntryKind.END, state=state, name=attempt.agent.name, body=body)
+    entries, blobs, _ = attempt.number([draft])
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=state,
+        ending=state,
+        entries=entries,
+        blobs=blobs,
+        error=body.decode() if failed else None,
+        failed=failed,
+    )
+
+
+def _suspension(attempt: "Attempt") -> Settle:
+    times = [wait.wake_at for wait in attempt.left_waits if wait.wake_at is not None]
+    described = [
+        {"kind": wait.kind, "name": wait.name, "until": wait.wake_at} for wait in attempt.left_waits
+    ]
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.SUSPEND),
+        ending="suspended",
+        waits=json.dumps(described),
+        wake_at=min(times, default=None),
+        seen_inbox=attempt.run.inbox,
+        awake_state=advance(State.RUNNING, Event.RETURN),
+    )
+
+
+def stranding(attempt: "Attempt") -> Settle:
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.STRAND),
+        ending="stranded",
+        error=json.dumps(describe(attempt.error)) if attempt.error else None,
+    )
+
+
+def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Settle:
+    entries, blobs, rows = attempt.number(leftovers or [])
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.RETURN),
+        ending="returned",
+        entries=entries,
+        blobs=blobs,
+        effects=rows,
+        returned=True,
+    )

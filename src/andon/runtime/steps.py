@@ -1,0 +1,118 @@
+"""Steps: executed until they succeed or their retries run out; each failure is written down."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from andon.core import value
+from andon.core.journal import Mark
+from andon.core.queue import Retry, note_begin
+from andon.errors import AndonError, NotStorable
+from andon.points import point
+from andon.runtime.describing import describe
+from andon.runtime.operation import Operation, wait_noting_cancel
+
+
+async def carry_out(
+    operation: Operation,
+    call: Callable[[], Awaitable[Any]],
+    decoder: value.Decoder | None,
+    retries: int | Retry,
+) -> Any:
+    """The step's result: from the journal, or by executing it as often as its retries allow."""
+    async with operation.alone():
+        return await _with_retries(
+            operation, lambda: _once(operation, call, decoder), decoder, retries
+        )
+
+
+async def transact(
+    operation: Operation,
+    call: Callable[[Any], Any],
+    decoder: value.Decoder | None,
+    retries: int | Retry,
+) -> Any:
+    """The same for a step that writes to the user's own tables in the same commit."""
+    async with operation.alone():
+        return await _with_retries(
+            operation, lambda: _commit(operation, call, decoder), decoder, retries
+        )
+
+
+async def _with_retries(
+    operation: Operation,
+    execute: Callable[[], Awaitable[Any]],
+    decoder: value.Decoder | None,
+    retries: int | Retry,
+) -> Any:
+    if operation.answered:
+        return await operation.answer(decoder)
+    policy = retries if isinstance(retries, Retry) else Retry(retries)
+    record = operation.record
+    failures = record.failures if record else 0
+    if record is not None and record.state == Mark.RETRYING:
+        await _until_retry(operation, value.decode(record.body or "{}"))
+    while True:
+        try:
+            return await execute()
+        except NotStorable as error:
+            raise await _fail(operation, error) from error
+        except Exception as error:
+            failures += 1
+            if not policy.again(failures):
+                raise await _fail(operation, error) from error
+            await _retry_later(operation, error, policy, failures)
+
+
+async def _once(
+    operation: Operation, call: Callable[[], Awaitable[Any]], decoder: value.Decoder | None
+) -> Any:
+    attempt = operation.attempt
+    with operation.operating():
+        await attempt.boundary()
+        if note_begin(attempt.run.interruptions):
+            await operation.write(Mark.BEGUN, step=operation.name)
+        point("step:before")
+        await attempt.boundary()  # after a freeze: is it still the owner?
+        result = await call()
+        point("step:executed")
+        what = f"the result of {operation.kind} {operation.name!r}"
+        raw, back = value.encode_result(result, what, decoder)
+        partial = attempt.drop_partial(operation.place)
+        await operation.write(Mark.DONE, raw, checkpoint_of=partial)
+        point("step:stored")
+        return back
+
+
+async def _commit(
+    operation: Operation, call: Callable[[Any], Any], decoder: value.Decoder | None
+) -> Any:
+    attempt = operation.attempt
+    with operation.operating():
+        await attempt.boundary()
+        await attempt.close_gate()
+        try:
+            return await attempt.transact(operation, call, decoder)
+        finally:
+            attempt.open_gate()
+
+
+async def _fail(operation: Operation, error: Exception) -> AndonError:
+    body = describe(error)
+    await operation.write(Mark.FAILED, msgspec.json.encode(body))
+    return operation.failed(body)
+
+
+async def _retry_later(
+    operation: Operation, error: Exception, policy: Retry, failures: int
+) -> None:
+    delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
+    body = {**describe(error), "until": operation.attempt.host.clock.now() + delay}
+    await operation.write(Mark.RETRYING, msgspec.json.encode(body))
+    await _until_retry(operation, body)
+
+
+async def _until_retry(operation: Operation, body: dict[str, Any]) -> None:
+    await wait_noting_cancel(operation, "timer", operation.name, body.get("until", 0.0))
