@@ -66,7 +66,7 @@ async def long(ctx: andon.Context, count: int) -> None:
     await ctx.step(body, count)
 
 
-async def found(round_: int, *, key: str) -> Any:
+def found(round_: int, *, key: str) -> Any:
     acted = f"acted-{round_} " in LOG.read_text()
     return andon.happened() if acted else andon.did_not_happen()
 

@@ -89,7 +89,11 @@ def start_worker(environ: dict[str, str]) -> "subprocess.Popen[str]":
 
 def andon(environ: dict[str, str], *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "andon", *words], env=environ, capture_output=True, text=True
+        [sys.executable, "-m", "andon", *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise SystemExit(f"andon {' '.join(words)}: {done.stderr}")

@@ -40,7 +40,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
-    """The settings in force: `given` (None means not given), then the environment, then the file."""
+    """The settings in force: `given` (not None), then the environment, then the file."""
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     for source, found in (

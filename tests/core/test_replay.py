@@ -256,9 +256,43 @@ def test_what_was_cancelled_before_the_first_of_several_failures_stays_cancelled
     assert {record.state for record in journal.replay().records()} == {Mark.REOPENED}
 
 
+@pytest.mark.parametrize(
+    ("later", "again"),
+    [
+        (None, EffectState.IN_DOUBT),
+        (EffectState.STARTED, EffectState.IN_DOUBT),
+        (EffectState.IN_DOUBT, EffectState.IN_DOUBT),
+        (EffectState.CONFIRMED, EffectState.CONFIRMED),
+        (EffectState.COMPENSATED, EffectState.COMPENSATED),
+        (EffectState.PLANNED, Mark.REOPENED),
+        (EffectState.FAILED, Mark.REOPENED),
+    ],
+)
+def test_a_cancelled_effect_is_reopened_only_as_far_as_it_is_known_not_to_have_happened(
+    later: str | None, again: str
+) -> None:
+    journal = Journal().write(":0", Mark.FAILED).write(".0:0", EffectState.STARTED, **PAY)
+    journal.write(".0:0", Mark.CANCELLED, **PAY)
+    if later is not None:
+        journal.write(".0:0", later, **PAY)
+    journal.write(":0", Mark.REOPENED, kind=EntryKind.RETRY)
+    assert found(journal.replay(), ".0:0", **PAY).state == again
+
+
 def test_a_reopened_effect_that_was_found_to_have_happened_is_not_done_again() -> None:
     journal = Journal().write(":0", Mark.FAILED).write(".0:0", Mark.CANCELLED, **PAY)
     journal.write(".0:0", EffectState.CONFIRMED, **PAY, body="paid")
+    journal.write(":0", Mark.REOPENED, kind=EntryKind.RETRY)
+    record = found(journal.replay(), ".0:0", **PAY)
+    assert (record.state, record.body) == (EffectState.CONFIRMED, "paid")
+
+
+def test_an_effect_that_was_confirmed_while_it_was_being_cancelled_is_not_done_again() -> None:
+    journal = Journal().write(":0", Mark.FAILED).write(".0:0", EffectState.STARTED, **PAY)
+    journal.write(".0:0", EffectState.CONFIRMED, **PAY, body="paid")
+    journal.write(".0:0", Mark.CANCELLED, **PAY)
+    record = found(journal.replay(), ".0:0", **PAY)
+    assert (record.state, record.later, record.body) == (Mark.CANCELLED, "confirmed", "paid")
     journal.write(":0", Mark.REOPENED, kind=EntryKind.RETRY)
     record = found(journal.replay(), ".0:0", **PAY)
     assert (record.state, record.body) == (EffectState.CONFIRMED, "paid")

@@ -227,11 +227,11 @@ cycle.append(cycle)
 
 
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: {"a": x}, lambda x: [None, x]])
-@pytest.mark.parametrize("depth", [100_000, 5_000])
-def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any], depth: int) -> None:
-    assert refusal(nested(depth, 1, wrap)) == TOO_DEEP
+def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> None:
+    deep = nested(20_000, 1, wrap)
+    assert refusal(deep) == TOO_DEEP
     with pytest.raises(NotStorable, match="arguments of step 'look' are nested too deeply"):
-        value.digest((nested(depth, 1, wrap),), {}, "step 'look'")
+        value.digest((deep,), {}, "step 'look'")
 
 
 def test_a_cycle_is_refused() -> None:

@@ -175,7 +175,7 @@ async def test_a_lost_owner_that_was_not_yet_executing_does_not_begin(lab: Lab) 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
 async def test_a_probe_that_raises_is_tried_again_and_then_a_person_is_asked(
-    lab: Lab, fails: int
+    local: Lab, fails: int
 ) -> None:
     world = World()
 
@@ -185,7 +185,7 @@ async def test_a_probe_that_raises_is_tried_again_and_then_a_person_is_asked(
         return andon.happened("found")
 
     world.verdict = verdict
-    _, found = await lose_owner(lab, world, "probeable", "dead:its process ended")
+    _, found = await lose_owner(local, world, "probeable", "dead:its process ended")
     assert found.state == ("succeeded" if fails < 3 else "suspended")
     assert world.done == [7]
 
@@ -333,7 +333,7 @@ async def test_only_the_words_of_the_ask_answer_it(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_effect_that_raises_is_in_doubt_by_its_kind(lab: Lab, kind: str) -> None:
+async def test_an_effect_that_raises_is_in_doubt_by_its_kind(local: Lab, kind: str) -> None:
     world = World()
     world.verdict = andon.did_not_happen
 
@@ -347,22 +347,22 @@ async def test_an_effect_that_raises_is_in_doubt_by_its_kind(lab: Lab, kind: str
         except ConnectionError as error:
             return str(error)
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        found = await lab.reach(run, "succeeded", "suspended")
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        found = await local.reach(run, "succeeded", "suspended")
         if kind == "irreversible":
             assert found.state == "suspended"
-            assert lab.effects(run) == {"shaky": "in_doubt"}
+            assert local.effects(run) == {"shaky": "in_doubt"}
         else:
             assert found.result == "shaky: ConnectionError: reset by peer"
-            assert lab.effects(run) == {"shaky": "failed"}
+            assert local.effects(run) == {"shaky": "failed"}
     assert world.done == [7]
     assert len(world.probes) == (kind == "probeable")
     assert len(world.undone) == (kind == "compensatable")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_only_the_effect_itself_can_say_that_it_did_not_happen(lab: Lab, kind: str) -> None:
+async def test_only_the_effect_itself_can_say_that_it_did_not_happen(local: Lab, kind: str) -> None:
     world = World()
 
     async def refused(amount: int) -> str:
@@ -377,16 +377,16 @@ async def test_only_the_effect_itself_can_say_that_it_did_not_happen(lab: Lab, k
         await ctx.event("go")
         return found
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        assert await lab.replayed(run) == "card declined"
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        assert await local.replayed(run) == "card declined"
     assert world.done == [7]
     assert not world.probes
     assert not world.undone
-    assert lab.effects(run) == {"refused": "failed"}
+    assert local.effects(run) == {"refused": "failed"}
 
 
-async def test_an_effect_that_did_not_happen_is_retried(lab: Lab) -> None:
+async def test_an_effect_that_did_not_happen_is_retried(local: Lab) -> None:
     calls: list[int] = []
 
     async def third_time() -> str:
@@ -398,9 +398,9 @@ async def test_an_effect_that_did_not_happen_is_retried(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         return str(await ctx.effect(third_time, retries=SOON))
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        assert await lab.result(run) == "done"
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        assert await local.result(run) == "done"
     assert len(calls) == 3
 
 
@@ -458,7 +458,7 @@ async def test_key_and_fence_are_passed_to_those_who_take_them(lab: Lab) -> None
     assert seen == [(1, "a", (1, fence)), (2, "r1/:0"), (3,)]
 
 
-async def test_a_probe_and_an_undo_get_what_the_effect_got(lab: Lab) -> None:
+async def test_a_probe_and_an_undo_get_what_the_effect_got(local: Lab) -> None:
     seen: list[Any] = []
     held = Held()
 
@@ -479,17 +479,17 @@ async def test_a_probe_and_an_undo_get_what_the_effect_got(lab: Lab) -> None:
     for kind in ("probeable", "compensatable"):
         held.reached.clear()
         held.release.clear()
-        async with lab.working(one) as lost:
-            run = await lab.client.start(one, kind)
+        async with local.working(one) as lost:
+            run = await local.client.start(one, kind)
             await held.reached.wait()
-            async with lab.working(one) as survivor:
+            async with local.working(one) as survivor:
                 bury(survivor, lost)
-                assert (await lab.end(run)).state == "succeeded"
+                assert (await local.end(run)).state == "succeeded"
             held.release.set()
     assert seen == [("probe", "a@b", "hi", "k", 3), ("undo", None, "a@b", "hi")]
 
 
-async def test_the_same_key_with_other_arguments_is_refused(lab: Lab) -> None:
+async def test_the_same_key_with_other_arguments_is_refused(local: Lab) -> None:
     world = World()
     world.held.reached.set()
 
@@ -497,8 +497,8 @@ async def test_the_same_key_with_other_arguments_is_refused(lab: Lab) -> None:
         await ctx.effect(world.pay, 1, key="order-1")
         await ctx.effect(world.pay, 2, key="order-1")
 
-    async with lab.working(agent(body)):
-        run = await lab.end(await lab.client.start("agent"))
+    async with local.working(agent(body)):
+        run = await local.end(await local.client.start("agent"))
     assert run.state == "stranded"
     assert world.done == [1]
 
@@ -632,7 +632,7 @@ async def test_a_cut_off_effect_is_not_forgotten_over_a_snapshot(lab: Lab) -> No
     assert lab.effects(run) == {"pay": "failed"}
 
 
-async def test_an_effect_in_doubt_of_a_task_that_nobody_awaits(lab: Lab) -> None:
+async def test_an_effect_in_doubt_of_a_task_that_nobody_awaits(local: Lab) -> None:
     async def order() -> None:
         raise ConnectionError("away")
 
@@ -641,12 +641,12 @@ async def test_an_effect_in_doubt_of_a_task_that_nobody_awaits(lab: Lab) -> None
         await asyncio.sleep(0.05)
         return f"{task.done()}"
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        await lab.asked(run)
-        await lab.client.answer(run, "happened")
-        await lab.result(run)
-    assert lab.effects(run) == {"order": "confirmed"}
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        await local.asked(run)
+        await local.client.answer(run, "happened")
+        await local.result(run)
+    assert local.effects(run) == {"order": "confirmed"}
 
 
 async def test_one_branch_is_in_doubt_while_the_other_works(lab: Lab) -> None:

@@ -124,7 +124,16 @@ SHAPES: list[Shape] = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-async def test_branches_replay_with_the_same_values(lab: Lab, shape: Shape) -> None:
+async def test_branches_replay_with_the_same_values(local: Lab, shape: Shape) -> None:
+    await replay(local, shape)
+
+
+@pytest.mark.parametrize("shape", [with_first_completed, with_a_pool])
+async def test_branches_whose_results_were_committed_together(lab: Lab, shape: Shape) -> None:
+    await replay(lab, shape)
+
+
+async def replay(lab: Lab, shape: Shape) -> None:
     calls: list[int] = []
     seen: list[Any] = []
 
@@ -147,7 +156,7 @@ async def test_branches_replay_with_the_same_values(lab: Lab, shape: Shape) -> N
     assert seen[0] == seen[1] == result
 
 
-async def test_a_branch_that_fails_in_gather_leaves_the_others_their_results(lab: Lab) -> None:
+async def test_a_branch_that_fails_in_gather_leaves_the_others_their_results(local: Lab) -> None:
     calls: list[str] = []
 
     async def good(n: int) -> int:
@@ -166,13 +175,13 @@ async def test_a_branch_that_fails_in_gather_leaves_the_others_their_results(lab
         await ctx.event("go")
         return [str(one) if isinstance(one, Exception) else one for one in found]
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        assert await lab.replayed(run) == [1, "bad: ValueError: no", 2]
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        assert await local.replayed(run) == [1, "bad: ValueError: no", 2]
     assert sorted(calls) == ["bad", "good 1", "good 2"]
 
 
-async def test_a_failure_in_gather_fails_the_run_after_the_other_branches(lab: Lab) -> None:
+async def test_a_failure_in_gather_fails_the_run_after_the_other_branches(local: Lab) -> None:
     """No run is reported finished while a step of it is executing."""
     ended: list[str] = []
 
@@ -186,11 +195,11 @@ async def test_a_failure_in_gather_fails_the_run_after_the_other_branches(lab: L
     async def body(ctx: andon.Context) -> None:
         await asyncio.gather(ctx.step(good), ctx.step(bad))
 
-    async with lab.working(agent(body)):
-        run = await lab.end(await lab.client.start("agent"))
+    async with local.working(agent(body)):
+        run = await local.end(await local.client.start("agent"))
         assert ended == ["good"]
     assert run.state == "failed"
-    states = {entry.name: entry.state for entry in await lab.journal(run.id, "step")}
+    states = {entry.name: entry.state for entry in await local.journal(run.id, "step")}
     assert states == {"good": "done", "bad": "failed"}
 
 

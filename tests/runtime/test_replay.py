@@ -97,28 +97,29 @@ CHANGED = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_executed_yet() -> None:
+def _nothing_executed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     executed.clear()
+    monkeypatch.setattr("andon.runtime.attempt.UNWIND_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("changed", CHANGED, ids=lambda one: one.__name__)
 async def test_changed_code_is_stranded_and_executes_nothing(
-    lab: Lab, changed: Callable[..., Any]
+    local: Lab, changed: Callable[..., Any]
 ) -> None:
-    async with lab.working(agent(original)):
-        run = await lab.client.start("agent")
-        await lab.reach(run, "suspended")
+    async with local.working(agent(original)):
+        run = await local.client.start("agent")
+        await local.reach(run, "suspended")
     assert executed == ["first 1", "second 2"]
-    before = [entry.hash for entry in await lab.journal(run)]
-    async with lab.working(agent(changed)):
-        await lab.client.send(run, "go")
-        ended = await lab.end(run)
+    before = [entry.hash for entry in await local.journal(run)]
+    async with local.working(agent(changed)):
+        await local.client.send(run, "go")
+        ended = await local.end(run)
         # The worker and its other runs are not affected.
-        other = await lab.client.start("agent")
-        await lab.reach(other, "suspended", "succeeded", "failed")
+        other = await local.client.start("agent")
+        await local.reach(other, "suspended", "succeeded", "failed")
     assert ended.state == "stranded"
     assert executed[:2] == ["first 1", "second 2"]
-    assert [entry.hash for entry in await lab.journal(run)] == before
+    assert [entry.hash for entry in await local.journal(run)] == before
     assert ended.error is not None
     assert ended.error["type"] == "Diverged"
     assert "Nothing was executed" in ended.error["message"]
@@ -141,7 +142,7 @@ async def test_a_divergence_shows_both_names_and_both_digests(lab: Lab) -> None:
         assert part in message
 
 
-async def test_a_divergence_in_one_branch_stops_them_all(lab: Lab) -> None:
+async def test_a_divergence_in_one_branch_stops_them_all(local: Lab) -> None:
     async def parallel(ctx: andon.Context) -> None:
         await asyncio.gather(ctx.step(first, 1), ctx.step(second, 2))
         await ctx.event("go")
@@ -154,12 +155,12 @@ async def test_a_divergence_in_one_branch_stops_them_all(lab: Lab) -> None:
         del tasks[0]
         await asyncio.Event().wait()  # nobody looks after the branches
 
-    async with lab.working(agent(parallel)):
-        run = await lab.client.start("agent")
-        await lab.reach(run, "suspended")
-    async with lab.working(agent(changed)):
-        await lab.client.send(run, "go")
-        assert (await lab.end(run)).state == "stranded"
+    async with local.working(agent(parallel)):
+        run = await local.client.start("agent")
+        await local.reach(run, "suspended")
+    async with local.working(agent(changed)):
+        await local.client.send(run, "go")
+        assert (await local.end(run)).state == "stranded"
     assert sorted(executed) == ["first 1", "second 2"]
 
 
@@ -177,7 +178,7 @@ async def test_code_that_is_only_longer_goes_on(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sleep", "effect", "child", "unknown child"])
-async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(lab: Lab, kind: str) -> None:
+async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(local: Lab, kind: str) -> None:
     async def child(ctx: andon.Context) -> None: ...
 
     other = andon.agent(child)
@@ -198,12 +199,12 @@ async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(lab: L
         await ctx.event("go")
         return found
 
-    async with lab.working(agent(body), other):
-        found = await lab.replayed(await lab.client.start("agent"))
+    async with local.working(agent(body), other):
+        found = await local.replayed(await local.client.start("agent"))
     assert found == ("NotFound" if kind == "unknown child" else "BadInput")
 
 
-async def test_an_agent_that_swallows_the_stop_does_not_keep_the_run(lab: Lab) -> None:
+async def test_an_agent_that_swallows_the_stop_does_not_keep_the_run(local: Lab) -> None:
     reached: list[str] = []
 
     async def body(ctx: andon.Context) -> str:
@@ -214,8 +215,8 @@ async def test_an_agent_that_swallows_the_stop_does_not_keep_the_run(lab: Lab) -
             await asyncio.sleep(60)
         return "ended"
 
-    async with lab.working(agent(body)) as worker:
-        run = await lab.client.start("agent")
-        assert await lab.replayed(run) == "ended"
+    async with local.working(agent(body)) as worker:
+        run = await local.client.start("agent")
+        assert await local.replayed(run) == "ended"
         assert not worker.attempts
     assert reached == ["swallowed"]

@@ -114,14 +114,14 @@ async def test_the_same_key_again_is_the_same_step(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("key", [7, "7"])
-async def test_a_key_may_be_a_number(lab: Lab, key: Any) -> None:
+async def test_a_key_may_be_a_number(local: Lab, key: Any) -> None:
     async def body(ctx: andon.Context) -> str:
         found: str = await ctx.step(str, 1, key=key)
         await ctx.event("go")
         return found
 
-    async with lab.working(agent(body)):
-        assert await lab.replayed(await lab.client.start("agent")) == "1"
+    async with local.working(agent(body)):
+        assert await local.replayed(await local.client.start("agent")) == "1"
 
 
 async def test_a_step_is_found_by_the_name_it_is_given(local: Lab) -> None:
@@ -202,7 +202,7 @@ async def test_a_step_that_leaves_the_interpreter_fails_alone(local: Lab) -> Non
     assert found == ["it called sys.exit(3)", "it called sys.exit(4)"]
 
 
-async def test_an_error_that_cannot_be_shown_fails_the_step_and_nothing_else(lab: Lab) -> None:
+async def test_an_error_that_cannot_be_shown_fails_the_step_and_nothing_else(local: Lab) -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no")
@@ -223,11 +223,11 @@ async def test_an_error_that_cannot_be_shown_fails_the_step_and_nothing_else(lab
         await ctx.event("go")
         raise Mute
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        await lab.reach(run, "suspended")
-        await lab.client.send(run, "go")
-        ended = await lab.end(run)
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        await local.reach(run, "suspended")
+        await local.client.send(run, "go")
+        ended = await local.end(run)
     assert ended.state == "failed"
     assert ended.error is not None
     assert ended.error["type"] == "Mute"

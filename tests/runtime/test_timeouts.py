@@ -32,7 +32,7 @@ LIMITS = pytest.mark.parametrize("limit", [by_timeout, by_wait_for, by_anyio])
 
 
 @LIMITS
-async def test_a_timeout_around_a_step_replays_as_a_timeout(lab: Lab, limit: Limit) -> None:
+async def test_a_timeout_around_a_step_replays_as_a_timeout(local: Lab, limit: Limit) -> None:
     calls: list[str] = []
 
     async def long() -> str:
@@ -48,14 +48,14 @@ async def test_a_timeout_around_a_step_replays_as_a_timeout(lab: Lab, limit: Lim
         await ctx.event("go")
         return [first, await ctx.step(str, "after")]
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        assert await lab.replayed(run) == ["instead", "after"]
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        assert await local.replayed(run) == ["instead", "after"]
     assert calls == ["long"]
 
 
 @LIMITS
-async def test_a_timeout_around_a_wait_ends_it_in_time(lab: Lab, limit: Limit) -> None:
+async def test_a_timeout_around_a_wait_ends_it_in_time(local: Lab, limit: Limit) -> None:
     async def body(ctx: andon.Context) -> str:
         try:
             found = await limit(ctx.event("never"))
@@ -64,9 +64,9 @@ async def test_a_timeout_around_a_wait_ends_it_in_time(lab: Lab, limit: Limit) -
         await ctx.event("go")
         return str(await ctx.step(str, found))
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        assert await lab.replayed(run) == "nothing came"
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        assert await local.replayed(run) == "nothing came"
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -95,7 +95,7 @@ async def test_a_race_between_a_step_and_a_sleep_ends_as_it_did_at_first(
         assert await lab.replayed(run) == ("timer" if late else "step")
 
 
-async def test_a_steps_own_timeout_fails_it_as_a_timeout(lab: Lab) -> None:
+async def test_a_steps_own_timeout_fails_it_as_a_timeout(local: Lab) -> None:
     async def long() -> None:
         await asyncio.sleep(60)
 
@@ -112,12 +112,12 @@ async def test_a_steps_own_timeout_fails_it_as_a_timeout(lab: Lab) -> None:
         await ctx.event("go")
         return found
 
-    async with lab.working(agent(body)):
-        found = await lab.replayed(await lab.client.start("agent"))
+    async with local.working(agent(body)):
+        found = await local.replayed(await local.client.start("agent"))
     assert found == [f"{name}: TimeoutError: took longer than 0.02 s" for name in ("long", "long_plain")]
 
 
-async def test_a_step_that_cancels_itself_has_failed(lab: Lab) -> None:
+async def test_a_step_that_cancels_itself_has_failed(local: Lab) -> None:
     """Nobody will cancel it again on replay, so it must not wait for that."""
 
     async def odd() -> None:
@@ -131,5 +131,5 @@ async def test_a_step_that_cancels_itself_has_failed(lab: Lab) -> None:
         await ctx.event("go")
         return found
 
-    async with lab.working(agent(body)):
-        assert "cancelled" in await lab.replayed(await lab.client.start("agent"))
+    async with local.working(agent(body)):
+        assert "cancelled" in await local.replayed(await local.client.start("agent"))

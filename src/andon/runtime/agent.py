@@ -50,8 +50,9 @@ class Agent:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise BadInput(
-            f"agent {self.name!r} cannot be called like a function: use `await {self.name}.run(…)`, "
-            f"`client.start({self.name}, …)` or `andon start {self.name}`"
+            f"agent {self.name!r} cannot be called like a function: use "
+            f"`await {self.name}.run(…)`, `client.start({self.name}, …)` or "
+            f"`andon start {self.name}`"
         )
 
     @property
@@ -105,14 +106,14 @@ class Agent:
 
 def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     """What may be passed, as it is registered in the store."""
-    context, *rest = list(inspect.signature(function).parameters.values()) or [None]
-    if context is None or context.kind not in (
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
         raise BadInput(f"agent {name!r}: its first parameter must be the context: (ctx, …)")
     found, extra = [], False
-    for parameter in rest:
+    for parameter in parameters[1:]:
         match parameter.kind:
             case inspect.Parameter.VAR_KEYWORD:
                 extra = True

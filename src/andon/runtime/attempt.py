@@ -50,7 +50,7 @@ class Attempt(Waiting):
             return await self._settle(outcome)
         except (Fenced, StoreError, Stopped) as error:
             return await self._give_up(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a worker must survive every run)
             log.exception("run %s: andon could not settle it", self.run.id)
             self.error = error
             return str(await self.host.writer.write(settling.stranding(self)))

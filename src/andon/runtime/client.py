@@ -24,7 +24,7 @@ POLL_SECONDS = 0.5
 
 
 class Client:
-    """`async with andon.Client() as client:` — for plain code `with andon.Client.sync() as client:`"""
+    """`async with andon.Client() as client:`; plain code: `with andon.Client.sync() as client:`"""
 
     def __init__(self, store: str | None = None, *, settings: Settings | None = None) -> None:
         self.settings = settings or load_settings({"store": store})
@@ -156,8 +156,8 @@ class Client:
         self,
         agent: Agent,
         *args: Any,
-        id: str | None = None,
-        **kwargs: Any,  # noqa: A002
+        id: str | None = None,  # noqa: A002 (the word users know)
+        **kwargs: Any,
     ) -> Any:
         """Start (or go on with) a run, execute it in this process, and return its result."""
         run_id = await self.start(agent, *args, id=id, **kwargs)

@@ -205,27 +205,20 @@ class _Effect:
         while True:
             move = next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
             match move:
-                case Move.EXECUTE if self._may_execute():
+                case Move.EXECUTE:
                     done, result = await self._execute()
                     if done:
                         return result
                     verdict = Verdict.NOT_ASKED
-                case Move.EXECUTE:
-                    raise await self._fail()
                 case Move.PROBE:
-                    verdict, result = await self._probe()
-                    point("effect:probed")
-                    if verdict is Verdict.DID_NOT_HAPPEN:
-                        await self._known_not_to_have_happened()
-                        verdict = Verdict.NOT_ASKED
+                    verdict, result = await self._find_out()
                 case Move.RECORD:
                     return await self._confirm(result)
                 case Move.UNDO:
                     await self._undo()
                 case Move.ASK:
-                    letter = await self._ask()
-                    verdict, result = await self._apply(letter)
-                    if verdict is Verdict.HAPPENED:
+                    done, result = await self._apply(await self._ask())
+                    if done:
                         return result
                     verdict = Verdict.NOT_ASKED
                 case Move.ANSWER:
@@ -237,6 +230,8 @@ class _Effect:
 
     async def _execute(self) -> tuple[bool, Any]:
         """Start it, do it, confirm it. (False, None): it raised, and its outcome is in doubt."""
+        if not self._may_execute():
+            raise await self._fail()
         if self.cause is not None:
             await self._plan_retry()
         if self.until is not None:
@@ -366,9 +361,15 @@ class _Effect:
                     return Verdict.UNKNOWN, None
         raise AssertionError  # not reached: the last try returns
 
-    async def _known_not_to_have_happened(self) -> None:
+    async def _find_out(self) -> tuple[Verdict, Any]:
+        """Probe; that it did not happen is written down before anything is done about it."""
+        verdict, result = await self._probe()
+        point("effect:probed")
+        if verdict is not Verdict.DID_NOT_HAPPEN:
+            return verdict, result
         await self.write(EffectState.PLANNED)
         self.quiet = False
+        return Verdict.NOT_ASKED, None
 
     async def _undo(self) -> None:
         """It may have happened: undo it, so that what comes next is certainly the only one."""
@@ -390,21 +391,21 @@ class _Effect:
         assert letter is not None
         return letter
 
-    async def _apply(self, letter: Letter) -> tuple[Verdict, Any]:
-        """A person's word is as good as a probe's."""
+    async def _apply(self, letter: Letter) -> tuple[bool, Any]:
+        """A person's word is as good as a probe's. Answers whether it is settled, and how."""
         verdict, given = doubts.decision(letter)
         self.asked = None
         if after_answer(verdict) is not Move.RECORD:
             await self.write(EffectState.PLANNED, take=letter.id)
-            return verdict, None
+            return False, None
         try:
             raw, back = value.encode_result(given, "the answer", self.decoder)
         except NotStorable as error:  # not what the code expects as a result: asked again
             self.cause = describe(error)
             await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
-            return Verdict.UNKNOWN, None
+            return False, None
         await self.write(EffectState.CONFIRMED, raw, take=letter.id)
-        return verdict, back
+        return True, back
 
     def _noted(self) -> dict[str, Any]:
         return {"error": self.cause, "quiet": self.quiet, "asked": self.asked}

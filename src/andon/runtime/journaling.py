@@ -182,8 +182,8 @@ class Journaling(Leaving):
         try:
             if self._last is not None:
                 await self._settled(self._last)
-            while self._flying:
-                await asyncio.sleep(0.001)  # theirs come first; a commit takes no longer
+            while self._flying:  # noqa: ASYNC110 (theirs come first; a commit takes no longer)
+                await asyncio.sleep(0.001)
         except BaseException:
             self.open_gate()
             raise

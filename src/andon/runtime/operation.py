@@ -52,7 +52,7 @@ class Operation:
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Of two branches with the same key at the same time, the second gets the first's answer."""
+        """Of two branches with the same key at once, the second gets the first's answer."""
         if self.key is None:
             yield
             return

@@ -138,7 +138,7 @@ class Turns:
         return True
 
     def _hopeless(self) -> bool:
-        """Whether nobody will ask for the next answer: all wait for turns, letters or each other."""
+        """Whether nobody will ask for the next answer: all wait for something else."""
         if self._loop.time() - self._since > PATIENCE_SECONDS:
             return True
         return self._tasks.all_wait(self._elsewhere() | self._tasks.parked)

@@ -142,7 +142,7 @@ class Worker:
             try:
                 self._beat(worker_id)
             except Fenced as error:
-                log.error("worker %s is fenced: its lease ended. It starts over.", worker_id)
+                log.warning("worker %s is fenced: its lease ended. It starts over.", worker_id)
                 self._post(self._lost, worker_id, error)
                 return
             except StoreError as error:

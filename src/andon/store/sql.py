@@ -81,6 +81,13 @@ class SqlStore(SqlReads):
         """Wake everybody who listens. A hint: it may be lost."""
         raise NotImplementedError
 
+    def send_one(self, message: Message) -> int | None:
+        """Where writing takes no network, there is nothing to gain by not waiting for it."""
+        return None
+
+    def receive_one(self, message: Any) -> bool:
+        raise NotImplementedError
+
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, message: Message) -> Outcome:
@@ -179,7 +186,10 @@ class SqlStore(SqlReads):
     def _may_expire(self, m: Claim) -> bool:
         """By the store's clock, at the moment of the write: it may have waited out an outage."""
         contact = self.q("contact", worker_id=m.worker_id)
-        return bool(contact) and may_expire_others(*contact[0], m.lease_seconds)
+        if not contact:
+            return False
+        [(since, now)] = contact
+        return may_expire_others(since, now, m.lease_seconds)
 
     def _claim_runs(self, m: Claim) -> list[Claimed]:
         if m.number:

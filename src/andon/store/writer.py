@@ -1,8 +1,9 @@
 """Group commit: one thread per process takes whatever is waiting and commits it together.
 
 No timer: the first write never waits for a second one. What a loop submits in one turn, and what
-arrives during a commit, is the next batch. An awaiter that is cancelled does not lose its commit. A batch whose outcome is unknown
-(the database went away) is written again; every message is the same when written twice.
+arrives during a commit, is the next batch. An awaiter that is cancelled does not lose its commit.
+A batch whose outcome is unknown (the database went away) is written again; every message is the
+same when written twice.
 """
 
 import asyncio
@@ -176,10 +177,8 @@ class Writer:
             else:
                 by_loop.setdefault(loop, []).append((future, outcome))
         for loop, pairs in by_loop.items():
-            try:
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody is to be told
                 loop.call_soon_threadsafe(_resolve, pairs)
-            except RuntimeError:  # that loop is closed: nobody is left to be told
-                pass
 
 
 def _resolve(pairs: list[tuple[Any, Outcome]]) -> None:
