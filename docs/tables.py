@@ -13,7 +13,7 @@ from andon.core.effect import EffectState, Kind, Move, Verdict
 
 PAGES = sorted((Path(__file__).parent / "concepts").glob("*.md"))
 
-_TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.S)
+_TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 def run_diagram() -> str:
@@ -46,7 +46,9 @@ def effect_moves() -> str:
     states: list[EffectState | None] = [None, *EffectState]
     for state in states:
         name = "not in the ledger" if state is None else _words(state)
-        moves = {(kind, quiet): _move(state, kind, quiet) for kind in Kind for quiet in (True, False)}
+        moves = {
+            (kind, quiet): _move(state, kind, quiet) for kind in Kind for quiet in (True, False)
+        }
         if len(set(moves.values())) == 1:
             rows.append([name, "any", "any", moves[Kind.PURE, True]])
             continue
@@ -54,7 +56,10 @@ def effect_moves() -> str:
             if moves[kind, True] == moves[kind, False]:
                 rows.append([name, kind, "any", moves[kind, True]])
             else:
-                rows += [[name, kind, "yes", moves[kind, True]], [name, kind, "no", moves[kind, False]]]
+                rows += [
+                    [name, kind, "yes", moves[kind, True]],
+                    [name, kind, "no", moves[kind, False]],
+                ]
     return _table(["found", "kind", "quiet", "what is done"], rows)
 
 

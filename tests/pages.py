@@ -10,6 +10,7 @@ The lines below a command are what it prints. They are compared by their words: 
 times differ from one execution to the next, and `…` stands for more of the same.
 """
 
+import contextlib
 import os
 import re
 import selectors
@@ -26,12 +27,16 @@ PAGES = sorted(
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
     if not page.name.startswith(".")
 )
-LIMIT_SECONDS = 40.0
+LIMIT_SECONDS = 90.0
+# A worker in the background is waited for: who reads a page sees it say so, too.
+_WORKER = re.compile(r"\bandon work [^#]*&\s*(#.*)?$")
+READY = "is ready"
 # Who reads a page looks again until it is there; these commands only look.
 LOOKS = ("cat ", "andon ps", "andon show", "andon logs")
 
 _FENCE = re.compile(
-    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 # Words without a digit: what differs between two executions has one, or is a name of the machine.
 _WORD = re.compile(r"[A-Za-z_]{2,}")
@@ -79,15 +84,15 @@ def links(page: Path) -> list[str]:
 
 def anchors(page: Path) -> set[str]:
     """The names that headings can be linked by."""
-    titles: list[str] = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    titles: list[str] = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def entries(page: Path) -> set[str]:
     """What has a heading or the first cell of a table row: all words in code marks, or the text."""
     text = prose(page)
-    heads: list[str] = re.findall(r"^#+ (.+)$", text, re.M)
-    heads += re.findall(r"^\| *(.+?) *\|", text, re.M)
+    heads: list[str] = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    heads += re.findall(r"^\| *(.+?) *\|", text, re.MULTILINE)
     found = {head.strip("*` ") for head in heads}
     for head in heads:
         for code in re.findall(r"`([^`]+)`", head):
@@ -114,7 +119,9 @@ class Command:
 
 def _words(line: str) -> set[str]:
     # A number, an id or a path is another one each time; after an ellipsis comes more of the same.
-    plain = " ".join(word for word in line.split("…")[0].split() if not re.search(r"[\d/]", word))
+    plain = " ".join(
+        word for word in line.split("…", maxsplit=1)[0].split() if not re.search(r"[\d/]", word)
+    )
     return set(_WORD.findall(re.sub(r"by \w+", "by", plain)))
 
 
@@ -122,7 +129,7 @@ def commands(block: Block) -> list[Command]:
     found: list[Command] = []
     for line in block.text.splitlines():
         if line.startswith("$ "):
-            found.append(Command(line[2:]))
+            found.append(Command(line[2:], [READY] if _WORKER.search(line) else []))
         elif line.strip():
             found[-1].expected.append(line)
     return found
@@ -159,10 +166,8 @@ class Shell:
 
     def __exit__(self, *_: object) -> None:
         for pid in descendants(self._bash.pid):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
-            except ProcessLookupError:
-                pass
         self._bash.kill()
         self._bash.wait()
         for stream in (self._bash.stdin, self._bash.stdout):

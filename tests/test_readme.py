@@ -7,7 +7,6 @@ payment is out, another one goes on, and the provider's own file says what was p
 from pathlib import Path
 
 import pytest
-
 from tests import pages
 
 README = pages.ROOT / "README.md"

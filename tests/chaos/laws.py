@@ -108,10 +108,12 @@ def attempts(found: Evidence) -> Iterator[str]:
 def steps(found: Evidence) -> Iterator[str]:
     """A step whose result is durable never executes again."""
     done: dict[str, Entry] = {}
+    places: set[str] = set()
     for entry in found.entries:
         if entry.kind == EntryKind.STEP and entry.state == "done":
-            if entry.name in done:
+            if entry.place in places:
                 yield f"{entry.name} was finished twice"
+            places.add(entry.place)
             done[entry.name] = entry
     starts = Counter((key, attempt) for what, key, attempt in found.lines if what == "step")
     for (key, attempt), times in starts.items():

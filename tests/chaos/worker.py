@@ -20,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from andon import points
-from andon.runtime import attempt
+from andon.runtime import waiting
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
@@ -53,7 +53,7 @@ def obey(order: Order) -> None:
     points._armed = points._parse(order.faults)
     if order.count_to:
         points._armed = _Counting(order.count_to)  # type: ignore[assignment]
-    attempt.LINGER_SECONDS = order.linger_seconds
+    waiting.LINGER_SECONDS = order.linger_seconds
     while time.monotonic() < order.begin_at:
         pass
     asyncio.run(_work(order))
@@ -66,7 +66,7 @@ async def _work(order: Order) -> None:
         from andon.store import postgres, postgres_bell
 
         postgres_bell.RESTART_SECONDS = order.restart_seconds
-        postgres.TRANSACTION_SECONDS = 3
+        postgres.TRANSACTION_SECONDS = 3  # type: ignore[attr-defined]
     store = open_store(order.url)
     if order.most_pages:
         _fill_up(store, order)

@@ -74,6 +74,14 @@ def test_a_database_that_is_none_fails(local: Terminal) -> None:
     assert "not an SQLite database" in done.stdout
 
 
+@pytest.mark.parametrize("path", ["/proc/nowhere/andon.db", "/dev/null/andon.db"])
+def test_a_folder_that_cannot_be_written_to_fails(local: Terminal, path: str) -> None:
+    done = local.run("doctor", "--store", f"sqlite:///{path}", code=1)
+    assert "FAIL  folder" in done.stdout
+    assert done.stderr == ""
+    assert "Traceback" not in local.error("start", "greet", "--store", f"sqlite:///{path}", code=1)
+
+
 def test_a_server_that_is_away_fails_without_its_password(local: Terminal) -> None:
     url = "postgresql://ann:secret@127.0.0.1:9/db"
     done = local.run("doctor", "--store", url, code=1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.queue import INTERRUPTION_LIMIT, Place, Retry, bury, note_begin, place
+from andon.core.queue import INTERRUPTION_LIMIT, Place, Retry, bury, note_begin, place, suspect_from
 
 
 class Waiting(NamedTuple):
@@ -121,6 +121,12 @@ def test_a_run_is_buried_at_its_limit_and_not_before(fruitless: int, limit: int)
 def test_a_run_that_was_told_no_limit_is_buried_at_the_default() -> None:
     assert not bury(INTERRUPTION_LIMIT - 1)
     assert bury(INTERRUPTION_LIMIT)
+
+
+@given(st.integers(1, 100))
+def test_a_run_is_suspected_before_it_is_buried(limit: int) -> None:
+    assert suspect_from(limit) >= 1
+    assert limit == 1 or not bury(suspect_from(limit), limit)
 
 
 def test_a_step_is_noted_beforehand_only_once_a_worker_was_lost() -> None:

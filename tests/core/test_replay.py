@@ -299,7 +299,8 @@ def test_an_effect_that_was_confirmed_while_it_was_being_cancelled_is_not_done_a
 
 
 def test_an_agent_that_failed_by_itself_reopens_what_it_cancelled_after_its_last_answer() -> None:
-    journal = Journal().write(".0:0", Mark.CANCELLED).write(":0").write(".1:0", Mark.CANCELLED)
+    journal = Journal().write("", kind=EntryKind.START).write(".0:0", Mark.CANCELLED)
+    journal.write(":0").write(".1:0", Mark.CANCELLED)
     journal.write("", Mark.REOPENED, kind=EntryKind.RETRY)
     states = [record.state for record in journal.replay().records()]
     assert states == [Mark.CANCELLED, Mark.DONE, Mark.REOPENED]

@@ -10,6 +10,7 @@ import pytest
 import andon
 from andon.errors import BadInput, Conflict, NotFound
 from andon.runtime import requests
+from andon.store.store import Start
 from tests.runtime.harness import Lab, agent, until
 
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────
@@ -390,8 +391,8 @@ async def test_a_thousand_suspended_runs_hold_neither_memory_nor_attempts(local:
     one = agent(body)
 
     async def suspend(count: int) -> int:
-        for _ in range(count):
-            await local.client.start(one, "x" * 1000)
+        runs = [requests.prepare(local.store, one, ("x" * 1000,)) for _ in range(count)]
+        local.store.write([Start(run=run) for run in runs])  # one commit, not a thousand
         async with asyncio.timeout(40):
             while len(local.store.asks()) < count + before:
                 await asyncio.sleep(0.05)

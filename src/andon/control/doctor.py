@@ -80,19 +80,21 @@ def _folder(path: Path) -> Iterator[Check]:
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
-    if not os.access(folder, os.W_OK | os.X_OK):
-        yield Check("folder", FAIL, f"{folder} cannot be written to", "change its owner or mode")
+    try:
+        took = _time_to_disk(folder)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        # Tried, not asked: a read-only disk and root's rights make every other answer wrong.
+        found = f"{folder} cannot be written to: {error.strerror}"
+        yield Check("folder", FAIL, found, "change its owner or mode, or use another with --store")
         return
-    free = shutil.disk_usage(folder).free
+    low = free < FREE_BYTES
     text = f"{folder} can be written to, {free / 1e9:.1f} GB are free"
-    yield Check(
-        "folder", OK if free > FREE_BYTES else WARN, text, "" if free > FREE_BYTES else "free space"
-    )
-    took = _time_to_disk(folder)
-    advice = "" if took < SLOW_DISK_SECONDS else "every step waits for it: use a faster disk"
-    yield Check(
-        "disk", WARN if advice else OK, f"a write reaches it in {took * 1000:.1f} ms", advice
-    )
+    yield Check("folder", WARN if low else OK, text, "free space" if low else "")
+    slow = took > SLOW_DISK_SECONDS
+    text = f"a write reaches it in {took * 1000:.1f} ms"
+    advice = "every step waits for it: use a faster disk" if slow else ""
+    yield Check("disk", WARN if slow else OK, text, advice)
 
 
 def _time_to_disk(folder: Path) -> float:

@@ -51,6 +51,16 @@ def bury(fruitless: int, limit: int = INTERRUPTION_LIMIT) -> bool:
     return fruitless >= limit
 
 
+def suspect_from(limit: int) -> int:
+    """From how many fruitless interruptions in a row on a run is suspected of killing its workers.
+
+    A worker executes one suspect at a time, until it has finished a step: else the runs that are
+    executed beside the guilty one would be buried with it. Half of the limit: workers that are
+    killed by something else a few times in a row must not make everybody wait.
+    """
+    return max(1, limit // 2)
+
+
 def note_begin(interruptions: int) -> bool:
     """Whether to write a step down before it executes.
 

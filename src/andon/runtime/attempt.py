@@ -10,7 +10,7 @@ from typing import Any
 
 from andon.core import value
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
-from andon.errors import Corrupt, Fenced, Stopped, StoreError
+from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
 from andon.points import point
 from andon.runtime import branch, settling
 from andon.runtime.describing import reason_of
@@ -37,6 +37,7 @@ class Attempt(Waiting):
         self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
         self._loaded: Loaded | None = None
         self._restored: Any = None
+        self._looked_back = False
 
     async def carry_out(self) -> str:
         """Execute the run as far as it goes here; answers how the attempt ended."""
@@ -91,6 +92,7 @@ class Attempt(Waiting):
         context.run(branch.current.set, self.root)
         main = asyncio.Task(self.agent.call(self), loop=self.loop, context=context)
         self.tasks.add(main)
+        self.main = main
         await asyncio.wait({main, self.left}, return_when=asyncio.FIRST_COMPLETED)
         await self._join_others()
         await self._unwind()
@@ -189,7 +191,19 @@ class Attempt(Waiting):
     @property
     def restored(self) -> Any:
         """The state of the last snapshot of earlier attempts."""
+        self._looked_back = True
         return self._restored
+
+    def refuse_oblivion(self) -> None:
+        """Code that begins from the start although it has a snapshot would do everything again."""
+        if self._loaded is None or self._loaded.entries[0].kind != EntryKind.SNAPSHOT:
+            return
+        if not self._looked_back:
+            raise Diverged(
+                f"run {self.run.id}: it has a snapshot, and its code begins without looking at "
+                "ctx.restored: it would do again what was done. Nothing was executed. Let it "
+                "begin from ctx.restored, and resume the run."
+            )
 
     @property
     def start_body(self) -> tuple[str | None, str | None]:

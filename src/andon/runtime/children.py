@@ -60,13 +60,11 @@ async def _prepare(
     """The child, checked: from its agent to its id."""
     if not isinstance(agent, str):
         attempt.host.carry(agent)
-    # After a snapshot places and keys begin anew, and the child's id must not.
-    root = f"{attempt.root.path}/" if attempt.root.path and operation.key is not None else ""
     run = new_run(
         await attempt.read(resolve, attempt.host.store, agent),
         args,
         kwargs,
-        run_id=run_id or f"{attempt.run.id}~{root}{operation.place.replace(':', '.')}",
+        run_id=run_id or f"{attempt.run.id}~{operation.id.replace(':', '.')}",
         parent_id=attempt.run.id,
         root_id=attempt.run.root_id,
         labels=msgspec.json.decode(attempt.run.labels),

@@ -21,9 +21,16 @@ from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
 from andon.runtime import branch, steps
 from andon.runtime.attempt import Attempt
-from andon.runtime.journaling import Draft
+from andon.runtime.journaling import Draft, Durable
 from andon.runtime.leaving import log
-from andon.runtime.operation import Operation, inside, invoke, named, wait_noting_cancel
+from andon.runtime.operation import (
+    Operation,
+    inside,
+    invoke,
+    named,
+    refuse_unkeepable,
+    wait_noting_cancel,
+)
 from andon.store.store import Ask
 
 
@@ -189,7 +196,7 @@ class Context:
             raise attempt.stop("diverged", error) from None
         future = attempt.append_soon(Draft(kind=EntryKind.SNAPSHOT, state=Mark.DONE, body=raw))
         attempt.root.restart(attempt.replay.root)
-        return _wait(future)
+        return Durable(attempt, future)
 
     @property
     def restored(self) -> Any:
@@ -246,19 +253,19 @@ class Context:
         expires: float | None = None,
     ) -> Answer:
         """Ask a person; nothing is held while nobody answers. Raises Unresolved after `expires`."""
+        refuse_unkeepable("the question", question)
         digest = value.digest((question, value_), {}, "the ask")
         operation = Operation(self._attempt, EntryKind.ASK, "ask", key, digest)
         if not operation.answered:
             until = None
+            ask_id = operation.id
             if operation.record is None:
                 until = await self._open_ask(operation, question, value_, expires)
             else:
                 until = value.decode(operation.record.body or "null")
-            letter = await wait_noting_cancel(operation, "answer", operation.place, until)
+            letter = await wait_noting_cancel(operation, "answer", ask_id, until)
             if letter is None:
-                await operation.write(
-                    Mark.FAILED, b'{"type": "Unresolved"}', close_ask=operation.place
-                )
+                await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
                 raise Unresolved(f"nobody answered {question!r} within {expires} s")
             await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
             given = value.decode(letter.body)
@@ -274,7 +281,7 @@ class Context:
         await self._attempt.boundary()
         until = None if expires is None else self._attempt.host.clock.now() + expires
         ask = Ask(
-            id=operation.place,
+            id=operation.id,
             about="value",
             question=question,
             value=value.encode(about, "the ask's value").decode(),
@@ -378,7 +385,3 @@ class Context:
 
 def _digest(argument: Any) -> str:
     return value.digest((argument,), {}, "the wait")
-
-
-async def _wait(future: "asyncio.Future[Any]") -> None:
-    await asyncio.shield(future)

@@ -7,7 +7,7 @@ a gate.
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import msgspec
@@ -135,7 +135,10 @@ class Journaling(Leaving):
     async def _write(self, message: Append) -> None:
         self._flying += 1
         try:
-            await self.host.writer.write(message)
+            if len(self.tasks.living) > 1:  # branches share a commit, and each its own would be slow
+                await self.host.writer.submit(message)
+            else:
+                await self.host.writer.write(message)
         except AndonError as error:
             raise self.stop(reason_of(error), error) from None
         finally:
@@ -165,6 +168,10 @@ class Journaling(Leaving):
             raise self.stop(reason_of(error), error) from None
         if self._last is future:
             self._last = None
+
+    async def durable(self, future: "asyncio.Future[Any]") -> None:
+        """Wait for a write that was begun by append_soon."""
+        await self._settled(future)
 
     # ── transactions of the user's ────────────────────────────────────────────────────────────
 
@@ -284,6 +291,16 @@ class Journaling(Leaving):
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
+
+
+class Durable:
+    """A write that may be awaited, and need not be."""
+
+    def __init__(self, journal: Journaling, future: "asyncio.Future[Any]") -> None:
+        self._journal, self._future = journal, future
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._journal.durable(self._future).__await__()
 
 
 def _placed_body(raw: bytes | None, blobs: list[Blob]) -> tuple[str | None, str | None]:

@@ -80,6 +80,7 @@ class Leaving:
         self.shields: dict[str, float] = {}  # name → when its limit ends
         self.tasks = branch.Tasks(self.consider_soon)
         self.root = branch.Branch(self.tasks, "")
+        self.main: asyncio.Task[Any] | None = None  # the agent's own call
         self.turns = Turns(self.tasks, lambda: {wait.task for wait in self.waits})
         self.left: asyncio.Future[None] = self.loop.create_future()  # done once it leaves
         self.cut = False  # leaving, and not waiting for operations in hand

@@ -33,15 +33,20 @@ class Operation:
                 "agent's. Call it from the agent's own code; a step must be one unit of work."
             )
         key = None if key is None else str(key)
-        for what, text in (("name", name), ("key", key or "")):
-            if not _keepable(text):
-                raise BadInput(f"{kind} {what} {text!r}: expected Unicode text without NUL")
+        refuse_unkeepable(f"{kind} name", name)
+        refuse_unkeepable(f"{kind} key", key or "")
         self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
         self.key = key
         self.place = here.place() if key is None else f"@{kind}/{name}/{key}"
         self.since = attempt.host.clock.now()
         self.record: Record | None = None
         self.find()
+
+    @property
+    def id(self) -> str:
+        """Unique in the run: after a snapshot keys begin anew, and what they name outside does not."""
+        root = self.attempt.root.path
+        return f"{root}/{self.place}" if root and self.key is not None else self.place
 
     @property
     def answered(self) -> bool:
@@ -63,6 +68,7 @@ class Operation:
     def find(self) -> None:
         """Look up what the journal has of it."""
         try:
+            self.attempt.refuse_oblivion()
             self.record = self.attempt.replay.find(
                 kind=self.kind, name=self.name, key=self.key, place=self.place, digest=self.digest
             )
@@ -221,11 +227,11 @@ def named(function: Callable[..., Any], name: str | None) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def _keepable(text: str) -> bool:
-    """Whether every database can keep it."""
-    if not isinstance(text, str) or "\0" in text:
-        return False
+def refuse_unkeepable(what: str, text: str) -> None:
+    """Refuse text that not every database can keep, before anything is executed."""
     try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
+        if "\0" not in text and (text.isascii() or text.encode()):
+            return
+    except (AttributeError, TypeError, UnicodeEncodeError):
+        pass
+    raise BadInput(f"{what} {text!r}: expected Unicode text without NUL")

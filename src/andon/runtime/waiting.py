@@ -105,6 +105,8 @@ class Waiting(Journaling):
         pending = [wait for wait in self.waits if not wait.future.done()]
         if self.active or self.reason is not None or not pending or len(pending) < len(self.waits):
             return
+        if self.main is None or self.main.done():
+            return  # what still waits is what nobody waits for any more
         if not self.sync and not self.tasks.all_wait({wait.task for wait in pending}):
             return
         soon = self.host.clock.now() + LINGER_SECONDS

@@ -98,6 +98,7 @@ SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
 -- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
 -- Rows that somebody else is claiming are skipped. Arrays instead of joins, and the + 0, keep it on
 -- the index of that order whatever the planner believes: else it would sort the whole queue.
+-- Of the runs that may have killed their workers one at most, and none beside another one.
 WITH ready AS (
   SELECT r.id FROM andon.runs r
    WHERE r.state = 'queued' AND r.available_at + 0 <= (SELECT andon.now())
@@ -106,6 +107,18 @@ WITH ready AS (
      AND (%(only)s::text IS NULL
           OR r.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
      AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s) = 'live'
+     AND (r.fruitless < %(suspect_from)s OR (
+       r.id = (SELECT s.id FROM andon.runs s
+                WHERE s.state = 'queued' AND s.fruitless >= %(suspect_from)s
+                  AND s.available_at + 0 <= (SELECT andon.now())
+                  AND jsonb_build_array(s.agent, s.version)
+                      = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+                  AND (%(only)s::text IS NULL
+                       OR s.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
+                ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
+       AND NOT EXISTS (SELECT 1 FROM andon.runs h
+                        WHERE h.worker = %(worker_id)s AND h.state = 'running'
+                          AND h.fruitless >= %(suspect_from)s AND h.progress_seq = h.claimed_seq)))
    ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
    LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence, may_expire_others
-from andon.core.queue import bury
+from andon.core.queue import bury, suspect_from
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.errors import (
     AndonError,
@@ -202,6 +202,7 @@ class SqlStore(SqlReads):
             agents=json.dumps(m.agents),
             only=None if m.only is None else json.dumps(m.only),
             limit=m.limit,
+            suspect_from=suspect_from(m.interruption_limit),
         )
         runs = [_claimed(row) for row in rows]
         for run in runs:

@@ -224,7 +224,8 @@ class SqliteStore(SqlStore):
         with _translated(self.path):
             db = self._connect()
         try:
-            db.execute("BEGIN IMMEDIATE")
+            with _translated(self.path):
+                db.execute("BEGIN IMMEDIATE")
             db.authorizer = _hands_off
             try:
                 message = append(db)

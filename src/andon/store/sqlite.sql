@@ -89,6 +89,7 @@ SELECT state FROM andon_workers WHERE id = :worker_id;
 -- claim_runs --
 -- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
 -- The + keeps it on the index of that order: by available_at it would sort the whole queue.
+-- Of the runs that may have killed their workers one at most, and none beside another one.
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
        epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq, returned = 0,
@@ -98,6 +99,16 @@ UPDATE andon_runs
     WHERE r.state = 'queued' AND +r.available_at <= unixepoch('subsec')
       AND (r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
       AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
+      AND (r.fruitless < :suspect_from OR (
+        r.id = (SELECT s.id FROM andon_runs s
+                 WHERE s.state = 'queued' AND s.fruitless >= :suspect_from
+                   AND +s.available_at <= unixepoch('subsec')
+                   AND (s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+                   AND (:only IS NULL OR s.root_id IN (SELECT value FROM json_each(:only)))
+                 ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
+        AND NOT EXISTS (SELECT 1 FROM andon_runs h
+                         WHERE h.worker = :worker_id AND h.state = 'running'
+                           AND h.fruitless >= :suspect_from AND h.progress_seq = h.claimed_seq)))
     ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
     LIMIT :limit)
    AND (SELECT state FROM andon_workers WHERE id = :worker_id) = 'live'

@@ -8,6 +8,7 @@ same when written twice.
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from typing import Any
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
 from andon.store.store import Message, Outcome, Store
+
+log = logging.getLogger("andon")
 
 # More would make the first of a batch wait noticeably for the last.
 BATCH = 512
@@ -40,6 +43,7 @@ class Writer:
         self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._turn: list[_Item] = []  # submitted in this turn of the loop
         self._closed = False
+        self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
         self._thread.start()
 
@@ -153,14 +157,22 @@ class Writer:
         pause = 0.02
         while True:
             try:
-                return self._commit(messages)
+                outcomes = self._commit(messages)
             except StoreUnavailable as error:
                 if time.monotonic() + pause > until or self._closed:
                     return [error] * len(messages)
+                if pause > 0.2 and not self._away:  # not for what is over in a moment
+                    self._away = True
+                    log.warning("waiting for the store, up to %s s: %s", self.patience_seconds, error)
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
             except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
                 return [error] * len(messages)
+            else:
+                if self._away:
+                    self._away = False
+                    log.warning("the store answers again")
+                return outcomes
 
     def _commit(self, messages: list[Message]) -> list[Outcome]:
         point("writer:before-commit")

@@ -1,0 +1,187 @@
+"""The docs are complete: what people can meet has its row in docs/reference, and links work."""
+
+import ast
+import inspect
+import re
+import runpy
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from tests import pages
+
+import andon
+from andon import errors
+from andon.control.cli import cli
+from andon.core.effect import EffectState, Kind, Verdict
+from andon.core.journal import EntryKind, Mark
+from andon.core.run import Event, State
+from andon.points import POINTS
+from andon.runtime.client import Client
+from andon.runtime.context import Answer, Context
+from andon.runtime.requests import Run
+from andon.settings import Settings
+from andon.store import store
+
+REFERENCE = pages.ROOT / "docs" / "reference"
+# Words of the design that mean something today; the others are listed as reserved.
+WORDS = """
+    agent version run attempt step journal entry effect ledger boundary checkpoint snapshot shield
+    worker lease fence drain ask answer
+"""
+RESERVED = """
+    pause resume cancel kill halt reauthorize receipt supervisor grant broker gateway guard
+    contract breaker handoff packet transcript orphan
+"""
+# One word per concept, also on the pages.
+OTHER_WORDS = re.compile(r"\b(jobs?|workflows?|history)\b", re.IGNORECASE)
+
+every_page = pytest.mark.parametrize(
+    "page", pages.PAGES, ids=lambda page: page.relative_to(pages.ROOT).as_posix()
+)
+
+
+def undocumented(names: set[str], page: str) -> list[str]:
+    return sorted(names - pages.entries(REFERENCE / page))
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_every_setting_has_a_row_with_its_default() -> None:
+    text = (REFERENCE / "settings.md").read_text("utf-8")
+    missing = [
+        field.name
+        for field in fields(Settings)
+        if f"| `{field.name}` | `{field.default}` |" not in text
+    ]
+    assert not missing
+
+
+def test_every_error_has_a_row() -> None:
+    found = {
+        name: kind
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, BaseException) and kind.__module__ == errors.__name__
+    }
+    assert not undocumented(set(found), "errors.md")
+    text = (REFERENCE / "errors.md").read_text("utf-8")
+    wrong = [
+        name
+        for name, kind in found.items()
+        if f"| `{name}` | `{kind.__bases__[0].__name__}` |" not in text
+    ]
+    assert not wrong, "what it is a kind of"
+
+
+def test_every_command_has_a_heading() -> None:
+    text = (REFERENCE / "cli.md").read_text("utf-8")
+    assert set(cli.commands) == set(re.findall(r"^## `andon (\w+)", text, re.MULTILINE))
+
+
+def test_every_public_name_has_a_heading() -> None:
+    assert not undocumented(set(andon.__all__), "sdk.md")
+
+
+@pytest.mark.parametrize("kind", [Context, Client, Answer], ids=lambda kind: kind.__name__)
+def test_every_member_of_what_people_hold_has_a_row(kind: type) -> None:
+    assert not undocumented(public(kind), "sdk.md")
+
+
+def test_every_field_of_a_run_is_named() -> None:
+    text = (REFERENCE / "sdk.md").read_text("utf-8")
+    assert not [name for name in public(Run) if f"`{name}`" not in text]
+
+
+@pytest.mark.parametrize(
+    "words", [State, Event, Kind, EffectState, Verdict, EntryKind, Mark], ids=lambda w: w.__name__
+)
+def test_every_word_in_the_database_has_a_row(words: type[StrEnum]) -> None:
+    assert not undocumented({str(word) for word in words}, "states.md")
+
+
+def test_every_crash_point_has_a_row() -> None:
+    assert not undocumented(set(POINTS), "points.md")
+
+
+def test_every_word_of_the_design_has_a_row() -> None:
+    assert not undocumented({*WORDS.split(), *RESERVED.split()}, "glossary.md")
+
+
+def test_every_message_and_call_of_the_store_has_a_row() -> None:
+    messages = {kind.__name__ for kind in store.Message.__args__}
+    calls = {name for name in public(store.Store) if callable(getattr(store.Store, name))}
+    assert not undocumented(messages | calls, "store.md")
+
+
+def test_every_table_has_a_row() -> None:
+    source = pages.ROOT / "src/andon/store/schema"
+    sqlite, postgres = (
+        {
+            name
+            for file in (source / dialect).glob("*.sql")
+            for name in re.findall(r"^CREATE TABLE andon[_.](\w+)", file.read_text(), re.MULTILINE)
+        }
+        for dialect in ("sqlite", "postgres")
+    )
+    assert postgres - sqlite == {"schema"}
+    assert not undocumented(sqlite, "schema.md")
+
+
+def test_the_tables_of_the_concepts_are_those_of_the_core() -> None:
+    tables = runpy.run_path(str(pages.ROOT / "docs" / "tables.py"))
+    stale = [
+        page.name
+        for page in tables["PAGES"]
+        if tables["filled"](page.read_text("utf-8")) != page.read_text("utf-8")
+    ]
+    assert not stale, "run: python docs/tables.py"
+    drawn = "".join(page.read_text("utf-8") for page in tables["PAGES"])
+    assert all(f"<!-- table: {name} -->" in drawn for name in tables["TABLES"])
+
+
+@pytest.mark.parametrize(
+    "page", sorted((pages.ROOT / "docs/concepts").glob("*.md")), ids=lambda page: page.stem
+)
+def test_a_concept_ends_with_how_to_see_it(page: Path) -> None:
+    headings = re.findall(r"^## (.+)$", pages.prose(page), re.MULTILINE)
+    assert headings[-1] == "See it"
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in pages.links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        if not found.exists() or (anchor and anchor not in pages.anchors(found)):
+            broken.append(target)
+    assert not broken
+
+
+@every_page
+def test_what_is_named_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    files = set(re.findall(r"\b(?:tests|bench|docs|src|examples)/[\w/.-]+\.(?:py|md|sql)\b", text))
+    assert not [file for file in files if not (pages.ROOT / file).exists()]
+    made = set(re.findall(r"^([a-z]+):", (pages.ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert not set(re.findall(r"`make (\w+)`", text)) - made
+
+
+@every_page
+def test_python_on_the_pages_is_python(page: Path) -> None:
+    for block in pages.blocks(page):
+        if block.language == "python":
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+            compile(block.text, block.where, "exec", flags)
+
+
+@every_page
+def test_the_pages_use_the_words_of_the_glossary(page: Path) -> None:
+    assert not OTHER_WORDS.findall(pages.prose(page))
+
+
+def test_a_page_that_lacks_a_row_is_noticed() -> None:
+    assert undocumented({"store", "no_such_setting"}, "settings.md") == ["no_such_setting"]
