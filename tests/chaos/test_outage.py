@@ -1,5 +1,6 @@
 """The database goes away and comes back: nothing is lost, nothing is doubled, nobody dies of it."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -145,7 +146,7 @@ def small_disk(tmp_path: Path, forker: Forker) -> Iterator[Site]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("left", [0, 4096, 40_960])
+@pytest.mark.parametrize("left", [0, 40_960])
 def test_a_disk_that_is_full_for_a_while(small_disk: Site, left: int) -> None:
     site = small_disk
     for number in range(10):
@@ -165,12 +166,8 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Site, left: int) -> None:
 
 def fill(folder: Path, left: int) -> Path:
     ballast = folder / "ballast"
-    with ballast.open("wb") as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-                file.flush()
-        except OSError:
-            pass
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
     os.truncate(ballast, max(0, ballast.stat().st_size - left))
     return ballast

@@ -30,7 +30,8 @@ def question(
         id=ask_id,
         about="effect",
         question=f"Did effect {name!r} (key {key!r}) happen? {why[0].upper()}{why[1:]}, and it is "
-        "not repeated on a guess.",
+        "not repeated on a guess. Before you say no, make certain that nothing executes it any "
+        "more: after a no it is done again.",
         value=value.encode(args, "the arguments").decode(),
         choices=msgspec.json.encode(CHOICES).decode(),
     )

@@ -239,14 +239,7 @@ class _Effect:
             self.until = None
         attempt = self.attempt
         with self._operating():
-            await attempt.boundary()
-            self.quiet = False
-            intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
-            await self.write(
-                EffectState.STARTED,
-                value.encode(intent, f"the arguments of effect {self.operation.name!r}"),
-                step=self.operation.name,
-            )
+            await self._write_intent()
             point("effect:started")
             await attempt.boundary()  # a frozen worker wakes up here: is it still the owner?
             self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)
@@ -257,6 +250,17 @@ class _Effect:
                 return False, None
             point("effect:executed")
             return True, await self._confirm(result)
+
+    async def _write_intent(self) -> None:
+        """Under the own fence: from here on it is this worker that may be acting."""
+        await self.attempt.boundary()
+        self.quiet = False
+        intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
+        await self.write(
+            EffectState.STARTED,
+            value.encode(intent, f"the arguments of effect {self.operation.name!r}"),
+            step=self.operation.name,
+        )
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         extras = {"key": self.key, "fence": self.attempt.fence}
@@ -372,8 +376,13 @@ class _Effect:
         return Verdict.NOT_ASKED, None
 
     async def _undo(self) -> None:
-        """It may have happened: undo it, so that what comes next is certainly the only one."""
+        """It may have happened: undo it, so that what comes next is certainly the only one.
+
+        An undo acts on the world too. One that is not written down first could be carried out by
+        a worker that was frozen, after its successor has done everything again.
+        """
         assert self.declared.undo is not None
+        await self._write_intent()
         await self.attempt.boundary()
         with self.operation.operating():
             await self._call(self.declared.undo, None, *self.args)

@@ -1,0 +1,282 @@
+"""Retries: of a step and of an agent; interruptions are not counted among them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import andon
+from tests.runtime.harness import Held, Lab, agent, bury, until
+
+QUICK = andon.Retry(3, first_seconds=0.01)
+
+
+async def test_a_step_is_tried_again_until_it_succeeds(lab: Lab) -> None:
+    calls: list[int] = []
+
+    async def third_time() -> int:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ConnectionError("away")
+        return len(calls)
+
+    async def body(ctx: andon.Context) -> int:
+        found = int(await ctx.step(third_time, retries=QUICK))
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        assert await lab.replayed(run) == 3
+    assert len(calls) == 3
+    states = [entry.state for entry in await lab.journal(run, "step")]
+    assert states == ["retrying", "retrying", "done"]
+
+
+async def test_a_step_fails_after_its_last_retry(lab: Lab) -> None:
+    calls: list[int] = []
+
+    async def never() -> None:
+        calls.append(1)
+        raise ConnectionError(f"away {len(calls)}")
+
+    async def body(ctx: andon.Context) -> str:
+        try:
+            await ctx.step(never, retries=andon.Retry(2, first_seconds=0.01))
+        except ConnectionError as error:
+            found = str(error)
+        await ctx.event("go")
+        return found
+
+    async with lab.working(agent(body)):
+        assert await lab.replayed(await lab.client.start("agent")) == (
+            "never: ConnectionError: away 3"
+        )
+    assert len(calls) == 3
+
+
+async def test_tries_are_counted_across_restarts(lab: Lab) -> None:
+    calls: list[int] = []
+    held = Held()
+
+    async def never() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            await held.here()
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(never, retries=andon.Retry(2, first_seconds=0.01))
+
+    one = agent(body)
+    async with lab.working(one) as lost:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        async with lab.working(one) as survivor:
+            bury(survivor, lost)
+            assert (await lab.end(run)).state == "failed"
+        held.release.set()
+    # One that failed, one that was interrupted and does not count, two more that failed.
+    assert len(calls) == 4
+
+
+async def test_a_long_pause_before_a_retry_holds_no_process(lab: Lab) -> None:
+    calls: list[int] = []
+
+    async def second_time() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("away")
+        return "there"
+
+    async def body(ctx: andon.Context) -> str:
+        pause = andon.Retry(1, first_seconds=2.4)  # at least half of it
+        return str(await ctx.step(second_time, retries=pause))
+
+    async with lab.working(agent(body)) as worker:
+        run = await lab.client.start("agent")
+        await lab.reach(run, "suspended")
+        await until(lambda: not worker.attempts)
+        assert await lab.result(run) == "there"
+    assert len(calls) == 2
+
+
+ERRORS = [
+    (ZeroDivisionError, ArithmeticError),
+    (KeyError, LookupError),
+    (FileNotFoundError, OSError),
+    (ConnectionResetError, ConnectionError),
+    (TimeoutError, TimeoutError),
+    (UnicodeError, ValueError),
+    (NotImplementedError, RuntimeError),
+]
+
+
+@pytest.mark.parametrize(("raised", "caught"), ERRORS)
+async def test_an_error_is_caught_by_its_family_at_first_and_on_replay(
+    local: Lab, raised: type[Exception], caught: type[Exception]
+) -> None:
+    seen: list[str] = []
+
+    class Own(raised):  # type: ignore[misc, valid-type]
+        pass
+
+    async def fail() -> None:
+        raise Own("reason")
+
+    async def body(ctx: andon.Context) -> None:
+        try:
+            await ctx.step(fail)
+        except caught as error:
+            assert isinstance(error, andon.StepFailed)
+            seen.append(str(error))
+        await ctx.event("go")
+
+    async with local.working(agent(body)):
+        await local.replayed(await local.client.start("agent"))
+    assert seen == ["fail: Own: reason"] * 2
+
+
+async def test_an_error_of_no_family_is_a_failed_step(local: Lab) -> None:
+    class Odd(Exception):
+        pass
+
+    async def fail() -> None:
+        raise Odd("reason")
+
+    async def body(ctx: andon.Context) -> list[str]:
+        try:
+            await ctx.step(fail)
+        except andon.StepFailed as error:
+            assert not isinstance(error, OSError | ValueError | RuntimeError)
+            return [error.name, error.error, error.message]
+        return []
+
+    async with local.working(agent(body)):
+        found = await local.result(await local.client.start("agent"))
+    assert found == ["fail", "Odd", "reason"]
+
+
+# ── of the agent ──────────────────────────────────────────────────────────────────────────────────
+
+
+def shaky(calls: list[str], times: int) -> Callable[[], Any]:
+    async def step() -> str:
+        calls.append("shaky")
+        if calls.count("shaky") <= times:
+            raise ConnectionError("away")
+        return "ok"
+
+    return step
+
+
+async def test_an_agents_retry_opens_the_failed_step_again_and_no_other(lab: Lab) -> None:
+    calls: list[str] = []
+    step = shaky(calls, 2)
+
+    async def body(ctx: andon.Context) -> str:
+        await ctx.step(calls.append, "before")
+        return str(await ctx.step(step))
+
+    async with lab.working(agent(body, retries=QUICK)):
+        run = await lab.client.start("agent")
+        assert await lab.result(run) == "ok"
+    assert calls == ["before", "shaky", "shaky", "shaky"]
+    assert [row.ending for row in lab.store.attempts(run)] == ["failed", "failed", "succeeded"]
+    assert lab.store.run(run).failures == 2
+
+
+async def test_an_agents_own_error_is_retried_too(lab: Lab) -> None:
+    calls: list[str] = []
+
+    async def body(ctx: andon.Context) -> str:
+        found = str(await ctx.step(lambda: calls.append("step") or "ok", name="once"))
+        calls.append("body")
+        if calls.count("body") == 1:
+            raise RuntimeError("by itself")
+        return found
+
+    async with lab.working(agent(body, retries=QUICK)):
+        assert await lab.result(await lab.client.start("agent")) == "ok"
+    assert calls == ["step", "body", "body"]
+
+
+async def test_a_run_whose_retries_ran_out_is_dead_with_all_that_is_known(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(shaky([], 99))
+
+    policy = andon.Retry(2, first_seconds=0.01)
+    async with lab.working(agent(body, retries=policy)):
+        run = await lab.end(await lab.client.start("agent"))
+    assert run.state == "dead"
+    assert run.error is not None
+    assert (run.error["type"], run.error["step"]) == ("ConnectionError", "step")
+    assert [row.ending for row in lab.store.attempts(run.id)] == ["failed", "failed", "dead"]
+    assert len(await lab.journal(run.id, "retry")) == 2
+
+
+async def test_a_run_without_retries_has_failed(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        raise LookupError("no such thing")
+
+    async with lab.working(agent(body)):
+        run = await lab.end(await lab.client.start("agent"))
+    assert run.state == "failed"
+    assert run.error is not None
+    assert run.error["message"] == "no such thing"
+
+
+async def test_interruptions_are_not_retries(lab: Lab) -> None:
+    held = Held()
+    calls: list[int] = []
+
+    async def work() -> str:
+        calls.append(1)
+        await held.here()
+        return "worked"
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.step(work))
+
+    one = agent(body)  # no retries at all
+    async with lab.working(one) as lost:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        async with lab.working(one) as survivor:
+            bury(survivor, lost)
+            assert await lab.result(run) == "worked"
+        held.release.set()
+    row = lab.store.run(run)
+    assert (row.failures, row.interruptions) == (0, 1)
+
+
+async def test_a_run_that_kills_its_worker_again_and_again_is_buried(lab: Lab) -> None:
+    """With its last known step shown, and after its limit of fruitless attempts."""
+    reached: list[asyncio.Event] = []
+    never = asyncio.Event()
+
+    async def deadly() -> None:
+        reached.append(asyncio.Event())
+        await never.wait()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(str, "harmless")
+        await ctx.step(deadly)
+
+    one = agent(body)
+    run = await lab.client.start(one)
+    async with lab.working(agent(body, name="other")) as witness:
+        witness.settings = type(witness.settings)(store=lab.url, interruption_limit=3)
+        for n in range(1, 5):
+            async with lab.working(one, grace_seconds=0.01) as worker:
+                await until(lambda n=n: len(reached) >= n)  # type: ignore[misc]
+                bury(witness, worker)
+                await until(lambda: lab.store.run(run).state != "running")
+                if lab.store.run(run).state == "dead":
+                    break
+    ended = await lab.end(run)
+    assert ended.state == "dead"
+    assert len(reached) == 4  # the first attempt finished a step, three more did not
+    assert ended.error is not None
+    assert "'deadly'" in ended.error["message"]
