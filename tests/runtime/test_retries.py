@@ -104,7 +104,7 @@ async def test_a_long_pause_before_a_retry_holds_no_process(lab: Lab) -> None:
 
 ERRORS = [
     (ZeroDivisionError, ArithmeticError),
-    (KeyError, LookupError),
+    (IndexError, LookupError),
     (FileNotFoundError, OSError),
     (ConnectionResetError, ConnectionError),
     (TimeoutError, TimeoutError),

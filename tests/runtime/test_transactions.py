@@ -183,32 +183,38 @@ async def test_an_error_of_the_database_that_the_function_swallows_fails_the_ste
 
 
 async def test_a_fenced_owner_writes_nothing(lab: Lab) -> None:
-    inside, go = threading.Event(), threading.Event()
+    """Frozen before its transaction begins; awake again when somebody else has done it."""
+    reached, go = threading.Event(), threading.Event()
     calls: list[int] = []
 
-    def slow(connection: Any) -> int:
+    def number(connection: Any) -> int:
         calls.append(1)
-        number = len(calls)
-        if number == 1:
-            inside.set()
-            go.wait(20)
-        insert(connection, number)
-        return number
+        insert(connection, len(calls))
+        return len(calls)
 
     async def body(ctx: andon.Context) -> int:
-        return int(await ctx.transaction(slow))
+        return int(await ctx.transaction(number))
 
     one = agent(body)
-    async with lab.working(one, lease_seconds=60) as lost:
+    async with lab.working(one) as lost:
+        transact = lost.store.transact
+
+        def frozen(append: Any) -> None:
+            reached.set()
+            go.wait(20)
+            transact(append)
+
+        lost.store.transact = frozen
         run = await lab.client.start(one)
-        await until(inside.is_set)
+        await until(reached.is_set)
         async with lab.working(one) as survivor:
             bury(survivor, lost)
-            if lab.url.startswith("sqlite"):
-                go.set()  # it holds the only write lock of the file
-            assert await lab.result(run) == 2
+            assert await lab.result(run) == 1
         go.set()
-    assert numbers(lab) == [2]
+        await until(lambda: not lost.active)
+    assert len(calls) == 2
+    assert numbers(lab) == [1]
+    assert [entry.state for entry in await lab.journal(run, "step")] == ["done"]
 
 
 async def test_other_branches_write_before_and_after_it(lab: Lab) -> None:
