@@ -38,10 +38,11 @@ class Refused(AndonError):
 class Fenced(Refused):
     """A newer claim exists; this worker is no longer the owner."""
 
-    def __init__(self, run_id: str, fence: object = None) -> None:
+    def __init__(self, run_id: str, fence: object = None, *, worker: str | None = None) -> None:
         held = "" if fence is None else f" (held: {fence})"
+        what = f"run {run_id}" if worker is None else f"all runs of worker {worker}"
         super().__init__(
-            f"run {run_id}: this worker is no longer the owner{held}; nothing was written. "
+            f"{what}: this worker is no longer the owner{held}; nothing was written. "
             "Another worker has claimed the run, or its lease has ended."
         )
         self.run_id, self.fence = run_id, fence

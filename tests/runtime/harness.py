@@ -85,6 +85,10 @@ class Lab:
         await self.client.send(run_id, event)
         return await self.result(run_id)
 
+    async def waits_for(self, run_id: str, what: str) -> None:
+        """Until the run is suspended over a wait of that kind or name."""
+        await until(lambda: f'"{what}"' in (self.store.run(run_id).waits or ""))
+
     async def asked(self, run_id: str) -> AskRow:
         """The open ask of a run that waits for nothing but its answer."""
         await self.reach(run_id, "suspended")

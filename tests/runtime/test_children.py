@@ -41,7 +41,7 @@ async def test_a_child_gives_its_result_now_and_on_replay(lab: Lab) -> None:
     one = agent(body)
     async with lab.working(one, double):
         run = await lab.client.start(one, labels={"team": "blue"})
-        await until(lambda: lab.store.run(run).waits and "event" in lab.store.run(run).waits)
+        await lab.waits_for(run, "event")
         assert await lab.replayed(run) == 42
     assert calls == ["double 21"]
     [child] = [found for found in await lab.client.list(agent="double")]
@@ -61,7 +61,7 @@ async def test_a_child_that_fails_fails_its_call(lab: Lab) -> None:
     one = agent(body)
     async with lab.working(one, broken):
         run = await lab.client.start(one)
-        await until(lambda: lab.store.run(run).waits and "event" in lab.store.run(run).waits)
+        await lab.waits_for(run, "event")
         [text] = await lab.replayed(run)
     assert "broken" in text
     assert "nothing there" in text

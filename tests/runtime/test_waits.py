@@ -228,7 +228,7 @@ async def test_a_person_answers(
         assert (ask.about, ask.question, ask.value) == ("value", "Refund?", '{"amount":120}')
         await lab.client.answer(run, decision, given, by="kim")
         await until(lambda: not lab.store.asks(run))
-        await until(lambda: lab.store.run(run).waits and "event" in lab.store.run(run).waits)
+        await lab.waits_for(run, "event")
         assert await lab.replayed(run) == [decision, value, "kim", approved]
 
 
@@ -393,6 +393,7 @@ async def test_a_thousand_suspended_runs_hold_neither_memory_nor_attempts(local:
     async def suspend(count: int) -> int:
         runs = [requests.prepare(local.store, one, ("x" * 1000,)) for _ in range(count)]
         local.store.write([Start(run=run) for run in runs])  # one commit, not a thousand
+        runs.clear()
         async with asyncio.timeout(40):
             while len(local.store.asks()) < count + before:
                 await asyncio.sleep(0.05)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -388,11 +389,15 @@ def test_a_claim_does_not_sort_the_queue(
     user.commit()
     user.autocommit = True
     user.execute("ANALYZE andon.runs")
-    names = {"worker_id": "$1", "agents": "$2", "only": "$3", "limit": "$4"}
-    query = store._sql["claim_runs"].decode() % names
+    query = store._sql["claim_runs"].decode()
+    values = {"worker_id": "'w'", "agents": """'[["agent","1"]]'""", "only": "NULL"}
+    names = sorted(set(re.findall(r"%\((\w+)\)s", query)))
+    kinds = ", ".join("text" if name in values else "bigint" for name in names)
+    given = ", ".join(values.get(name, "1") for name in names)
+    marks = {name: f"${number}" for number, name in enumerate(names, 1)}
     user.execute("SET plan_cache_mode = force_generic_plan")
-    user.execute(f"PREPARE claiming (text, text, text, bigint) AS {query}".encode())
-    rows = user.execute("""EXPLAIN EXECUTE claiming ('w', '[["agent","1"]]', NULL, 1)""").fetchall()
+    user.execute(f"PREPARE claiming ({kinds}) AS {query % marks}".encode())
+    rows = user.execute(f"EXPLAIN EXECUTE claiming ({given})".encode()).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert "Index Scan using runs_queued" in plan, plan
     assert "Sort" not in plan, plan

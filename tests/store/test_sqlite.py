@@ -237,7 +237,7 @@ def test_a_claim_does_not_sort_the_queue(path: Path) -> None:
     """With a hundred thousand runs waiting, one claim must not look at all of them."""
     store = SqliteStore(path)
     register(store)
-    params = {"worker_id": "w", "agents": '[["agent","1"]]', "only": None, "limit": 1}
+    params = {"worker_id": "w", "agents": "[]", "only": None, "limit": 1, "suspect_from": 1}
     plan = store._writer.execute(
         f"EXPLAIN QUERY PLAN {store._sql['claim_runs']}", params
     ).fetchall()

@@ -23,7 +23,7 @@ DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 _SECTIONS = {
     "Run": ("work", "start"),
     "Look": ("ps", "show", "logs", "wait"),
-    "Decide": ("answer", "send"),
+    "Decide": ("answer", "send", "resume"),
     "Prove": ("verify", "doctor", "version"),
 }
 
@@ -327,6 +327,23 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
         )
     else:
         output.say(f"answered: {output.clean(decision)}, by {output.clean(name) or 'nobody named'}")
+        output.note(f"next: {output.command('wait', row.id)}")
+
+
+@cli.command()
+@click.argument("run")
+@_everywhere
+def resume(run: str) -> None:
+    """Let a stranded run go on, once a worker carries the code that fits its journal."""
+    from andon.control import operations
+    from andon.runtime import requests
+
+    with _opened() as store:
+        row = requests.resume(store, operations.find(store, run).id)
+    if _asked().json:
+        output.document({"run": row.id, "was": row.state})
+    else:
+        output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
         output.note(f"next: {output.command('wait', row.id)}")
 
 

@@ -267,7 +267,7 @@ class Replay:
         if self.snapshot is not None:
             advice += "The run has a snapshot: its code must go on from ctx.restored. "
         return advice + (
-            "Resume it with the code it was started with, or give changed code a new version."
+            "Give changed code a new version; with the code it was started with: andon resume."
         )
 
     def replaying(self, branch: str, number: int) -> bool:

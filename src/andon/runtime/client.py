@@ -146,6 +146,10 @@ class Client:
         answered: str = await self._ask(requests.answer, run_id, decision, value, ask=ask, by=by)
         return answered
 
+    async def resume(self, run_id: str) -> None:
+        """Let a stranded run go on."""
+        await self._ask(requests.resume, run_id)
+
     async def journal(self, run_id: str) -> Sequence[Entry]:
         found: Sequence[Entry] = await self._ask(requests.journal, run_id)
         return found

@@ -235,7 +235,9 @@ class Context:
         operation = Operation(self._attempt, EntryKind.EVENT, name, None, _digest(timeout))
         if operation.answered:
             return await self._outcome(operation)
-        until = await self._deadline(operation, timeout)
+        until = None
+        if operation.record or timeout is not None or not self._attempt.has_letter("event", name):
+            until = await self._deadline(operation, timeout)
         letter = await wait_noting_cancel(operation, "event", name, until)
         if letter is None:
             await operation.write(Mark.FAILED, b'{"type": "Unresolved"}')
@@ -311,9 +313,7 @@ class Context:
             until: float | None = value.decode(operation.record.body or "null")
             return until
         await self._attempt.boundary()
-        if seconds is None:
-            return None
-        until = self._attempt.host.clock.now() + seconds
+        until = None if seconds is None else self._attempt.host.clock.now() + seconds
         await operation.write(Mark.WAITING, msgspec.json.encode(until))
         return until
 
@@ -321,6 +321,7 @@ class Context:
         """Like `answer`, but a wait that ended without an outcome is Unresolved."""
         assert operation.record is not None
         if operation.record.state == Mark.FAILED:
+            await operation.turn()
             raise Unresolved(f"{operation.kind} {operation.name!r} ended without an outcome")
         return await operation.answer()
 
@@ -354,17 +355,18 @@ class Context:
         here = branch.current.get()
         if here is not None and self._attempt.replay.replaying(here.path, here.number):
             return
-        self._attempt.add_line(level, str(text).replace("\x00", "\\0"))
+        self._attempt.add_line(_line(level), _line(text))
 
     @contextlib.asynccontextmanager
     async def shield(self, name: str, *, at_most: float = 30.0) -> AsyncIterator[None]:
         """Let this block end before a polite stop takes effect, for `at_most` seconds."""
         attempt, began = self._attempt, self._attempt.loop.time()
-        attempt.shields[name] = began + at_most
+        shield = object()  # two of one name may be open at once
+        attempt.shields[shield] = began + at_most
         try:
             yield
         finally:
-            del attempt.shields[name]
+            del attempt.shields[shield]
             took = attempt.loop.time() - began
             if took > at_most:
                 log.warning(
@@ -381,6 +383,11 @@ class Context:
     def cleanup(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Call `function` when this attempt ends, however it ends; the last one first."""
         self._attempt.cleanups.append(lambda: function(*args, **kwargs))
+
+
+def _line(text: Any) -> str:
+    """As text that every database keeps: a line is not worth an error."""
+    return str(text).replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def _digest(argument: Any) -> str:

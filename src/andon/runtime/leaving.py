@@ -77,7 +77,7 @@ class Leaving:
         self.left_waits: list[Wait] = []  # what it waited for when it left
         self.active = 0  # operations that are executing
         self.ended = False  # no code of it is left that may begin anything
-        self.shields: dict[str, float] = {}  # name → when its limit ends
+        self.shields: dict[object, float] = {}  # when their limits end
         self.tasks = branch.Tasks(self.consider_soon)
         self.root = branch.Branch(self.tasks, "")
         self.main: asyncio.Task[Any] | None = None  # the agent's own call

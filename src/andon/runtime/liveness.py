@@ -65,8 +65,6 @@ def is_gone(mine: WorkerRow, other: WorkerRow) -> bool | None:
     """Whether another worker's process is certainly gone; None if this cannot be seen from here."""
     if not mine.boot or not other.boot:
         return None
-    if mine.host == other.host and mine.boot != other.boot:
-        return True  # the machine was restarted since
     if (mine.boot, mine.namespace) != (other.boot, other.namespace):
         return None
     return start_ticks(other.pid) != other.start_ticks

@@ -104,11 +104,15 @@ class Operation:
             self.attempt.cancelled.add(self.place)
             await asyncio.get_running_loop().create_future()
         body = await self.attempt.body_of(self.record.body, self.record.blob)
-        if self.attempt.turns.replayed:
-            await self.attempt.turns.take(self.record.seq)
+        await self.turn()
         if self.record.state == Mark.FAILED:
             raise self.failed(value.decode(body))
         return (decoder or value.decode)(body)
+
+    async def turn(self) -> None:
+        """Wait until it is this recorded outcome's turn."""
+        if self.record is not None and self.attempt.turns.replayed:
+            await self.attempt.turns.take(self.record.seq)
 
     def failed(self, error: dict[str, Any]) -> StepFailed:
         """What the agent's code gets to see of an error, at first and on replay."""

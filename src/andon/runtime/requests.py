@@ -13,10 +13,10 @@ import msgspec
 
 from andon.core import value
 from andon.core.journal import Entry, EntryKind
-from andon.core.run import TERMINAL, State
+from andon.core.run import TERMINAL, Event, State, advance
 from andon.errors import BadInput, NotFound
 from andon.runtime.starting import new_run, resolve
-from andon.store.store import AskRow, Deliver, Filter, Message, NewRun, RunRow, Start
+from andon.store.store import AskRow, Deliver, Filter, Message, NewRun, Resume, RunRow, Start
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +226,14 @@ def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
         raise NotFound(f"run {row.id} is {row.state} and has no open ask; andon show {row.id}")
     listed = "; ".join(f"{one.id}: {one.question}" for one in asks)
     raise BadInput(f"run {row.id} has {len(asks)} open asks; say which with --ask: {listed}")
+
+
+def resume(store: Any, run_id: str) -> RunRow:
+    """Let a stranded run go on: the code that fits its journal must be carried by a worker."""
+    row = find(store, run_id)
+    state = advance(State(row.state), Event.RESUME, run_id=row.id)
+    _write(store, Resume(run_id=row.id, seen=row.state, state=state))
+    return row
 
 
 def journal(store: Any, run_id: str) -> list[Entry]:

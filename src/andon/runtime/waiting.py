@@ -36,6 +36,9 @@ class Waiting(Journaling):
                 return letter
         return None
 
+    def has_letter(self, kind: str, name: str) -> bool:
+        return any((one.kind, one.name) == (kind, name) for one in self.letters)
+
     def put_back(self, letter: Letter) -> None:
         """Nobody used it after all."""
         self._taken.discard(letter.id)

@@ -259,9 +259,9 @@ class PostgresStore(SqlStore):
         """A transaction of the writing connection, with as few round trips as it has questions."""
         db = self._writing_connection()
         try:
-            with db.pipeline():
-                for statement in self._begin:
-                    db.execute(statement, prepare=False)
+            # A pipeline ends with a message that would keep a pooler's connection lent to us.
+            with contextlib.nullcontext() if self.link.pooled else db.pipeline():
+                db.execute(self._begin, prepare=False)
                 yield
                 db.execute(b"COMMIT", prepare=False)
         except BaseException:
@@ -456,15 +456,12 @@ def _answers(sql: str) -> bool:
     return sql.startswith(_RETURNS) or "RETURNING" in sql
 
 
-def _begin(link: Link) -> tuple[bytes, ...]:
-    begin = (b"BEGIN ISOLATION LEVEL READ COMMITTED",)
-    if not link.pooled:
-        return begin
-    return (
-        *begin,
-        f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'".encode(),
-        f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'".encode(),
-    )
+def _begin(link: Link) -> bytes:
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    if link.pooled:  # else the connection itself has these
+        begin += f"; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"
+        begin += f"; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+    return begin.encode()
 
 
 def _refuse_ended(db: Connection, mark: str) -> None:

@@ -264,6 +264,13 @@ RETURNING state;
 -- is_delivered --
 SELECT 1 FROM andon.inbox WHERE run_id = %(run_id)s AND message_id = %(message_id)s;
 
+-- move_run --
+UPDATE andon.runs
+   SET state = %(state)s, returned = true, available_at = andon.now(), error = NULL,
+       changed_at = andon.now()
+ WHERE id = %(run_id)s AND state = %(seen)s
+RETURNING id;
+
 -- insert_letter --
 INSERT INTO andon.inbox (run_id, kind, name, body, message_id, at)
 VALUES (%(run_id)s, %(kind)s, %(name)s, %(body)s, %(message_id)s, andon.now())

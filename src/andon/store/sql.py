@@ -40,6 +40,7 @@ from andon.store.store import (
     NewRun,
     Outcome,
     Register,
+    Resume,
     Settle,
     Start,
 )
@@ -48,7 +49,7 @@ NUL = (
     "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
     "written. Remove it from the name, key, label or message."
 )
-_RINGS = (Start, Deliver, Depart, Settle, Register)
+_RINGS = (Start, Deliver, Depart, Settle, Register, Resume)
 
 
 class SqlStore(SqlReads):
@@ -62,6 +63,7 @@ class SqlStore(SqlReads):
             Register: self._register,
             Beat: self._beat,
             Depart: self._depart,
+            Resume: self._resume,
             Claim: self._claim,
             Start: self._start,
             Append: self._append,
@@ -123,7 +125,7 @@ class SqlStore(SqlReads):
     def _beat(self, m: Beat) -> float:
         rows = self.q("beat", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
         if not rows:
-            raise Fenced(f"(all of worker {m.worker_id})")
+            raise Fenced("", worker=m.worker_id)
         now: float = rows[0][0]
         return now
 
@@ -384,6 +386,10 @@ class SqlStore(SqlReads):
             for worker_id, *_ in self.q("workers"):
                 why = "the database was replaced, restored or promoted"
                 self._take_back(worker_id, "silent", why, interrupted=False, limit=0)
+
+    def _resume(self, m: Resume) -> None:
+        if not self.q("move_run", run_id=m.run_id, seen=m.seen, state=m.state):
+            raise Conflict(f"run {m.run_id!r} is not {m.seen} any more; look again: andon show")
 
     def _log(self, m: Log) -> None:
         for at, level, text in m.lines:

@@ -232,6 +232,13 @@ RETURNING state;
 -- is_delivered --
 SELECT 1 FROM andon_inbox WHERE run_id = :run_id AND message_id = :message_id;
 
+-- move_run --
+UPDATE andon_runs
+   SET state = :state, returned = 1, available_at = unixepoch('subsec'), error = NULL,
+       changed_at = unixepoch('subsec')
+ WHERE id = :run_id AND state = :seen
+RETURNING id;
+
 -- insert_letter --
 INSERT INTO andon_inbox (run_id, kind, name, body, message_id, at)
 VALUES (:run_id, :kind, :name, :body, :message_id, unixepoch('subsec'))

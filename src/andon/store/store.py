@@ -116,6 +116,14 @@ class Depart(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
 
 
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody moves a run that nobody holds: from the state they saw to the next one."""
+
+    run_id: str
+    seen: str
+    state: str
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Take ready runs; before that, take back those of dead and overdue workers."""
 
@@ -230,7 +238,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[tuple[float, str, str], ...]  # (at, level, text)
 
 
-Message = Register | Beat | Depart | Claim | Start | Append | Settle | Checkpoint | Deliver | Log
+Message = Register | Beat | Depart | Resume | Claim | Start | Append | Settle | Checkpoint | Deliver | Log
 
 # ── reads ─────────────────────────────────────────────────────────────────────────────────────
 
