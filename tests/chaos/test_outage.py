@@ -11,7 +11,9 @@ from typing import Any
 import apsw
 import pytest
 
+from andon.runtime.liveness import this_process
 from andon.store import open_store
+from andon.store.store import Beat, Claim, Register
 from andon.testing.postgres import Cluster
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Process, Site, until
@@ -67,6 +69,52 @@ def be_away(site: Site, cluster: Cluster, lease_seconds: float, seconds: float) 
     time.sleep(seconds)
     cluster.start()
     assert_nothing_happened(site, fleet)
+
+
+def test_who_comes_back_first_takes_nothing_from_who_comes_back_second(site: Site) -> None:
+    """After an outage that is shorter than a lease, the lease of one may hold and of one may not."""
+    site.start(agents.steady, 1, run="run")
+    second, first = register(site), register(site)
+    [taken] = site.store.write([claim_of(second)])
+    assert [run.id for run in taken.runs] == ["run"]
+    for _ in range(6):
+        beat(site, second)
+        time.sleep(LEASE_SECONDS / 5)
+        beat(site, first)
+    time.sleep(LEASE_SECONDS * 0.9)  # the outage; the second one's lease has ended, the first's not
+    [claimed] = site.store.write([claim_of(first, expire=True)])
+    assert (claimed.returned, claimed.runs) == (0, [])
+    beat(site, second)
+    for _ in range(8):  # but who stays silent while others are in contact is replaced
+        time.sleep(LEASE_SECONDS / 5)
+        beat(site, first)
+    [claimed] = site.store.write([claim_of(first, expire=True)])
+    assert [run.id for run in claimed.runs] == ["run"]
+
+
+LEASE_SECONDS = 1.0
+
+
+def register(site: Site) -> str:
+    row = this_process()
+    message = Register(worker=row, agents=(agents.steady.row,), lease_seconds=LEASE_SECONDS)
+    site.store.write([message])
+    return row.id
+
+
+def beat(site: Site, worker_id: str) -> None:
+    [answer] = site.store.write([Beat(worker_id=worker_id, lease_seconds=LEASE_SECONDS)])
+    assert isinstance(answer, float), answer
+
+
+def claim_of(worker_id: str, *, expire: bool = False) -> Claim:
+    return Claim(
+        worker_id=worker_id,
+        agents=((agents.steady.name, agents.steady.version),),
+        limit=1,
+        expire=expire,
+        lease_seconds=LEASE_SECONDS,
+    )
 
 
 def test_sqlite_is_locked_by_another_program_in_the_middle(sqlite_site: Site) -> None:

@@ -376,28 +376,30 @@ def test_a_deadlock_is_tried_again(store: PostgresStore, monkeypatch: pytest.Mon
         start(store, "s")
 
 
+@pytest.mark.parametrize("analyzed", [True, False])
 def test_a_claim_does_not_sort_the_queue(
-    store: PostgresStore, user: "psycopg.Connection[Any]"
+    store: PostgresStore, user: "psycopg.Connection[Any]", *, analyzed: bool
 ) -> None:
     """With a hundred thousand runs waiting, one claim must not look at all of them."""
+    user.autocommit = True
+    user.execute("ALTER TABLE andon.runs SET (autovacuum_enabled = off)")
     user.execute(
         "INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels,"
         " root_id, head_seq, head_hash, created_at, changed_at)"
         " SELECT 'r' || n, 'agent', '1', 'q', 'queued', n % 3, n, '{}', 'r', 0, 'h', n, n"
         " FROM generate_series(1, 50000) n"
     )
-    user.commit()
-    user.autocommit = True
-    user.execute("ANALYZE andon.runs")
+    if analyzed:
+        user.execute("ANALYZE andon.runs")
     query = store._sql["claim_runs"].decode()
     values = {"worker_id": "'w'", "agents": """'[["agent","1"]]'""", "only": "NULL"}
     names = sorted(set(re.findall(r"%\((\w+)\)s", query)))
     kinds = ", ".join("text" if name in values else "bigint" for name in names)
     given = ", ".join(values.get(name, "1") for name in names)
     marks = {name: f"${number}" for number, name in enumerate(names, 1)}
-    user.execute("SET plan_cache_mode = force_generic_plan")
-    user.execute(f"PREPARE claiming ({kinds}) AS {query % marks}".encode())
-    rows = user.execute(f"EXPLAIN EXECUTE claiming ({given})".encode()).fetchall()
+    db = store._writing_connection()
+    db.execute(f"PREPARE claiming ({kinds}) AS {query % marks}".encode())
+    rows = db.execute(f"EXPLAIN EXECUTE claiming ({given})".encode()).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert "Index Scan using runs_queued" in plan, plan
     assert "Sort" not in plan, plan
@@ -594,7 +596,7 @@ def _q_through(store: PostgresStore) -> Any:
 @pytest.fixture
 def pooler(cluster: Cluster, postgres_url: str) -> Iterator[Pooler]:
     database = postgres_url.rpartition("/")[2]
-    with Pooler("127.0.0.1", cluster.port, backends=3, database=database) as pooler:
+    with Pooler("127.0.0.1", cluster.port, servers=3, database=database) as pooler:
         yield pooler
 
 

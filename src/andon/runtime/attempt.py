@@ -65,8 +65,8 @@ class Attempt(Waiting):
             lambda: self.host.store.load(self.run.id, untouched=untouched)
         )
         first = loaded.entries[0]
-        base = GENESIS if first.kind == EntryKind.START else None
-        head = check_chain(loaded.entries, run_id=self.run.id, previous=base)
+        trusted = GENESIS if first.kind == EntryKind.START else None
+        head = check_chain(loaded.entries, run_id=self.run.id, previous=trusted)
         if head != self.run.head_hash:
             raise Corrupt(
                 f"run {self.run.id}: its journal ends with {head[:12]}, expected "
@@ -109,8 +109,8 @@ class Attempt(Waiting):
 
     async def _join_others(self) -> None:
         """No run is finished while an operation of it is still executing."""
-        while self.active and self.reason is None and self.tasks.living:
-            await asyncio.wait({*self.tasks.living, self.left}, return_when=asyncio.FIRST_COMPLETED)
+        while self.active and self.reason is None and self.tasks.all:
+            await asyncio.wait({*self.tasks.all, self.left}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _unwind(self) -> None:
         """Wait until the run's code has ended. What does not end by itself is cancelled.
@@ -122,16 +122,16 @@ class Attempt(Waiting):
         patient = self.reason is not None and not self.cut
         for _ in range(UNWIND_TRIES):
             if not patient:
-                for task in list(self.tasks.living):
+                for task in self.tasks.all:
                     task.cancel()
-            while self.tasks.living:
-                done, _ = await asyncio.wait(self.tasks.living, timeout=UNWIND_SECONDS)
+            while self.tasks.all:
+                done, _ = await asyncio.wait(self.tasks.all, timeout=UNWIND_SECONDS)
                 if not done and not (self.active and not self.cut):
                     break
-            if not self.tasks.living:
+            if not self.tasks.all:
                 break
             patient = False
-        for task in self.tasks.living:
+        for task in self.tasks.all:
             log.error("run %s: code that cannot be cancelled goes on: %r", self.run.id, task)
             self.host.keep_in_mind(task)
 

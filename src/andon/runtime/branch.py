@@ -51,6 +51,7 @@ class Tasks:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.living: set[asyncio.Task[Any]] = set()
+        self.calls: set[asyncio.Task[Any]] = set()  # of a plain agent's threads, by the portal
         self.parked: set[Any] = set()  # those that wait for their turn
         self._at_large: set[asyncio.Task[Any]] = set()  # the others
         self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
@@ -67,6 +68,14 @@ class Tasks:
         if not task.cancelled() and not isinstance(task.exception(), Exception | None):
             task.exception()  # Stopped, or a group of it: seen
         self._on_change()
+
+    def add_call(self, task: "asyncio.Task[Any]") -> None:
+        self.calls.add(task)
+        task.add_done_callback(self.calls.discard)
+
+    @property
+    def all(self) -> "set[asyncio.Task[Any]]":
+        return self.living | self.calls
 
     def park(self, task: Any) -> None:
         self.parked.add(task)

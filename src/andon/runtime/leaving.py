@@ -109,7 +109,7 @@ class Leaving:
     def _cut_off(self) -> None:
         """Not to wait for the operations in hand."""
         self.cut = True
-        for task in list(self.tasks.living):
+        for task in self.tasks.all:
             task.cancel()
 
     def stop(self, reason: str, error: BaseException | None = None) -> Stopped:

@@ -5,6 +5,7 @@ called from further threads have no order of their own, so they need a key.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import inspect
@@ -12,11 +13,17 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from andon.errors import BadInput
+from andon.errors import BadInput, Stopped
 from andon.runtime import branch
 
-# Called in the calling thread; what it answers is called on the loop, before the call itself.
-Prepare = Callable[[dict[str, Any]], Callable[[], None]]
+# Called in the calling thread with the name and the keywords of a call; what it answers is called
+# on the loop, before the call itself.
+Prepare = Callable[[str, dict[str, Any]], Callable[[], None]]
+
+# What takes a place in the journal, and so must be called in an order that a replay can follow.
+_ORDERED = frozenset(
+    "step effect transaction child ask sleep event now random uuid snapshot".split()
+)
 
 
 class Portal:
@@ -28,36 +35,41 @@ class Portal:
     def __getattr__(self, name: str) -> Any:
         found = inspect.getattr_static(type(self._target), name, None)
         if isinstance(found, property):
-            return self._call(lambda: getattr(self._target, name), {})
+            return self._call(name, lambda: getattr(self._target, name), {})
         method = getattr(self._target, name)
         if not callable(method):
             return method
-        return lambda *args, **kwargs: self._call(lambda: method(*args, **kwargs), kwargs)
+        return lambda *args, **kwargs: self._call(name, lambda: method(*args, **kwargs), kwargs)
 
-    def _call(self, function: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
-        prepare = self._prepare(kwargs)
+    def _call(self, name: str, function: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
+        if asyncio._get_running_loop() is self._loop:
+            return function()  # an async step of a plain agent: to wait here would be for ever
+        prepare = self._prepare(name, kwargs)
 
         async def call() -> Any:
             prepare()
             result = function()
             if hasattr(result, "__aenter__"):
-                return _Manager(result, self._loop)
+                return _Entered(result, self._loop)
             return await result if inspect.isawaitable(result) else result
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        except concurrent.futures.CancelledError:
+            raise Stopped("its run leaves this process") from None
 
 
-class _Manager(contextlib.AbstractContextManager[Any]):
+class _Entered(contextlib.AbstractContextManager[Any]):
     """An asynchronous context manager, entered and left from a thread."""
 
-    def __init__(self, manager: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._manager, self._loop = manager, loop
+    def __init__(self, scope: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._scope, self._loop = scope, loop
 
     def __enter__(self) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._manager.__aenter__(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._scope.__aenter__(), self._loop).result()
 
     def __exit__(self, *error: Any) -> bool | None:
-        left = asyncio.run_coroutine_threadsafe(self._manager.__aexit__(*error), self._loop)
+        left = asyncio.run_coroutine_threadsafe(self._scope.__aexit__(*error), self._loop)
         return bool(left.result())
 
 
@@ -70,17 +82,19 @@ async def call_in_thread(
     attempt.sync = True
     home: list[int] = []
 
-    def prepare(kwargs: dict[str, Any]) -> Callable[[], None]:
+    def prepare(name: str, kwargs: dict[str, Any]) -> Callable[[], None]:
         operation = operations.current.get()  # inside a step: checkpoint and partial
-        if operation is None and threading.get_ident() != home[0] and kwargs.get("key") is None:
+        elsewhere = operation is None and threading.get_ident() != home[0]
+        if elsewhere and name in _ORDERED and kwargs.get("key") is None:
             raise BadInput(
-                "called from another thread than the agent's: give it a key=, because threads "
+                f"{name}: called from another thread than the agent's: give it a key=, because threads "
                 "have no order that a replay could follow"
             )
 
         def enter() -> None:
             branch.current.set(None if operation else attempt.root)
             operations.current.set(operation)
+            attempt.tasks.add_call(asyncio.current_task())
 
         return enter
 
@@ -136,11 +150,13 @@ def blocking(make: Callable[[], Any]) -> Iterator[Any]:
         await target.__aenter__()
         return target
 
-    target = asyncio.run_coroutine_threadsafe(enter(), loop).result()
     try:
-        yield Portal(target, loop, lambda _kwargs: lambda: None)
+        target = asyncio.run_coroutine_threadsafe(enter(), loop).result()
+        try:
+            yield Portal(target, loop, lambda _name, _kwargs: lambda: None)
+        finally:
+            asyncio.run_coroutine_threadsafe(target.__aexit__(None, None, None), loop).result()
     finally:
-        asyncio.run_coroutine_threadsafe(target.__aexit__(None, None, None), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -21,10 +21,10 @@ from andon.store.groups import Group, grouped, runs_of
 from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import (
     CONTENDED,
-    IDLE_SECONDS,
     LOCK_SECONDS,
     SPOILED,
     TRANSACTION_SECONDS,
+    WRITER_SETTINGS,
     Connection,
     Link,
 )
@@ -84,12 +84,7 @@ class PostgresStore(SqlStore):
         if self._closed:
             raise StoreError("the store was closed")
         if self._writer is None or self._writer.closed:
-            db = self.link.connect(
-                idle_in_transaction_session_timeout=f"{IDLE_SECONDS}s",
-                # The few statements of the writer are the same for ever: planning them anew costs
-                # more than executing them. A listing needs its own plan for every filter.
-                plan_cache_mode="force_generic_plan",
-            )
+            db = self.link.connect(**WRITER_SETTINGS)
             for kind, dumper in appends.DUMPERS:
                 db.adapters.register_dumper(kind, dumper)
             try:
@@ -459,8 +454,8 @@ def _answers(sql: str) -> bool:
 def _begin(link: Link) -> bytes:
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     if link.pooled:  # else the connection itself has these
-        begin += f"; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"
-        begin += f"; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+        for name, value in {"lock_timeout": f"{LOCK_SECONDS}s", **WRITER_SETTINGS}.items():
+            begin += f"; SET LOCAL {name} = '{value}'"
     return begin.encode()
 
 

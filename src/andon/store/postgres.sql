@@ -35,17 +35,20 @@ SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, ag
   FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- beat --
--- A worker whose lease had ended meanwhile was out of contact, and says so by a new contact_since.
+-- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon.workers
    SET lease_until = andon.now() + %(lease_seconds)s::float8,
-       contact_since = CASE WHEN lease_until < andon.now() THEN andon.now() ELSE contact_since END
+       contact_since = CASE WHEN lease_until < andon.now() + %(lease_seconds)s::float8 / 2
+                            THEN andon.now() ELSE contact_since END
  WHERE id = %(worker_id)s AND state = 'live'
 RETURNING andon.now();
 
 -- contact --
--- How long a worker that has not lost its lease has been in contact.
+-- Since when a worker is in contact, unless it has missed two beats: then perhaps everybody has,
+-- and leases end one after the other although all are alive.
 SELECT contact_since, andon.now() FROM andon.workers
- WHERE id = %(worker_id)s AND state = 'live' AND lease_until >= andon.now();
+ WHERE id = %(worker_id)s AND state = 'live'
+   AND lease_until >= andon.now() + %(lease_seconds)s::float8 / 2;
 
 -- overdue_workers --
 -- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
@@ -147,7 +150,7 @@ SELECT min(due) - andon.now() FROM (
   SELECT min(wake_at) AS due FROM andon.runs WHERE state = 'suspended' AND wake_at IS NOT NULL
   UNION ALL
   SELECT min(available_at) FROM andon.runs
-   WHERE state = 'queued' AND available_at > (SELECT andon.now())) waiting;
+   WHERE state = 'queued' AND available_at > 0 AND available_at > (SELECT andon.now())) waiting;
 
 -- lock_runs --
 -- Several rows, always in the same order; who locks runs one by one later finds them his own.

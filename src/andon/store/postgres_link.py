@@ -52,6 +52,16 @@ _SETTINGS = {
     "tcp_keepalives_count": "3",
 }
 
+# The few statements of the writer are the same for ever: planning them anew costs more than
+# executing them, and each of them has its index, whatever the statistics say of a queue that was
+# empty a minute ago. (A listing needs its own plan for every filter.)
+WRITER_SETTINGS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+}
+
 # What one message may do to the batch it shares: errors of the server, and text or numbers that
 # cannot be handed to it at all.
 SPOILED = (psycopg.Error, UnicodeEncodeError, OverflowError, struct.error, StoreError)

@@ -187,7 +187,7 @@ class SqlStore(SqlReads):
 
     def _may_expire(self, m: Claim) -> bool:
         """By the store's clock, at the moment of the write: it may have waited out an outage."""
-        contact = self.q("contact", worker_id=m.worker_id)
+        contact = self.q("contact", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
         if not contact:
             return False
         [(since, now)] = contact

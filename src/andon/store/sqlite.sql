@@ -33,18 +33,20 @@ SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, ag
   FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- beat --
--- A worker whose lease had ended meanwhile was out of contact, and says so by a new contact_since.
+-- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon_workers
    SET lease_until = unixepoch('subsec') + :lease_seconds,
-       contact_since = CASE WHEN lease_until < unixepoch('subsec') THEN unixepoch('subsec')
-                            ELSE contact_since END
+       contact_since = CASE WHEN lease_until < unixepoch('subsec') + :lease_seconds / 2
+                            THEN unixepoch('subsec') ELSE contact_since END
  WHERE id = :worker_id AND state = 'live'
 RETURNING unixepoch('subsec');
 
 -- contact --
--- How long a worker that has not lost its lease has been in contact.
+-- Since when a worker is in contact, unless it has missed two beats: then perhaps everybody has,
+-- and leases end one after the other although all are alive.
 SELECT contact_since, unixepoch('subsec') FROM andon_workers
- WHERE id = :worker_id AND state = 'live' AND lease_until >= unixepoch('subsec');
+ WHERE id = :worker_id AND state = 'live'
+   AND lease_until >= unixepoch('subsec') + :lease_seconds / 2;
 
 -- overdue_workers --
 -- A bounded number at each claim, by every worker: there is no reaper that could die quietly.

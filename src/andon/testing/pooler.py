@@ -1,14 +1,14 @@
 """A transaction-mode connection pooler for tests: as hostile as pgbouncer may ever be.
 
-A client owns a server connection (a *backend*) only until the server says it is idle again
+A client owns a server connection (a *server*) only until the server says it is idle again
 (ReadyForQuery with status ``I``). The next message of that client always goes to a different
-backend, so anything left in a session really is lost: named prepared statements, ``SET``,
+server, so anything left in a session really is lost: named prepared statements, ``SET``,
 ``LISTEN``, temporary tables, session advisory locks. As in a real pooler such state is not undone
-either: it stays on the backend and the next client to borrow it will find it there.
+either: it stays on the server and the next client to borrow it will find it there.
 
 Simplifications: no TLS, trust authentication only, ``client_encoding`` is always UTF8, the other
 start-up parameters that pgbouncer tracks are accepted and ignored, and the pool is not limited:
-one more backend is opened when no other one is free, so nobody ever waits for one.
+one more server is opened when no other one is free, so nobody ever waits for one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Refused(Exception):
 
 
 @dataclass(eq=False)
-class _Backend:
+class _Server:
     """A connection to the server, and the client that owns it for the current transaction."""
 
     reader: asyncio.StreamReader
@@ -50,17 +50,17 @@ class _Client:
     """A connection of the program under test."""
 
     writer: asyncio.StreamWriter
-    account: tuple[str, str] = ("", "")  # user and database: backends are shared within one
+    account: tuple[str, str] = ("", "")  # user and database: servers are shared within one
     key: bytes = field(default_factory=lambda: secrets.token_bytes(8))
-    backend: _Backend | None = None
-    last: _Backend | None = None
+    server: _Server | None = None
+    last: _Server | None = None
     may_send: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Pooler:
     """A pooler in front of ``upstream_host:port``, on a free port of 127.0.0.1, in its own thread.
 
-    ``backends`` server connections are opened for each (user, database) at the first login, and
+    ``servers`` server connections are opened for each (user, database) at the first login, and
     lent out in turn. ``user`` and ``database`` only serve to build :attr:`url`. A stopped pooler
     can be started again and keeps its port.
     """
@@ -69,20 +69,20 @@ class Pooler:
         self,
         upstream_host: str,
         port: int,
-        backends: int = 2,
+        servers: int = 2,
         *,
         user: str = "postgres",
         database: str = "postgres",
     ) -> None:
         self.transactions = 0
-        """How often a backend was given back."""
+        """How often a server was given back."""
         self.round_trips = 0
         """How often a client sent Query, Sync or Flush, that is: had to wait for an answer."""
         self._upstream = (upstream_host, port)
-        self._backends = backends
+        self._servers = servers
         self._user, self._database = user, database
         self._port = 0
-        self._free: dict[tuple[str, str], deque[_Backend]] = defaultdict(deque)
+        self._free: dict[tuple[str, str], deque[_Server]] = defaultdict(deque)
         self._clients: dict[bytes, _Client] = {}
         self._thread: threading.Thread | None = None
         self._pumps: set[asyncio.Task[None]] = set()
@@ -101,7 +101,7 @@ class Pooler:
         return self
 
     def stop(self) -> None:
-        """Close every connection, of clients and of backends, and end the thread."""
+        """Close every connection, of clients and of servers, and end the thread."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
@@ -140,8 +140,8 @@ class Pooler:
             pass
         finally:
             self._clients.pop(client.key, None)
-            if client.backend is not None:  # left in the middle of a transaction: let it roll back
-                client.backend.writer.close()
+            if client.server is not None:  # left in the middle of a transaction: let it roll back
+                client.server.writer.close()
             writer.close()
 
     async def _login(self, client: _Client, reader: asyncio.StreamReader) -> bool:
@@ -163,7 +163,7 @@ class Pooler:
                 raise _Refused(_error("08P01", f"unsupported startup parameter: {name}"))
         client.account = (options["user"], options.get("database", options["user"]))
         free = self._free[client.account]
-        while len(free) < self._backends:
+        while len(free) < self._servers:
             free.append(await self._connect(client.account))
         self._clients[client.key] = client
         client.may_send.set()
@@ -172,79 +172,79 @@ class Pooler:
         return True
 
     async def _serve(self, client: _Client, reader: asyncio.StreamReader) -> None:
-        """Forward what the client sends, each transaction to another backend."""
+        """Forward what the client sends, each transaction to another server."""
         while True:
             await client.may_send.wait()
             kind, frame = await _read(reader)
             if kind == b"X":
                 return
-            if client.backend is None:
+            if client.server is None:
                 if kind in b"dcf":  # the rest of a COPY that the server has already refused
                     continue
                 await self._attach(client)
-                assert client.backend is not None
+                assert client.server is not None
             if kind in b"QSFH":
                 self.round_trips += 1
                 if kind != b"H":  # ReadyForQuery will come: nothing may overtake it
                     client.may_send.clear()
-            client.backend.writer.write(frame)
-            await client.backend.writer.drain()
+            client.server.writer.write(frame)
+            await client.server.writer.drain()
 
     async def _attach(self, client: _Client) -> None:
-        """Lend the client the backend that was idle longest, but never its own last one."""
+        """Lend the client the server that was idle longest, but never its own last one."""
         free = self._free[client.account]
-        backend = next((each for each in free if each is not client.last), None)
-        if backend is None:
-            backend = await self._connect(client.account)
+        server = next((each for each in free if each is not client.last), None)
+        if server is None:
+            server = await self._connect(client.account)
         else:
-            free.remove(backend)
-        backend.client, client.backend, client.last = client, backend, backend
+            free.remove(server)
+        server.client, client.server, client.last = client, server, server
 
-    async def _connect(self, account: tuple[str, str]) -> _Backend:
+    async def _connect(self, account: tuple[str, str]) -> _Server:
         """Open one more connection to the server."""
         try:
-            backend = _Backend(*await asyncio.open_connection(*self._upstream))
+            server = _Server(*await asyncio.open_connection(*self._upstream))
         except OSError as error:
             raise _Refused(_error("08006", f"no connection to the server: {error}")) from None
         try:
-            await self._authenticate(backend, account)
+            await self._authenticate(server, account)
         except BaseException:
-            backend.writer.close()
+            server.writer.close()
             raise
-        pump = asyncio.create_task(self._pump(backend, self._free[account]))
+        pump = asyncio.create_task(self._pump(server, self._free[account]))
         self._pumps.add(pump)
         pump.add_done_callback(self._pumps.discard)
-        return backend
+        return server
 
-    async def _authenticate(self, backend: _Backend, account: tuple[str, str]) -> None:
+    async def _authenticate(self, server: _Server, account: tuple[str, str]) -> None:
         user, database = account
         options = f"user\0{user}\0database\0{database}\0client_encoding\0UTF8\0\0"
-        backend.writer.write(_packet(3 << 16, options.encode()))
+        server.writer.write(_packet(3 << 16, options.encode()))
         kind = b""
         while kind != b"Z":
-            kind, frame = await _read(backend.reader)
+            kind, frame = await _read(server.reader)
             if kind == b"E":
                 raise _Refused(frame)
             if kind == b"R" and any(frame[5:]):
                 raise _Refused(_error("28000", "this pooler only knows trust authentication"))
             if kind == b"S":
-                backend.greeting += frame
+                server.greeting += frame
             if kind == b"K":
-                backend.key = frame[5:]
+                server.key = frame[5:]
 
-    async def _pump(self, backend: _Backend, free: deque[_Backend]) -> None:
-        """Forward what the server sends, and take the backend back when it is idle."""
+    async def _pump(self, server: _Server, free: deque[_Server]) -> None:
+        """Forward what the server sends, and take the server back when it is idle."""
         try:
             while True:
-                kind, frame = await _read(backend.reader)
-                client = backend.client
+                kind, frame = await _read(server.reader)
+                client = server.client
                 if client is None:  # a notification nobody is there to hear
                     continue
                 client.writer.write(frame)
                 if kind == b"Z" and frame[5:] == b"I":
-                    backend.client = client.backend = None
+                    server.client = client.server = None
                     self.transactions += 1
-                    free.append(backend)
+                    free.append(server)
                 if kind in b"ZGW":  # the answer is complete, or the server waits for COPY data
                     client.may_send.set()
                 if not client.writer.is_closing():
@@ -252,19 +252,19 @@ class Pooler:
         except _GONE:
             pass
         finally:
-            if backend in free:
-                free.remove(backend)
-            if backend.client is not None:
-                backend.client.writer.close()
-                backend.client.may_send.set()
-            backend.writer.close()
+            if server in free:
+                free.remove(server)
+            if server.client is not None:
+                server.client.writer.close()
+                server.client.may_send.set()
+            server.writer.close()
 
     async def _cancel(self, key: bytes) -> None:
-        """Pass a cancel request on to the backend that its client is using now."""
+        """Pass a cancel request on to the server that its client is using now."""
         client = self._clients.get(key)
-        if client is not None and client.backend is not None:
+        if client is not None and client.server is not None:
             reader, writer = await asyncio.open_connection(*self._upstream)
-            writer.write(_packet(_CANCEL, client.backend.key))
+            writer.write(_packet(_CANCEL, client.server.key))
             await reader.read()  # until the server has dealt with it
             writer.close()
 
