@@ -4,9 +4,10 @@ import asyncio
 import os
 from typing import Any
 
+from tests.chaos import world
+
 import andon
 from andon.core.queue import Retry
-from tests.chaos import world
 
 STEPS = int(os.environ.get("CHAOS_STEPS", "20"))
 EFFECTS = int(os.environ.get("CHAOS_EFFECTS", "5"))
@@ -35,8 +36,8 @@ async def chaos(ctx: andon.Context) -> list[int]:
         results.append(await step(ctx, number, function))
         if number % every == 0 and number // every < EFFECTS:
             await ctx.effect(world.pure, ctx.run_id)
-            for function in world.KINDS:
-                await effect(ctx, function, number)
+            for kind in world.KINDS:
+                await effect(ctx, kind, number)
     await ctx.transaction(world.enter_tally, ctx.run_id)
     return results
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.chaos.fleet import Forker, Site
 
 from andon.store import open_store
-from tests.chaos.fleet import Forker, Site
 
 
 @pytest.fixture(scope="session")

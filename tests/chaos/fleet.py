@@ -12,21 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.chaos import world
+from tests.chaos.worker import Order
 
 from andon.core.run import TERMINAL
 from andon.runtime import requests
 from andon.store.store import Filter
-from tests.chaos import world
-from tests.chaos.worker import Order
 
 ROOT = Path(__file__).parents[2]
 # No promise: only the end of a test that would hang.
 LIMIT_SECONDS = 60.0
 
 
-def until(
-    condition: Callable[[], Any], what: str = "", seconds: float = LIMIT_SECONDS
-) -> Any:
+def until(condition: Callable[[], Any], what: str = "", seconds: float = LIMIT_SECONDS) -> Any:
     """Wait until something is so, and answer it; fail after the limit."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -100,7 +98,8 @@ class Forker:
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
         self._process.stdin.flush()
-        until(lambda: self.pump(0.1) or self._pids, "a forked process")
+        while not self._pids:
+            self.pump(LIMIT_SECONDS)
         pid = self._pids.pop(0)
         self.ended.pop(pid, None)  # a number may come back
         return Process(self, pid)
@@ -198,9 +197,11 @@ class Site:
             if ask.about == "effect":
                 name, _, key = ask.id.partition(":")[2].partition("#")[0].partition("/")
                 what = name.removeprefix("shaky_").removeprefix("plain_")
-                there = self.count(what, key) > 0
+                there = world.stands(what, key, self.folder)
                 decision = "happened" if there else "did_not_happen"
-                requests.answer(self.store, ask.run_id, decision, key if there else None, ask=ask.id)
+                requests.answer(
+                    self.store, ask.run_id, decision, key if there else None, ask=ask.id
+                )
             else:
                 requests.answer(self.store, ask.run_id, "approve", ask=ask.id)
         self.asked += len(asks)

@@ -16,10 +16,11 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.chaos import agents, worker
+
 import andon.runtime.requests
 import andon.store.postgres
 import andon.store.sqlite
-from tests.chaos import agents, worker
 
 PR_SET_PDEATHSIG = 1
 LOADED = (andon.runtime.requests, andon.store.postgres, andon.store.sqlite, agents)
@@ -40,7 +41,7 @@ def fork(order: worker.Order) -> int:
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         worker.obey(order)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 (a child must not become a second forker)
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -19,9 +19,10 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from andon.store import open_store
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Process, Site
+
+from andon.store import open_store
 
 # Long enough that workers die in the middle of things, short enough for CI.
 STEP_SECONDS = 0.05
@@ -146,7 +147,7 @@ def main() -> int:
             store.close()
             forker.close()
     for name, found in vars(report).items():
-        print(f"{name:12} {found}")
+        sys.stdout.write(f"{name:12} {found}\n")
     return 1 if report.broken else 0
 
 

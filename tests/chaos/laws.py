@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos import world
+
 from andon.core.effect import EffectState
 from andon.core.journal import Entry, EntryKind, check_chain
 from andon.core.run import TERMINAL
 from andon.errors import Corrupt
 from andon.runtime import requests
 from andon.store.store import AskRow, AttemptRow, EffectRow, RunRow
-from tests.chaos import world
 
 # What the world calls an effect, by the name of its function.
 KINDS = ("idempotent", "probeable", "compensatable", "irreversible")
@@ -140,9 +141,11 @@ def effects(found: Evidence) -> Iterator[str]:
         yield from _twice(kind, key, acts)
         yield from _unwritten(found, key, [attempt for what, attempt in acts if what == kind])
     for row in found.ledger:
-        acts = [what for (_, key), lines in by_key.items() if key == row.key for what, _ in lines]
-        if row.state == EffectState.CONFIRMED and row.kind != "pure" and acts[-1:] in ([], ["undone"]):
-            yield f"{row.key} is confirmed, but the world has {acts}"
+        if row.state != EffectState.CONFIRMED or row.kind == "pure":
+            continue
+        done = [what for (_, key), acts in by_key.items() if key == row.key for what, _ in acts]
+        if not done or done[-1] == "undone":
+            yield f"{row.key} is confirmed, but the world has {done}"
 
 
 def _twice(kind: str, key: str, acts: list[tuple[str, int]]) -> Iterator[str]:

@@ -16,11 +16,11 @@ from typing import Any
 
 import apsw
 import pytest
-
-from andon.points import POINTS
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Process, Site, until
 from tests.chaos.kill import make_tally
+
+from andon.points import POINTS
 
 SETTINGS = {"lease_seconds": 1.0, "poll_seconds": 0.1}
 
@@ -28,13 +28,17 @@ SETTINGS = {"lease_seconds": 1.0, "poll_seconds": 0.1}
 def frozen_in(site: Site, agent: Any, *args: Any, fault: str = "") -> tuple[Process, str]:
     """A worker that stopped itself in a run, at a point or inside an effect; and the run."""
     for number in range(20):
-        run = site.start(agent, *args, run=f"run-{fault.partition('=')[0].replace(':', '-')}-{number}")
+        run = site.start(agent, *args, run=f"{fault.replace(':', '-') or 'run'}-{number}")
         process = site.worker(settings=SETTINGS, faults=fault)
-        until(lambda process=process: process.frozen, f"SIGSTOP {fault}\n{site.errors[-2000:]}")
+        until_frozen(process, fault)
         if not holds_the_write_lock(site):
             return process, run
         process.kill()  # the known limit; not what is meant here
     raise AssertionError("stopped inside a transaction every time")
+
+
+def until_frozen(process: Process, where: str) -> None:
+    until(lambda: process.frozen, f"SIGSTOP {where}")
 
 
 def holds_the_write_lock(site: Site) -> bool:
@@ -121,17 +125,21 @@ def test_a_worker_frozen_at_any_point_is_replaced_and_begins_anew(site: Site) ->
     for process in frozen:
         process.thaw()
     for process, begun in zip(frozen, begun_anew, strict=True):
-        until(lambda process=process, begun=begun: begun() or _just_woke(site, process), "anew")
+        _until_live(site, process, begun)
     assert before == {row.id: (row.head_seq, row.head_hash) for row in site.rows()}
     assert not laws.broken(site.store, site.folder, [row.id for row in rows])
     assert {row.state for row in rows} == {"succeeded"}
     assert_useful(site, frozen[-1], [other, *frozen[:-1]])
 
 
-def _just_woke(site: Site, process: Process) -> bool:
+def _until_live(site: Site, process: Process, begun_anew: Callable[[], bool]) -> None:
     """One that was frozen before it registered was not known to anybody, and registers now."""
-    live = [row for row in site.incarnations(process) if row.state == "live"]
-    return bool(live) and not process.frozen
+
+    def live() -> bool:
+        rows = [row for row in site.incarnations(process) if row.state == "live"]
+        return begun_anew() or (bool(rows) and not process.frozen)
+
+    until(live, "a new incarnation")
 
 
 def freeze_at_random(site: Site, seed: int, runs: int, freezes: int) -> Any:

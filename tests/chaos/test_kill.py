@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from andon.store import open_store
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Site
 from tests.chaos.kill import kill_test
 from tests.chaos.laws import Evidence
+
+from andon.store import open_store
 
 
 def test_runs_survive_workers_that_are_killed_at_random(site: Site) -> None:
@@ -19,7 +19,7 @@ def test_runs_survive_workers_that_are_killed_at_random(site: Site) -> None:
     assert report.states == {"succeeded": 50}
     assert report.kills >= 10
     assert report.interrupted >= 1
-    print(report)
+    print(report)  # noqa: T201 (for who asks with -rP)
 
 
 @pytest.mark.chaos
@@ -114,4 +114,3 @@ def test_the_checker_notices_a_changed_journal(healthy: Evidence) -> None:
 def test_the_checker_notices_a_ledger_that_differs(healthy: Evidence) -> None:
     found = Evidence(**{**vars(healthy), "ledger": healthy.ledger[:-1]})
     assert any("in the ledger" in wrong for wrong in laws.check(found))
-

@@ -6,12 +6,13 @@ import sys
 import time
 from pathlib import Path
 
+from tests.chaos import agents, laws
+from tests.chaos.fleet import Forker, Site, environment, until
+
 from andon.runtime import requests
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store.store import Filter
-from tests.chaos import agents, laws
-from tests.chaos.fleet import Forker, Site, environment, until
 
 STEPS = 10_000
 
@@ -25,7 +26,8 @@ def test_a_run_with_ten_thousand_finished_steps_goes_on(site: Site) -> None:
     began = time.monotonic()
     site.ready_worker()
     until(lambda: site.state("long") == "succeeded", "the resumption", 10)
-    print(f"{site.url.partition(':')[0]}: resumed after {time.monotonic() - began:.2f} s")
+    scheme, seconds = site.url.partition(":")[0], time.monotonic() - began
+    print(f"{scheme}: resumed after {seconds:.2f} s")  # noqa: T201 (for who asks with -rP)
     assert laws.result(site.store, "long") == STEPS * (STEPS - 1)
     assert not laws.broken(site.store, site.folder, ["long"])
 
@@ -40,14 +42,14 @@ async def _suspend_a_thousand(site: Site) -> None:
     settings = Settings(store=site.url, concurrency=50)
     async with Worker(site.store, [agents.waiting], settings) as worker:
         waiting = Filter(states=("suspended",), limit=2000)
-        async with asyncio.timeout(60):
-            while len(await asyncio.to_thread(site.store.runs, waiting)) < 1000 or worker.active:
-                await asyncio.sleep(0.02)
+        await asyncio.to_thread(
+            until,
+            lambda: len(site.store.runs(waiting)) == 1000 and not worker.active,
+            "a thousand suspended runs",
+        )
         assert (worker.attempts, worker.active) == ({}, {})
         requests.send(site.store, "run-7", "go", 7)
-        async with asyncio.timeout(60):
-            while site.state("run-7") != "succeeded":
-                await asyncio.sleep(0.005)
+        await asyncio.to_thread(until, lambda: site.state("run-7") == "succeeded", "its event")
 
 
 def test_two_workers_that_start_at_the_same_instant_on_an_empty_store(

@@ -10,13 +10,13 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.chaos import agents, laws
+from tests.chaos.fleet import Forker, Process, Site, until
 
 from andon.runtime.liveness import this_process
 from andon.store import open_store
 from andon.store.store import Beat, Claim, Register
 from andon.testing.postgres import Cluster
-from tests.chaos import agents, laws
-from tests.chaos.fleet import Forker, Process, Site, until
 
 RUNS, STEPS = 100, 10
 
@@ -72,7 +72,7 @@ def be_away(site: Site, cluster: Cluster, lease_seconds: float, seconds: float) 
 
 
 def test_who_comes_back_first_takes_nothing_from_who_comes_back_second(site: Site) -> None:
-    """After an outage that is shorter than a lease, the lease of one may hold and of one may not."""
+    """An outage shorter than a lease: the lease of the one holds, that of the other does not."""
     site.start(agents.steady, 1, run="run")
     second, first = register(site), register(site)
     [taken] = site.store.write([claim_of(second)])
@@ -140,15 +140,10 @@ def test_a_database_that_is_full_for_a_while(sqlite_site: Site, workers: int) ->
         site.ready_worker(most_pages=pages, settings={"concurrency": 25}) for _ in range(workers)
     ]
     for number in range(RUNS):
-        until(lambda number=number: started(site, number), "a start")
+        site.start(agents.steady, STEPS, run=f"run-{number}")
     until(lambda: "the disk is full" in site.errors, f"a full disk\n{site.errors[-3000:]}")
     site.sign("space")
     assert_nothing_happened(site, fleet)
-
-
-def started(site: Site, number: int) -> bool:
-    site.start(agents.steady, STEPS, run=f"run-{number}")
-    return True
 
 
 def test_a_single_run_waits_for_a_full_database(sqlite_site: Site) -> None:
@@ -170,7 +165,7 @@ def test_a_single_run_waits_for_a_full_database(sqlite_site: Site) -> None:
 def not_moving(site: Site) -> bool:
     before = site.store.run("run").head_seq
     time.sleep(0.3)
-    return before == site.store.run("run").head_seq != 501
+    return bool(before == site.store.run("run").head_seq != 501)
 
 
 @pytest.fixture

@@ -41,13 +41,20 @@ def count(what: str, key: str, where: Path | None = None) -> int:
     return sum(line.startswith(f"{what} {key} ") for line in lines(where))
 
 
+def stands(what: str, key: str, where: Path | None = None) -> bool:
+    """Whether it was done and not undone since."""
+    acts = [f"{what} {key}", f"undone {key}"]
+    done = [line for line in lines(where) if line.rpartition(" ")[0] in acts]
+    return bool(done) and done[-1].startswith(f"{what} ")
+
+
 def allowed(sign: str) -> bool:
     """Whether the test has put up a sign: how a test holds a run where it wants it."""
     return (folder() / sign).exists()
 
 
 async def until_allowed(sign: str) -> None:
-    while not allowed(sign):
+    while not allowed(sign):  # noqa: ASYNC110 (another process puts it up)
         await asyncio.sleep(0.005)
 
 

@@ -280,3 +280,60 @@ async def test_a_run_that_kills_its_worker_again_and_again_is_buried(lab: Lab) -
     assert len(reached) == 4  # the first attempt finished a step, three more did not
     assert ended.error is not None
     assert "'deadly'" in ended.error["message"]
+
+
+async def test_a_retried_agent_starts_a_failed_child_anew(lab: Lab) -> None:
+    calls: list[str] = []
+
+    @andon.agent
+    async def child(ctx: andon.Context) -> str:
+        calls.append(ctx.run_id)
+        if len(calls) == 1:
+            raise ConnectionError("away")
+        return "ok"
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.child(child))
+
+    one = agent(body, retries=QUICK)
+    async with lab.working(one, child):
+        assert await lab.result(await lab.client.start(one)) == "ok"
+    assert len(set(calls)) == 2
+
+
+async def test_waits_that_a_failure_cancelled_are_waited_for_again(lab: Lab) -> None:
+    """The same child, the same sleep; and the question is put to a person again."""
+    calls: list[str] = []
+
+    @andon.agent
+    async def child(ctx: andon.Context) -> Any:
+        calls.append("child")
+        return await ctx.event("word")
+
+    step = shaky(calls, 1)
+
+    async def body(ctx: andon.Context) -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(one)
+                for one in (
+                    ctx.step(step),
+                    ctx.child(child, id=f"{ctx.run_id}-child"),
+                    ctx.ask("Well?", 5),
+                    ctx.sleep(0.01),
+                    ctx.event("go"),
+                )
+            ]
+        found = [task.result() for task in tasks]
+        return [found[0], found[1], found[2].value, found[4]]
+
+    one = agent(body, retries=QUICK)
+    async with lab.working(one, child):
+        run = await lab.client.start(one)
+        await until(lambda: calls.count("shaky") == 2 and lab.store.asks(run))
+        await lab.client.send(f"{run}-child", "word", "said")
+        await lab.client.send(run, "go", "went")
+        await until(lambda: lab.store.asks(run))
+        await lab.client.answer(run, "approve")
+        assert await lab.result(run) == ["ok", "said", 5, "went"]
+    assert calls.count("child") in (1, 2)  # once more when the word woke it up

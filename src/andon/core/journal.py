@@ -198,7 +198,7 @@ class Replay:
         if entry.state == Mark.CANCELLED and before == EffectState.CONFIRMED:
             record.later = before  # it was confirmed while it was being cancelled
             return
-        if entry.state != Mark.BEGUN:
+        if entry.state not in (Mark.BEGUN, Mark.CANCELLED):  # these know nothing new
             record.body, record.blob = entry.body, entry.blob
 
     def _enter(self, record: Record) -> None:

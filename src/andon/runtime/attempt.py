@@ -4,6 +4,7 @@ load → execute (replay, then new operations) → settle.
 """
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,6 +23,8 @@ from andon.store.store import Claimed, EffectRow, Loaded
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0
 UNWIND_TRIES = 5
+# Each of them: what has to be tidied up is near.
+CLEANUP_SECONDS = 5.0
 
 
 class Attempt(Waiting):
@@ -155,6 +158,9 @@ class Attempt(Waiting):
         """The store did not take how the attempt ended. The run must not be held for ever."""
         if isinstance(error, Fenced) or self.reason == "fenced":
             log.warning("run %s: fenced: %s", self.run.id, self.error or error)
+            # Refused, as it should be; but if we are the owner after all, it must not be stuck.
+            with contextlib.suppress(Fenced, StoreError):
+                await self.host.writer.write(settling.returning(self))
             return "fenced"
         log.error("run %s: given up here: %s", self.run.id, self.error or error)
         while not self.host.draining:
@@ -217,6 +223,6 @@ class Attempt(Waiting):
             try:
                 done = cleanup()
                 if isinstance(done, Awaitable):
-                    await asyncio.wait_for(done, 5)
-            except Exception:  # noqa: BLE001 (it is the user's)
+                    await asyncio.wait_for(done, CLEANUP_SECONDS)
+            except (Exception, SystemExit):  # noqa: BLE001 (it is the user's)
                 log.exception("run %s: a cleanup failed", self.run.id)

@@ -28,11 +28,11 @@ async def carry_out(
     name = agent if isinstance(agent, str) else agent.name
     digest = value.digest(args, kwargs, f"child {name!r}")
     operation = Operation(attempt, EntryKind.CHILD, name, key, digest)
+    decoder = None if isinstance(agent, str) else agent.result_decoder
     if operation.answered:
-        return await operation.answer()
-    if operation.record is not None:
-        child_id: str = value.decode(operation.record.body or '""')
-    else:
+        return await operation.answer(decoder if wait else None)
+    child_id = None if operation.record is None else value.decode(operation.record.body or "null")
+    if not isinstance(child_id, str):  # it is new; or that child has failed, and another one is tried
         await attempt.boundary()
         try:
             run = await _prepare(attempt, operation, agent, args, kwargs, run_id)
@@ -46,7 +46,7 @@ async def carry_out(
     if not wait:
         return child_id
     letter: Letter = await wait_noting_cancel(operation, "child", child_id, None)
-    return await _take_result(attempt, operation, child_id, letter)
+    return await _take_result(attempt, operation, child_id, letter, decoder)
 
 
 async def _prepare(
@@ -64,7 +64,7 @@ async def _prepare(
         await attempt.read(resolve, attempt.host.store, agent),
         args,
         kwargs,
-        run_id=run_id or f"{attempt.run.id}~{operation.id.replace(':', '.')}",
+        run_id=run_id or _name(attempt, operation),
         parent_id=attempt.run.id,
         root_id=attempt.run.root_id,
         labels=msgspec.json.decode(attempt.run.labels),
@@ -80,14 +80,23 @@ async def _prepare(
     return run
 
 
+def _name(attempt: Attempt, operation: Operation) -> str:
+    again = "" if operation.record is None else f"~{attempt.seq}"
+    return f"{attempt.run.id}~{operation.id.replace(':', '.')}{again}"
+
+
 async def _take_result(
-    attempt: Attempt, operation: Operation, child_id: str, letter: Letter
+    attempt: Attempt,
+    operation: Operation,
+    child_id: str,
+    letter: Letter,
+    decoder: value.Decoder | None,
 ) -> Any:
     end = await attempt.read(attempt.host.store.last_entry, child_id)
     body = await attempt.body_of(end.body, end.blob)
     if value.decode(letter.body) == State.SUCCEEDED:
         await operation.write(Mark.DONE, body.encode(), take=letter.id)
-        return value.decode(body)
+        return (decoder or value.decode)(body)
     state = value.decode(letter.body)
     error = value.decode(body) if end.kind == EntryKind.END else None
     described = error or {"type": state, "message": f"run {child_id} ended {state}", "family": ""}

@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from andon.core.journal import Entry
 from andon.core.run import State
-from andon.errors import StepFailed, Unresolved
+from andon.errors import StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import requests
 from andon.runtime.agent import Agent
 from andon.runtime.requests import Run
@@ -17,7 +21,7 @@ from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
 from andon.store import open_store
-from andon.store.store import Filter
+from andon.store.store import Filter, RunRow
 
 # Rings may be lost; then this is how late a waiter hears of the end.
 POLL_SECONDS = 0.5
@@ -28,6 +32,8 @@ class Client:
 
     def __init__(self, store: str | None = None, *, settings: Settings | None = None) -> None:
         self.settings = settings or load_settings({"store": store})
+        if store is not None:
+            self.settings = replace(self.settings, store=store)
         self._store: Any = None
         self._worker: Worker | None = None
         self._starting = asyncio.Lock()
@@ -109,7 +115,7 @@ class Client:
             async with asyncio.timeout(timeout):
                 while True:
                     rung.clear()
-                    row = await self._ask(requests.find, run_id)
+                    row = await self._find_patiently(run_id)
                     if requests.is_over(row):
                         run: Run = await self._ask(requests.described, row)
                         return run
@@ -119,6 +125,20 @@ class Client:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
         finally:
             await asyncio.to_thread(end)
+
+    async def _find_patiently(self, run_id: str) -> RunRow:
+        """Whoever waits for a run waits for its database too, as the run itself does."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.settings.patience_seconds
+        while True:
+            try:
+                row: RunRow = await self._ask(requests.find, run_id)
+            except StoreUnavailable:
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                return row
 
     async def send(
         self,
@@ -167,14 +187,16 @@ class Client:
         run_id = await self.start(agent, *args, id=id, **kwargs)
         worker = await self._embedded(agent)
         assert worker.only is not None
-        worker.only.add(run_id)
+        worker.only[run_id] += 1  # the program may ask for the same run twice
         worker.wake()
         try:
             run = await self.wait(run_id)
         finally:
-            worker.only.discard(run_id)
+            worker.only[run_id] -= 1
+            worker.only += Counter()  # without those that nobody asks for any more
         if run.state == State.SUCCEEDED:
-            return run.result
+            typed = agent.result_decoder
+            return typed(msgspec.json.encode(run.result)) if typed else run.result
         error = run.error or {"type": run.state, "message": f"run {run_id} is {run.state}"}
         raise StepFailed(f"run {run_id}", str(error["type"]), str(error["message"]))
 
@@ -182,7 +204,7 @@ class Client:
         """The worker inside this program: it executes what the program asked for, nothing else."""
         async with self._starting:
             if self._worker is None:
-                worker = Worker(self._store, [agent], self.settings, only=set())
+                worker = Worker(self._store, [agent], self.settings, only=Counter())
                 await worker.__aenter__()
                 self._worker = worker
             self._worker.carry(agent)

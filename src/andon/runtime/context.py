@@ -259,12 +259,10 @@ class Context:
         digest = value.digest((question, value_), {}, "the ask")
         operation = Operation(self._attempt, EntryKind.ASK, "ask", key, digest)
         if not operation.answered:
-            until = None
-            ask_id = operation.id
-            if operation.record is None:
-                until = await self._open_ask(operation, question, value_, expires)
+            if operation.record is not None and operation.record.state == Mark.WAITING:
+                ask_id, until = value.decode(operation.record.body or "null")
             else:
-                until = value.decode(operation.record.body or "null")
+                ask_id, until = await self._open_ask(operation, question, value_, expires)
             letter = await wait_noting_cancel(operation, "answer", ask_id, until)
             if letter is None:
                 await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
@@ -279,19 +277,21 @@ class Context:
 
     async def _open_ask(
         self, operation: Operation, question: str, about: Any, expires: float | None
-    ) -> float | None:
+    ) -> tuple[str, float | None]:
         await self._attempt.boundary()
+        # One that the code has cancelled is closed; when it is put again, it is another one.
+        ask_id = operation.id if operation.record is None else f"{operation.id}#{self._attempt.seq}"
         until = None if expires is None else self._attempt.host.clock.now() + expires
         ask = Ask(
-            id=operation.id,
+            id=ask_id,
             about="value",
             question=question,
             value=value.encode(about, "the ask's value").decode(),
             choices=msgspec.json.encode(CHOICES).decode(),
             expires_at=until,
         )
-        await operation.write(Mark.WAITING, msgspec.json.encode(until), ask=ask)
-        return until
+        await operation.write(Mark.WAITING, msgspec.json.encode((ask_id, until)), ask=ask)
+        return ask_id, until
 
     async def child(
         self,

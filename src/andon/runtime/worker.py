@@ -7,10 +7,10 @@ an operation starts outside that window, the lease is renewed or the operation i
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -39,7 +39,7 @@ class Worker:
         agents: list[Agent],
         settings: Settings | None = None,
         *,
-        only: set[str] | None = None,
+        only: Counter[str] | None = None,
         on_settled: Callable[[str, str], None] | None = None,
     ) -> None:
         self.settings = settings or Settings()
@@ -54,7 +54,7 @@ class Worker:
         self.in_threads: set[Any] = set()  # plain functions that are executing
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, str] = {}
-        self._claims = itertools.count(1)
+        self._claim_number = 1  # the same until it is answered: its outcome may be unknown
         self._trusted_until = 0.0
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
@@ -102,7 +102,8 @@ class Worker:
         row: WorkerRow = this_process()
         self.worker_id = row.id
         lock = self.store.hold(row.id)
-        agents = [[name, version] for name, version in self.agents]
+        # A worker inside a program takes only what the program asks for: it carries nothing.
+        agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
         named = {field: getattr(row, field) for field in row.__struct_fields__}
         named.update(lock=lock, agents=json.dumps(agents))
         asked_at = own_time()
@@ -169,6 +170,12 @@ class Worker:
         except Fenced as error:
             self._lost(worker_id, error)
             raise
+
+    async def _look_at_lease(self) -> None:
+        """A run was not ours any more: perhaps nothing is, and the next heartbeat is far away."""
+        self._trusted_until = 0.0
+        with contextlib.suppress(Fenced, StoreError):
+            await self.ensure_trust()
 
     def _lost(self, worker_id: str, error: Fenced) -> None:
         """Nothing that this process holds is its own any more."""
@@ -249,13 +256,14 @@ class Worker:
             expire=True,
             lease_seconds=self.settings.lease_seconds,
             interruption_limit=self.settings.interruption_limit,
-            number=next(self._claims),
+            number=self._claim_number,
         )
         try:
             result: ClaimResult = await self.writer.write(message)
         except StoreError:
             self._dead = {**dead, **self._dead}
             raise
+        self._claim_number += 1
         if result.runs:
             point("claim:claimed")
         for run in result.runs:
@@ -280,6 +288,8 @@ class Worker:
         if not done.cancelled() and done.exception():
             log.error("run %s: andon failed", run_id, exc_info=done.exception())
         self._on_settled(run_id, ending)
+        if ending == "fenced" and not self.draining:
+            self._doubting = self.loop.create_task(self._look_at_lease())
         self.wake()  # a slot is free: look for work now, not at the next poll
 
     async def _deliver_letters(self) -> None:

@@ -45,6 +45,8 @@ CONTENTION_TRIES = 4
 # How long an unknown outcome is asked for before it is reported as unknown.
 UNKNOWN_SECONDS = 10.0
 
+# A larger one might not be taken by the network at once, and the loop would wait for it.
+DIRECT_BYTES = 16_000
 T = TypeVar("T")
 _RETURNS = ("SELECT", "RETURNING")
 
@@ -73,6 +75,7 @@ class PostgresStore(SqlStore):
         self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
         self._closed = False
         self._direct: Direct | None = None
+        self._sender: int | None = None  # the thread whose direct append is under way
         with self._writing, self._translated():
             self._writing_connection()
         self._ringer = bell.Ringer(self.link)
@@ -142,6 +145,11 @@ class PostgresStore(SqlStore):
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
+        if self._sender == threading.get_ident():
+            raise StoreError(
+                "a write from the thread of an event loop that waits for one: store calls block, "
+                "make them from another thread (asyncio.to_thread)"
+            )
         with self._writing:
             outcomes = self._write(batch)
         self.announce(batch, outcomes)
@@ -209,6 +217,8 @@ class PostgresStore(SqlStore):
         groups, _ = grouped([message])
         if len(groups) != 1 or len(message.entries) != 1 or message.effects:
             return None
+        if len(message.entries[0].body or "") > DIRECT_BYTES:
+            return None
         if not self._writing.acquire(blocking=False):
             return None
         try:
@@ -216,10 +226,11 @@ class PostgresStore(SqlStore):
                 raise psycopg.OperationalError("no connection")
             if self._direct is None or self._direct.link is not self._writer.pgconn:
                 self._direct = Direct(self._writer, self._append_sql["append_one"].decode())
+            self._sender = threading.get_ident()
             return self._direct.send(groups[0])
         except (psycopg.Error, UnicodeEncodeError):
             self._drop_writer()
-            self._writing.release()
+            self._end_sending()
             return None
 
     def receive_one(self, message: Append) -> bool:
@@ -229,14 +240,18 @@ class PostgresStore(SqlStore):
             written = self._direct.receive()
         except psycopg.Error as error:
             self._drop_writer()
-            self._writing.release()
+            self._end_sending()
             raise StoreUnavailable(f"{self.link.name}: the connection was lost") from error
         if written is None:
             return False
-        self._writing.release()
+        self._end_sending()
         if not written:
             raise StoreUnavailable("not written directly: the long way finds out why")
         return True
+
+    def _end_sending(self) -> None:
+        self._sender = None
+        self._writing.release()
 
     def _lock_runs(self, batch: Sequence[Message]) -> None:
         """Lock all runs that the batch names, and the parents it will tell, in one order."""

@@ -6,6 +6,7 @@ libpq's non-blocking calls.
 """
 
 import re
+import select
 from typing import Any
 
 import psycopg
@@ -44,7 +45,8 @@ class Direct:
         """Send the append; answers the descriptor on which its answer will come."""
         params = appends.params_of_one(group)
         self.link.send_query_prepared(_NAME, [_encoded(params[name]) for name in self.names])
-        self.link.flush()
+        while self.link.flush():  # what is sent here is small: the network takes it at once
+            select.select([], [self.link.socket], [], 1.0)
         return self.link.socket
 
     def receive(self) -> bool | None:

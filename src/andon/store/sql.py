@@ -49,6 +49,7 @@ NUL = (
     "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
     "written. Remove it from the name, key, label or message."
 )
+_DELIVERY = {"event": "receive an event", "answer": "be answered"}
 _RINGS = (Start, Deliver, Depart, Settle, Register, Resume)
 
 
@@ -356,7 +357,7 @@ class SqlStore(SqlReads):
         if self.q("is_delivered", run_id=m.run_id, message_id=m.message_id):
             return False
         if rows[0][1] in TERMINAL:
-            raise IllegalTransition(m.run_id, rows[0][1], m.kind)
+            raise IllegalTransition(m.run_id, rows[0][1], _DELIVERY[m.kind])
         if m.kind == "answer":
             self._answer(m)
         self.q("deliver", run_id=m.run_id)

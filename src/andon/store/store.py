@@ -238,7 +238,9 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[tuple[float, str, str], ...]  # (at, level, text)
 
 
-Message = Register | Beat | Depart | Resume | Claim | Start | Append | Settle | Checkpoint | Deliver | Log
+Message = (
+    Register | Beat | Depart | Resume | Claim | Start | Append | Settle | Checkpoint | Deliver | Log
+)
 
 # ── reads ─────────────────────────────────────────────────────────────────────────────────────
 

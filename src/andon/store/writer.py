@@ -42,6 +42,11 @@ class Writer:
         self._busy = threading.Lock()
         self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._turn: list[_Item] = []  # submitted in this turn of the loop
+        self._again: list[_Item] = []  # sent before anything queued, with unknown outcome
+        # Of the thread: also what it has taken from the queue and not yet committed. Else a later
+        # message could be committed on the loop before it.
+        self._waiting = 0
+        self._counting = threading.Lock()
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
@@ -82,7 +87,8 @@ class Writer:
                 if not self.store.receive_one(message):
                     return
             except StoreUnavailable:  # the outcome is unknown: the thread writes it again
-                self._items.put([(message, loop, future)])
+                self._again.append((message, loop, future))
+                self._put([])
             else:
                 _resolve([(future, None)])
                 self.commits += 1
@@ -99,7 +105,12 @@ class Writer:
         return descriptor
 
     def _nothing_queued(self) -> bool:
-        return not self._turn and self._items.empty()
+        return not self._turn and not self._waiting
+
+    def _put(self, items: list[_Item]) -> None:
+        with self._counting:
+            self._waiting += 1
+        self._items.put(items)
 
     def submit(self, message: Message) -> "asyncio.Future[Any]":
         """Queue the message now, in order; the future is done once it is committed.
@@ -119,14 +130,14 @@ class Writer:
         if self._closed:
             _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
         elif items:
-            self._items.put(items)
+            self._put(items)
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
         future: Future[Any] = Future()
         if self._closed:
             future.set_exception(StoreError("the store was closed"))
         else:
-            self._items.put([(message, None, future)])
+            self._put([(message, None, future)])
         return future
 
     def close(self) -> None:
@@ -138,14 +149,19 @@ class Writer:
 
     def _work(self) -> None:
         while (items := self._items.get()) is not None:
-            batch = list(items)
+            batch, taken = list(items), 1
             last = False
             while len(batch) < BATCH and not self._items.empty() and not last:
                 following = self._items.get()
                 last = following is None
                 batch += following or ()
+                taken += 1
             with self._busy:
-                self._settle(batch, self._outcomes([message for message, _, _ in batch]))
+                batch, self._again = self._again + batch, []
+                if batch:
+                    self._settle(batch, self._outcomes([message for message, _, _ in batch]))
+                with self._counting:
+                    self._waiting -= taken
             if last:
                 return
             if self._items.empty():
@@ -163,7 +179,8 @@ class Writer:
                     return [error] * len(messages)
                 if pause > 0.2 and not self._away:  # not for what is over in a moment
                     self._away = True
-                    log.warning("waiting for the store, up to %s s: %s", self.patience_seconds, error)
+                    most = self.patience_seconds
+                    log.warning("waiting for the store, up to %s s: %s", most, error)
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
             except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)

@@ -1,0 +1,266 @@
+"""The client: starting, finding and waiting for runs."""
+
+import asyncio
+import datetime as dt
+import time
+from typing import Any
+
+import pytest
+
+import andon
+from andon.errors import BadInput, Conflict, NotFound
+from andon.runtime.client import Client
+from andon.settings import Settings
+from tests.runtime.harness import Lab, agent, until
+
+
+async def hello(ctx: andon.Context, name: str = "world", *, times: int = 1) -> str:
+    return f"hello {name} " * times
+
+
+async def everything(ctx: andon.Context, **anything: Any) -> dict[str, Any]:
+    return anything
+
+
+async def test_a_run_is_started_by_agent_or_by_name(lab: Lab) -> None:
+    one = agent(hello)
+    first = await lab.client.start(one, "a")  # nobody has registered it yet
+    async with lab.working(one):
+        second = await lab.client.start("agent", name="b", times=2)
+        assert await lab.result(first) == "hello a "
+        assert await lab.result(second) == "hello b hello b "
+
+
+async def test_starting_is_idempotent_on_the_id(lab: Lab) -> None:
+    one = agent(hello)
+    assert await lab.client.start(one, "a", id="r-7") == "r-7"
+    assert await lab.client.start(one, "a", id="r-7") == "r-7"
+    assert await lab.client.start(one, name="a", id="r-7") == "r-7"  # the same input
+    with pytest.raises(Conflict, match="r-7"):
+        await lab.client.start(one, "b", id="r-7")
+    with pytest.raises(Conflict, match="r-7"):
+        await lab.client.start(agent(hello, name="other"), "a", id="r-7")
+    assert len(await lab.client.list()) == 1
+
+
+async def test_arguments_that_do_not_fit_are_refused(local: Lab) -> None:
+    async def strict(ctx: andon.Context, order: str, *, limit: int) -> None: ...
+
+    one = agent(strict)
+    async with local.working(one, andon.agent(everything)):
+        for args, kwargs, words in (
+            ((), {}, "missing argument 'order', 'limit'"),
+            (("a",), {}, "missing argument 'limit'"),
+            (("a", 1, 2), {}, "at most 2"),
+            (("a",), {"limit": 1, "order": "b"}, "given twice"),
+            (("a",), {"limt": 1}, "did you mean 'limit'"),
+        ):
+            for target in (one, "agent"):
+                with pytest.raises(BadInput, match=words):
+                    await local.client.start(target, *args, **kwargs)
+        run = await local.client.start("everything", a=1, b=[2])
+        assert await local.result(run) == {"a": 1, "b": [2]}
+
+
+async def test_an_argument_of_the_wrong_type_fails_the_run_with_its_name(local: Lab) -> None:
+    async def typed(ctx: andon.Context, when: dt.date) -> str:
+        return when.isoformat()
+
+    async with local.working(agent(typed)):
+        assert await local.result(await local.client.start("agent", "2026-01-02")) == "2026-01-02"
+        run = await local.end(await local.client.start("agent", "tomorrow"))
+    assert run.state == "failed"
+    assert run.error is not None
+    assert "'when'" in run.error["message"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"id": ""},
+        {"id": "x" * 201},
+        {"id": "a\nb"},
+        {"id": "a\0"},
+        {"priority": "high"},
+        {"priority": 1.5},
+        {"priority": True},
+        {"priority": 2**40},
+        {"labels": {"a": 1}},
+        {"labels": {"a": "\0"}},
+        {"labels": {1: "a"}},
+    ],
+)
+async def test_options_that_make_no_sense_are_refused(lab: Lab, options: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        await lab.client.start(agent(hello), **options)
+    assert await lab.client.list() == []
+
+
+async def test_an_unknown_agent_is_refused_with_a_hint(lab: Lab) -> None:
+    with pytest.raises(NotFound, match="no worker has registered"):
+        await lab.client.start("refunds")
+    async with lab.working(agent(hello, name="refunds")):
+        with pytest.raises(NotFound, match="did you mean 'refunds'"):
+            await lab.client.start("refund")
+
+
+@pytest.mark.parametrize("kind", ["seconds", "datetime"])
+async def test_a_run_may_start_later(lab: Lab, kind: str) -> None:
+    one = agent(hello)
+    async with lab.working(one):
+        at = time.time() + 0.4
+        when = at if kind == "seconds" else dt.datetime.fromtimestamp(at, dt.UTC)
+        run = await lab.client.start(one, at=when)
+        assert lab.store.run(run).state == "queued"
+        await lab.result(run)
+        [attempt] = lab.store.attempts(run)
+    assert at <= attempt.claimed_at < at + 2
+
+
+async def test_higher_priority_goes_first(lab: Lab) -> None:
+    order: list[str] = []
+
+    async def note(ctx: andon.Context, name: str) -> None:
+        order.append(name)
+
+    one = agent(note)
+    for name, priority in (("low", -1), ("normal", 0), ("high", 5), ("normal too", 0)):
+        await lab.client.start(one, name, priority=priority)
+    async with lab.working(one, concurrency=1):
+        await until(lambda: len(order) == 4)
+    assert order == ["high", "normal", "normal too", "low"]
+
+
+async def test_labels_reach_the_agent_and_the_list(lab: Lab) -> None:
+    async def show(ctx: andon.Context) -> dict[str, str]:
+        return ctx.labels
+
+    one = agent(show)
+    async with lab.working(one):
+        run = await lab.client.start(one, labels={"team": "blau ü", "tier": "1"})
+        assert await lab.result(run) == {"team": "blau ü", "tier": "1"}
+    await lab.client.start(one, labels={"team": "red"})
+    assert [found.id for found in await lab.client.list(label=("team", "blau ü"))] == [run]
+    assert await lab.client.list(label=("team", "green")) == []
+
+
+async def test_runs_are_listed_by_pages_and_filters(lab: Lab) -> None:
+    one, other = agent(hello), agent(hello, name="other")
+    started = [await lab.client.start(one, id=f"r{n}") for n in range(7)]
+    await lab.client.start(other, id="x")
+    pages: list[list[str]] = []
+    before = None
+    while page := await lab.client.list(agent="agent", limit=3, before=before):
+        pages.append([run.id for run in page])
+        before = page[-1]
+    assert pages == [["r6", "r5", "r4"], ["r3", "r2", "r1"], ["r0"]]
+    async with lab.working(other):
+        await lab.end("x")
+    assert [run.id for run in await lab.client.list(states=("succeeded",))] == ["x"]
+    queued = await lab.client.list(states=("queued", "running"))
+    assert sorted(run.id for run in queued) == started
+    with pytest.raises(BadInput, match="expected one of"):
+        await lab.client.list(states=("done",))
+
+
+async def test_waiting_has_a_limit(lab: Lab) -> None:
+    run = await lab.client.start(agent(hello))
+    with pytest.raises(andon.Unresolved, match="within 0.05 s"):
+        await lab.client.wait(run, timeout=0.05)
+    with pytest.raises(NotFound):
+        await lab.client.wait("nobody", timeout=1)
+
+
+async def test_a_run_is_found_by_the_beginning_of_its_id(lab: Lab) -> None:
+    one = agent(hello)
+    await lab.client.start(one, id="abc-1")
+    await lab.client.start(one, id="abd-1")
+    assert (await lab.client.get("abc")).id == "abc-1"
+    with pytest.raises(NotFound, match="several"):
+        await lab.client.get("ab")
+    with pytest.raises(NotFound):
+        await lab.client.get("")
+
+
+async def test_the_journal_is_the_whole_one(lab: Lab) -> None:
+    async def steps(ctx: andon.Context) -> None:
+        await asyncio.gather(*(ctx.step(int, n) for n in range(1100)))
+
+    async with lab.working(agent(steps)):
+        run = await lab.client.start("agent")
+        await lab.end(run)
+    assert len(await lab.journal(run, "step")) == 1100
+
+
+async def test_a_stranded_run_is_resumed(lab: Lab) -> None:
+    async def right(ctx: andon.Context) -> str:
+        await ctx.step(str, 1)
+        await ctx.event("go")
+        return "right"
+
+    async def wrong(ctx: andon.Context) -> None:
+        await ctx.step(str, 2)
+
+    async with lab.working(agent(right)):
+        run = await lab.client.start("agent")
+        await lab.reach(run, "suspended")
+    async with lab.working(agent(wrong)):
+        await lab.client.send(run, "go")
+        assert (await lab.end(run)).state == "stranded"
+    async with lab.working(agent(right)):
+        await lab.client.resume(run)
+        assert await lab.result(run) == "right"
+
+
+def test_the_sync_client_is_the_same_client(sqlite_url: str) -> None:
+    one = agent(hello)
+    with andon.Client.sync(sqlite_url) as client:
+        run = client.start(one, "a", id="r")
+        assert client.get("r").state == "queued"
+        with pytest.raises(andon.Unresolved):
+            client.wait(run, timeout=0.01)
+        assert client.run(one, "a", id="r") == "hello a "
+        assert client.wait(run).result == "hello a "
+        assert [found.id for found in client.list()] == ["r"]
+        with pytest.raises(NotFound):
+            client.send("nobody", "word")
+        assert [entry.kind for entry in client.journal("r")] == ["start", "end"]
+
+
+def test_a_sync_client_of_a_store_that_cannot_be_opened(tmp_path: Any) -> None:
+    with (
+        pytest.raises(andon.AndonError, match="folder"),
+        andon.Client.sync(f"sqlite:///{tmp_path}"),
+    ):
+        pass
+
+
+def test_a_store_that_is_given_is_the_one_that_is_used(sqlite_url: str) -> None:
+    client = Client(sqlite_url, settings=Settings(concurrency=3))
+    assert client.settings.store == sqlite_url
+    assert client.settings.concurrency == 3
+
+
+async def test_a_run_is_started_within_the_callers_transaction(lab: Lab) -> None:
+    one = agent(hello)
+    if lab.url.startswith("sqlite"):
+        with pytest.raises(BadInput, match="PostgreSQL"):
+            await lab.client.start(one, connection=object())
+        return
+    import psycopg
+
+    for kind in ("plain", "async"):
+        for verdict in ("commit", "rollback"):
+            run_id = f"{kind}-{verdict}"
+            if kind == "plain":
+                connection = psycopg.connect(lab.url)
+                await lab.client.start(one, id=run_id, connection=connection)
+                getattr(connection, verdict)()
+                connection.close()
+            else:
+                link = await psycopg.AsyncConnection.connect(lab.url)
+                await lab.client.start(one, id=run_id, connection=link)
+                await getattr(link, verdict)()
+                await link.close()
+    found = sorted(run.id for run in await lab.client.list())
+    assert found == ["async-commit", "plain-commit"]

@@ -1,0 +1,197 @@
+"""Leases: who lost one writes nothing, says so, and begins anew."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+import andon
+from andon.runtime.worker import Worker
+from andon.store.store import Beat, Claim
+from tests.runtime.harness import Held, Lab, agent, until
+
+
+def declare_silent(lab: Lab, worker: Worker) -> None:
+    """As another worker does when a lease has ended."""
+    message = Claim(
+        worker_id="witness",
+        agents=(),
+        limit=0,
+        dead=((worker.worker_id, "silent:its lease ended"),),
+    )
+    [outcome] = lab.store.write([message])
+    assert outcome.returned >= 1
+
+
+async def test_a_worker_that_lost_its_lease_writes_nothing_and_begins_anew(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Held()
+    calls: list[str] = []
+
+    async def work() -> str:
+        calls.append("work")
+        await held.here()
+        return "worked"
+
+    async def pay() -> None:
+        calls.append("pay")
+
+    async def body(ctx: andon.Context) -> str:
+        found = str(await ctx.step(work))
+        await ctx.effect(pay)
+        return found
+
+    one = agent(body)
+    async with lab.working(one, lease_seconds=600) as worker:
+        before = worker.worker_id
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        declare_silent(lab, worker)
+        written = len(await lab.journal(run))
+        held.release.set()
+        # The same process under another name: it claims the run again and goes on.
+        await until(lambda: worker.worker_id != before)
+        assert await lab.result(run) == "worked"
+        entries = await lab.journal(run)
+    assert calls == ["work", "work", "pay"]
+    fences = {entry.fence for entry in entries[written:]}
+    assert len(fences) == 1  # nothing under the old one
+    assert "fenced" in caplog.text
+    assert [row.ending for row in lab.store.attempts(run)] == ["interrupted", "succeeded"]
+
+
+async def test_a_heartbeat_that_is_refused_ends_everything_in_hand(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The code is cancelled although nothing of it asks the store."""
+    cancelled: list[int] = []
+    held = asyncio.Event()
+
+    async def endless(attempt: int) -> str:
+        if attempt > 1:
+            return "over"
+        held.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(1)
+            raise
+        return "never"
+
+    async def body(ctx: andon.Context) -> str:
+        number = ctx.attempt
+
+        async def work() -> str:
+            return await endless(number)
+
+        return str(await ctx.step(work))
+
+    one = agent(body)
+    async with lab.working(one, lease_seconds=0.4) as worker:
+        run = await lab.client.start(one)
+        await held.wait()
+        declare_silent(lab, worker)
+        assert await lab.result(run) == "over"
+    assert cancelled == [1]
+    assert "is fenced: its lease ended. It starts over." in caplog.text
+
+
+async def test_an_effect_is_not_started_after_the_lease(lab: Lab) -> None:
+    """Trust ends before the lease does; then the lease is renewed first, or nothing is started."""
+    calls: list[int] = []
+    held = Held()
+
+    async def pay() -> str:
+        calls.append(1)
+        return "paid"
+
+    async def body(ctx: andon.Context) -> str:
+        await ctx.step(held.here)
+        return str(await ctx.effect(pay))
+
+    one = agent(body)
+    async with lab.working(one, lease_seconds=600) as worker:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        write, beats = worker.store.write, []
+
+        def watched(batch: Any) -> Any:
+            beats.extend(message for message in batch if isinstance(message, Beat))
+            return write(batch)
+
+        worker.store.write = watched
+        worker._trusted_until = 0.0  # as after a freeze
+        held.release.set()
+        assert await lab.result(run) == "paid"
+        assert beats
+    assert calls == [1]
+
+
+async def test_blocking_the_loop_for_longer_than_the_lease_keeps_it(lab: Lab) -> None:
+    """Heartbeats come from a thread of their own."""
+    calls: list[int] = []
+
+    async def rude() -> str:
+        calls.append(1)
+        time.sleep(1.5)  # noqa: ASYNC251 (that is the point)
+        return "done"
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.step(rude))
+
+    async def nothing(ctx: andon.Context) -> None: ...
+
+    one = agent(body)
+    async with lab.working(one, lease_seconds=0.6) as worker:
+        before = worker.worker_id
+        run = await lab.client.start(one)
+        assert await lab.result(run) == "done"
+        assert worker.worker_id == before
+        lease = next(row.lease_until for row in lab.store.workers() if row.id == before)
+        assert lease > lab.store.now()
+    assert calls == [1]
+    assert len(lab.store.attempts(run)) == 1
+
+
+async def test_a_jump_of_the_clock_changes_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(ctx: andon.Context) -> float:
+        before = ctx.now()
+        monkeypatch.setattr(time, "time", lambda: real() + 86_400 * 365)
+        await ctx.sleep(0.05)
+        after = ctx.now()
+        monkeypatch.setattr(time, "time", lambda: real() - 86_400 * 365)
+        await ctx.step(str, 1)
+        return (after - before).total_seconds()
+
+    real = time.time
+    one = agent(body)
+    async with lab.working(one, lease_seconds=0.6) as worker:
+        before = worker.worker_id
+        run = await lab.client.start(one)
+        assert 0.04 < await lab.result(run) < 30
+        assert worker.worker_id == before
+    monkeypatch.undo()
+    assert len(lab.store.attempts(run)) == 1
+
+
+async def test_a_silent_worker_is_replaced_when_its_lease_ends(lab: Lab) -> None:
+    held = Held()
+
+    async def body(ctx: andon.Context) -> str:
+        await ctx.step(held.here)
+        return "over"
+
+    one = agent(body)
+    async with lab.working(one, lease_seconds=0.4) as frozen:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        frozen._ended.set()  # its heart stops, and nothing else
+        async with lab.working(one, lease_seconds=0.4, poll_seconds=0.05):
+            assert await lab.result(run) == "over"
+        held.release.set()
+    states = [row.ending for row in lab.store.attempts(run)]
+    assert states == ["interrupted", "succeeded"]
