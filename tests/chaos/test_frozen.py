@@ -5,8 +5,8 @@ is asked. When it wakes up it writes nothing, starts nothing, says so, and begin
 
 A known limit: a process that is stopped in the middle of an SQLite transaction holds the write
 lock, and nobody can write until it goes on or is killed. Others wait (and say so after 20 s), so
-nothing is lost or doubled, but nobody takes over either. On PostgreSQL the server ends such a
-transaction after 10 s.
+nothing is lost or doubled, but nobody takes over either. PostgreSQL ends such a transaction after
+10 s if the worker was waiting for nothing, and from version 17 on after 30 s (here 3 s) always.
 """
 
 import random

@@ -114,7 +114,7 @@ def test_a_process_killed_at_a_point_loses_and_repeats_nothing(
     assert not wrong
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_a_process_killed_while_it_recovers_loses_and_repeats_nothing(
     site: Site, counted: dict[str, int], seed: int
 ) -> None:
@@ -152,8 +152,8 @@ def test_a_process_killed_at_every_pass_of_a_point(
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", range(100, 105))
 def test_many_processes_killed_while_they_recover(
     site: Site, counted: dict[str, int], seed: int
 ) -> None:
-    assert not killed_twice(site, counted, random.Random(seed), trials=60)
+    assert not killed_twice(site, counted, random.Random(seed), trials=40)

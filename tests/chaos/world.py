@@ -54,7 +54,7 @@ def allowed(sign: str) -> bool:
 
 
 async def until_allowed(sign: str) -> None:
-    while not allowed(sign):  # noqa: ASYNC110 (another process puts it up)
+    while not allowed(sign):
         await asyncio.sleep(0.005)
 
 

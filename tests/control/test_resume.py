@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
-import andon
 import pytest
+
+import andon
 from andon.errors import Conflict, IllegalTransition
 from andon.runtime import requests
 from andon.runtime.client import Client

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Iterator
-from typing import LiteralString, cast
 
 import pytest
+from tests.runtime.harness import Lab
 
 from andon.testing.postgres import Cluster
-from tests.runtime.harness import Lab
 
 # No test waits for anything longer than this; a promise that is not kept is an error, not a hang.
 LIMIT_SECONDS = 60
@@ -45,7 +44,7 @@ def empty(url: str) -> None:
             " WHERE schemaname IN ('andon', 'public')"
             " AND (schemaname, tablename) NOT IN (('andon', 'meta'), ('andon', 'schema'))"
         ).fetchall()
-        connection.execute(cast("LiteralString", f"TRUNCATE {tables[0][0]}"))
+        connection.execute(f"TRUNCATE {tables[0][0]}".encode())
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from andon.store import open_store
 from andon.store.store import AskRow, EffectRow
 
 # Generous: it is only reached by a test that fails.
-LIMIT_SECONDS = 10.0
+LIMIT_SECONDS = 30.0
 
 
 def agent(function: Callable[..., Any], **options: Any) -> Agent:

@@ -4,8 +4,9 @@ import asyncio
 import threading
 from typing import Any
 
-import andon
 from tests.runtime.harness import Held, Lab, agent, bury, until
+
+import andon
 
 
 async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:

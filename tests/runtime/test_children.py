@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
-import andon
 from tests.runtime.harness import Held, Lab, agent, bury, until
+
+import andon
 
 calls: list[str] = []
 
@@ -44,7 +45,7 @@ async def test_a_child_gives_its_result_now_and_on_replay(lab: Lab) -> None:
         await lab.waits_for(run, "event")
         assert await lab.replayed(run) == 42
     assert calls == ["double 21"]
-    [child] = [found for found in await lab.client.list(agent="double")]
+    [child] = await lab.client.list(agent="double")
     assert (child.parent_id, child.labels) == (run, {"team": "blue"})
 
 

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Lab, agent, until
 
 import andon
 from andon.errors import BadInput, Conflict, NotFound
 from andon.runtime.client import Client
 from andon.settings import Settings
-from tests.runtime.harness import Lab, agent, until
 
 
 async def hello(ctx: andon.Context, name: str = "world", *, times: int = 1) -> str:
@@ -165,7 +165,7 @@ async def test_runs_are_listed_by_pages_and_filters(lab: Lab) -> None:
 
 async def test_waiting_has_a_limit(lab: Lab) -> None:
     run = await lab.client.start(agent(hello))
-    with pytest.raises(andon.Unresolved, match="within 0.05 s"):
+    with pytest.raises(andon.Unresolved, match=r"within 0\.05 s"):
         await lab.client.wait(run, timeout=0.05)
     with pytest.raises(NotFound):
         await lab.client.wait("nobody", timeout=1)

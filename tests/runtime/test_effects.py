@@ -1,16 +1,19 @@
 """Effects: written down before they are done, never repeated on a guess."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon.core.lease import Fence
 from andon.errors import BadInput, NotFound
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from andon.runtime.worker import Worker
+from andon.store.store import Claim
 
 SOON = andon.Retry(2, first_seconds=0.01)
 
@@ -152,8 +155,30 @@ async def test_a_lost_owner_that_wakes_up_confirms_nothing(lab: Lab) -> None:
     assert [entry.state for entry in await lab.journal(run, "effect")] == ["started", "in_doubt"]
 
 
-async def test_a_lost_owner_that_was_not_yet_executing_does_not_begin(lab: Lab) -> None:
-    """The intent is durable, the worker is frozen; when it wakes up it is no longer the owner."""
+def at_point(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], None]) -> None:
+    """Have something happen at a named moment, the first time that it is reached."""
+    reached: list[str] = []
+
+    def point(here: str) -> None:
+        if here == name and not reached:
+            reached.append(here)
+            action()
+
+    monkeypatch.setattr("andon.runtime.effects.point", point)
+
+
+def take_from(lab: Lab, worker: Worker, evidence: str) -> None:
+    """Take a worker's runs away while it does not run: it is not even told."""
+    worker._trusted_until = 0.0  # it was frozen for long
+    claim = Claim(worker_id="-", agents=(), limit=0, dead=((worker.worker_id, evidence),))
+    [outcome] = lab.store.write([claim])
+    assert outcome.returned == 1
+
+
+async def test_an_owner_that_was_frozen_before_it_executed_does_not_begin(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The intent is durable; when the worker wakes up it is no longer the owner."""
     world = World()
     world.held.reached.set()
 
@@ -162,15 +187,89 @@ async def test_a_lost_owner_that_was_not_yet_executing_does_not_begin(lab: Lab) 
 
     one = agent(body)
     async with lab.working(one) as frozen:
-        # As if the process had been stopped between its heartbeat and the start of the effect.
-        frozen._ended.set()
-        frozen._trusted_until = 0.0
+        silent = "silent:its lease ended"
+        at_point(monkeypatch, "effect:started", lambda: take_from(lab, frozen, silent))
         run = await lab.client.start(one)
-        assert lab.store.run(run).state == "queued"
-        frozen._ended.clear()
-        frozen.wake()
-        assert await lab.result(run) == "paid 7"
+        await lab.asked(run)
+    assert world.done == []
+    assert [entry.state for entry in await lab.journal(run, "effect")] == ["started", "in_doubt"]
+    assert "fenced" in caplog.text
+
+
+async def test_an_effect_that_was_executed_and_not_confirmed_is_found_by_its_probe(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.held.reached.set()
+    world.verdict = lambda: andon.happened("found")
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7, probe=world.probe))
+
+    one = agent(body)
+    async with lab.working(one) as lost:
+        dead = "dead:its process ended"
+        at_point(monkeypatch, "effect:executed", lambda: take_from(lab, lost, dead))
+        run = await lab.client.start(one)
+        assert await lab.result(run) == "found"
     assert world.done == [7]
+    states = [entry.state for entry in await lab.journal(run, "effect")]
+    assert states == ["started", "confirmed"]
+
+
+async def test_a_drain_between_the_intent_and_the_effect_leaves_no_doubt(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.held.reached.set()
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7))
+
+    one = agent(body)
+    async with lab.working(one) as worker:
+
+        def drain() -> None:
+            worker.draining = True
+
+        at_point(monkeypatch, "effect:started", drain)
+        run = await lab.client.start(one)
+        await until(lambda: lab.store.run(run).attempt == 1 and not worker.active)
+    assert world.done == []
+    assert lab.effects(run) == {"pay": "planned"}
+    async with lab.working(one):
+        assert await lab.result(run) == "paid 7"
+
+
+async def test_an_effect_that_is_cancelled_before_it_begins_leaves_no_doubt(lab: Lab) -> None:
+    """While its intent is being written: it certainly did not happen, and nobody is asked."""
+    world, over = World(), asyncio.Event()
+
+    async def body(ctx: andon.Context) -> str:
+        task = asyncio.create_task(ctx.effect(world.pay, 7))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        found: str = await ctx.step(str, task.cancelled())
+        await ctx.event("go")
+        return found
+
+    @andon.agent
+    async def neighbour(ctx: andon.Context) -> None:
+        await over.wait()  # with two runs, commits are made by the writer's thread
+
+    one = agent(body)
+    async with lab.working(one, neighbour) as worker:
+        await lab.client.start(neighbour)
+        await until(lambda: len(worker.active) == 1)
+        run = await lab.client.start(one)
+        await lab.reach(run, "suspended")
+        assert lab.effects(run) == {"pay": "planned"}
+        assert await lab.replayed(run) == "True"
+        over.set()
+    assert world.done == []
+    states = [entry.state for entry in await lab.journal(run, "effect")]
+    assert states == ["started", "cancelled", "planned"]
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
@@ -309,9 +408,7 @@ async def test_an_answer_that_the_code_could_not_read_is_asked_for_again(lab: La
 
 
 @pytest.mark.parametrize(("decision", "value"), [("approve", None), ("edit", 1), ("maybe", None)])
-async def test_only_the_words_of_the_ask_answer_it(
-    local: Lab, decision: str, value: Any
-) -> None:
+async def test_only_the_words_of_the_ask_answer_it(local: Lab, decision: str, value: Any) -> None:
     async def order() -> None:
         raise ConnectionError("away")
 
@@ -406,8 +503,6 @@ async def test_an_effect_that_did_not_happen_is_retried(local: Lab) -> None:
 
 async def test_a_plain_effect_that_ran_into_its_timeout_is_still_executing(lab: Lab) -> None:
     """Its thread cannot be ended, so it must not be probed: it may yet happen."""
-    import threading
-
     go, world = threading.Event(), World()
     world.verdict = andon.did_not_happen
 
@@ -532,7 +627,7 @@ async def test_a_call_that_cannot_work_is_refused_before_it_is_written(local: La
             lambda: ctx.effect(world.pay, 1, undo=world.undo, undo_within="soon"),
         ):
             try:
-                await wrong()
+                await wrong()  # type: ignore[no-untyped-call]
             except BadInput as error:
                 found.append(str(error))
         return found
@@ -691,7 +786,10 @@ async def test_an_agent_retry_does_not_repeat_what_is_in_doubt(lab: Lab) -> None
 
     async def body(ctx: andon.Context) -> list[str]:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ctx.step(shaky)), group.create_task(ctx.effect(world.pay, 7))]
+            tasks = [
+                group.create_task(ctx.step(shaky)),
+                group.create_task(ctx.effect(world.pay, 7)),
+            ]
         return [task.result() for task in tasks]
 
     policy = andon.Retry(1, first_seconds=0.01)

@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
 from andon.runtime.worker import Worker
 from andon.store.store import Beat, Claim
-from tests.runtime.harness import Held, Lab, agent, until
 
 
 def declare_silent(lab: Lab, worker: Worker) -> None:
@@ -115,7 +115,8 @@ async def test_an_effect_is_not_started_after_the_lease(lab: Lab) -> None:
     async with lab.working(one, lease_seconds=600) as worker:
         run = await lab.client.start(one)
         await held.reached.wait()
-        write, beats = worker.store.write, []
+        write = worker.store.write
+        beats: list[Beat] = []
 
         def watched(batch: Any) -> Any:
             beats.extend(message for message in batch if isinstance(message, Beat))

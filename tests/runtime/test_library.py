@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Held, Lab, until
 
 import andon
 from andon.runtime.client import Client
 from andon.settings import Settings
-from tests.runtime.harness import Held, Lab, until
 
 calls: list[Any] = []
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.runtime.harness import Lab, agent
 
 import andon
-from tests.runtime.harness import Lab, agent
 
 Shape = Callable[[andon.Context, Callable[..., Any]], Any]
 

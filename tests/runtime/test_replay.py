@@ -1,14 +1,14 @@
-"""Divergence: when code and journal disagree the run is stranded, shown, and nothing is executed."""
+"""Divergence: code and journal disagree. The run is stranded, shown, and nothing is executed."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Lab, agent
 
 import andon
 from andon.core.value import digest
-from tests.runtime.harness import Lab, agent
 
 executed: list[str] = []
 
@@ -178,7 +178,9 @@ async def test_code_that_is_only_longer_goes_on(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sleep", "effect", "child", "unknown child"])
-async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(local: Lab, kind: str) -> None:
+async def test_a_refusal_that_is_caught_leads_to_the_same_steps_on_replay(
+    local: Lab, kind: str
+) -> None:
     async def child(ctx: andon.Context) -> None: ...
 
     other = andon.agent(child)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
-from tests.runtime.harness import Held, Lab, agent, bury, until
 
 QUICK = andon.Retry(3, first_seconds=0.01)
 
@@ -190,8 +190,12 @@ async def test_an_agents_retry_opens_the_failed_step_again_and_no_other(lab: Lab
 async def test_an_agents_own_error_is_retried_too(lab: Lab) -> None:
     calls: list[str] = []
 
+    def once() -> str:
+        calls.append("step")
+        return "ok"
+
     async def body(ctx: andon.Context) -> str:
-        found = str(await ctx.step(lambda: calls.append("step") or "ok", name="once"))
+        found = str(await ctx.step(once))
         calls.append("body")
         if calls.count("body") == 1:
             raise RuntimeError("by itself")

@@ -3,17 +3,18 @@
 import asyncio
 from typing import Any
 
-import andon
 from tests.runtime.harness import Lab, agent
+
+import andon
 
 
 async def counting(ctx: andon.Context, rounds: int) -> list[int]:
     done: list[int] = ctx.restored or []
     while len(done) < rounds:
-        done = [*done, await ctx.step(executed, len(done))]
-        await ctx.snapshot(done)
         if len(done) == rounds - 1:
             await ctx.event("go")
+        done = [*done, await ctx.step(executed, len(done))]
+        await ctx.snapshot(done)
     return done
 
 
@@ -130,12 +131,12 @@ async def test_automatic_keys_of_effects_are_unique_across_snapshots(lab: Lab) -
     async def body(ctx: andon.Context) -> int:
         done: int = ctx.restored or 0
         while done < 5:
+            if done == 3:
+                await ctx.event("go")
             await ctx.effect(pay, done)
             await ctx.effect(pay, done)
             done += 1
             await ctx.snapshot(done)
-            if done == 3:
-                await ctx.event("go")
         return done
 
     async with lab.working(agent(body)):

@@ -5,10 +5,10 @@ import threading
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Held, Lab, agent, bury
 
 import andon
 from andon.errors import BadInput
-from tests.runtime.harness import Held, Lab, agent, bury
 
 
 async def test_finished_steps_execute_zero_times_on_replay(lab: Lab) -> None:
@@ -170,7 +170,8 @@ async def test_text_that_no_database_keeps_is_refused_before_execution(
 
     async def body(ctx: andon.Context) -> str:
         try:
-            await ctx.step(lambda: calls.append(1), **{"name": "step", where: text})
+            names: dict[str, Any] = {"name": "step", where: text}
+            await ctx.step(lambda: calls.append(1), **names)
         except BadInput:
             # And the run is none the worse for it.
             return str(await ctx.step(str, 1))

@@ -5,8 +5,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import andon
 from tests.runtime.harness import Held, Lab, agent, bury, until
+
+import andon
 
 
 @andon.agent

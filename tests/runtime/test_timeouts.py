@@ -7,9 +7,9 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.runtime.harness import Lab, agent
 
 import andon
-from tests.runtime.harness import Lab, agent
 
 Limit = Callable[[Any], Any]
 
@@ -114,7 +114,9 @@ async def test_a_steps_own_timeout_fails_it_as_a_timeout(local: Lab) -> None:
 
     async with local.working(agent(body)):
         found = await local.replayed(await local.client.start("agent"))
-    assert found == [f"{name}: TimeoutError: took longer than 0.02 s" for name in ("long", "long_plain")]
+    assert found == [
+        f"{name}: TimeoutError: took longer than 0.02 s" for name in ("long", "long_plain")
+    ]
 
 
 async def test_a_step_that_cancels_itself_has_failed(local: Lab) -> None:

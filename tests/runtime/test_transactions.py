@@ -3,12 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import pytest
+from tests.runtime.harness import Lab, agent, bury, until
 
 import andon
-from tests.runtime.harness import Lab, agent, bury, until
 
 
 def sql(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
@@ -22,13 +22,13 @@ def sql(lab: Lab, statement: str) -> list[tuple[Any, ...]]:
     import psycopg
 
     with psycopg.connect(lab.url, autocommit=True) as db:
-        cursor = db.execute(cast("LiteralString", statement))
+        cursor = db.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture(autouse=True)
 def _orders(request: pytest.FixtureRequest) -> None:
-    lab = request.getfixturevalue("lab")
+    lab = request.getfixturevalue("lab" if "lab" in request.fixturenames else "local")
     sql(lab, "CREATE TABLE IF NOT EXISTS orders (n INTEGER PRIMARY KEY)")
     sql(lab, "DELETE FROM orders")
 
@@ -138,9 +138,8 @@ async def test_the_user_cannot_end_the_transaction(lab: Lab, end: Callable[..., 
         assert numbers(lab) == []
 
 
-async def test_the_user_cannot_write_to_andons_tables(lab: Lab) -> None:
-    if not lab.url.startswith("sqlite"):
-        pytest.skip("PostgreSQL's own privileges decide that")
+async def test_the_user_cannot_write_to_andons_tables(local: Lab) -> None:
+    """With PostgreSQL its own privileges decide that."""
 
     def forge(connection: Any) -> None:
         connection.execute("UPDATE andon_runs SET state = 'succeeded'")
@@ -152,8 +151,8 @@ async def test_the_user_cannot_write_to_andons_tables(lab: Lab) -> None:
             return error.message
         return "forged"
 
-    async with lab.working(agent(body)):
-        assert "not authorized" in await lab.result(await lab.client.start("agent"))
+    async with local.working(agent(body)):
+        assert "not authorized" in await local.result(await local.client.start("agent"))
 
 
 async def test_an_error_of_the_database_that_the_function_swallows_fails_the_step(lab: Lab) -> None:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.runtime.harness import Lab, agent
 
 import andon
 from andon.errors import NotStorable
-from tests.runtime.harness import Lab, agent
 
 
 @dataclass
@@ -291,7 +291,9 @@ async def test_a_result_that_would_come_back_changed_is_refused(local: Lab) -> N
 
     async with local.working(agent(body)):
         found = await local.result(await local.client.start("agent"))
-    assert ["datetime" in found[0], "bytes" in found[1], "key of type int" in found[2]] == [True] * 3
+    assert ["datetime" in found[0], "bytes" in found[1], "key of type int" in found[2]] == [
+        True
+    ] * 3
 
 
 async def test_a_result_that_is_not_what_its_annotation_says(local: Lab) -> None:

@@ -1,19 +1,18 @@
 """The worker: what it claims, how many at once, and how it leaves."""
 
 import asyncio
-import logging
 import threading
 import time
 from typing import Any
 
 import pytest
+from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon.errors import BadInput, Conflict, StoreUnavailable
 from andon.runtime.agent import Agent
 from andon.runtime.worker import Worker
 from andon.settings import Settings
-from tests.runtime.harness import Held, Lab, agent, bury, until
 
 
 async def test_no_more_runs_at_once_than_it_was_told(lab: Lab) -> None:
@@ -274,7 +273,7 @@ async def test_a_worker_with_a_thread_that_goes_on_does_not_say_that_it_is_gone(
         go.wait(30)
 
     async def body(ctx: andon.Context) -> None:
-        await ctx.effect(pay, probe=lambda: andon.did_not_happen())
+        await ctx.effect(pay, probe=andon.did_not_happen)
 
     one = agent(body)
     async with lab.working(one, grace_seconds=0.05) as worker:
@@ -513,4 +512,3 @@ async def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(BadInput):
         load({"concurrency": 0})
     assert Settings().concurrency == 10
-    assert logging.getLogger("andon")

@@ -32,7 +32,9 @@ async def carry_out(
     if operation.answered:
         return await operation.answer(decoder if wait else None)
     child_id = None if operation.record is None else value.decode(operation.record.body or "null")
-    if not isinstance(child_id, str):  # it is new; or that child has failed, and another one is tried
+    if not isinstance(
+        child_id, str
+    ):  # it is new; or that child has failed, and another one is tried
         await attempt.boundary()
         try:
             run = await _prepare(attempt, operation, agent, args, kwargs, run_id)

@@ -4,7 +4,6 @@ Each is answered from the journal if it is there, and else executed and written.
 result is durable never executes again.
 """
 
-import asyncio
 import contextlib
 import inspect
 import random

@@ -135,7 +135,9 @@ class Journaling(Leaving):
     async def _write(self, message: Append) -> None:
         self._flying += 1
         try:
-            if len(self.tasks.living) > 1:  # branches share a commit, and each its own would be slow
+            if (
+                len(self.tasks.living) > 1
+            ):  # branches share a commit, and each its own would be slow
                 await self.host.writer.submit(message)
             else:
                 await self.host.writer.write(message)

@@ -44,7 +44,7 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """Unique in the run: after a snapshot keys begin anew, and what they name outside does not."""
+        """Unique in the run: after a snapshot keys begin anew, what they name outside does not."""
         root = self.attempt.root.path
         return f"{root}/{self.place}" if root and self.key is not None else self.place
 

@@ -22,7 +22,19 @@ Prepare = Callable[[str, dict[str, Any]], Callable[[], None]]
 
 # What takes a place in the journal, and so must be called in an order that a replay can follow.
 _ORDERED = frozenset(
-    "step effect transaction child ask sleep event now random uuid snapshot".split()
+    [
+        "step",
+        "effect",
+        "transaction",
+        "child",
+        "ask",
+        "sleep",
+        "event",
+        "now",
+        "random",
+        "uuid",
+        "snapshot",
+    ]
 )
 
 
@@ -42,7 +54,7 @@ class Portal:
         return lambda *args, **kwargs: self._call(name, lambda: method(*args, **kwargs), kwargs)
 
     def _call(self, name: str, function: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
-        if asyncio._get_running_loop() is self._loop:
+        if _running_loop() is self._loop:
             return function()  # an async step of a plain agent: to wait here would be for ever
         prepare = self._prepare(name, kwargs)
 
@@ -57,6 +69,13 @@ class Portal:
             return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
         except concurrent.futures.CancelledError:
             raise Stopped("its run leaves this process") from None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class _Entered(contextlib.AbstractContextManager[Any]):
@@ -87,8 +106,8 @@ async def call_in_thread(
         elsewhere = operation is None and threading.get_ident() != home[0]
         if elsewhere and name in _ORDERED and kwargs.get("key") is None:
             raise BadInput(
-                f"{name}: called from another thread than the agent's: give it a key=, because threads "
-                "have no order that a replay could follow"
+                f"{name}: called from another thread than the agent's: give it a key=, because "
+                "threads have no order that a replay could follow"
             )
 
         def enter() -> None:
