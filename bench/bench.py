@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,11 +104,12 @@ async def many_runs(url: str, raw: Callable[[int], float], rounds: int) -> Row:
             done.set()
 
     settings = Settings(concurrency=100, store=url)
-    async with Worker(store, [agents.steps], settings, only=set(), on_settled=settled) as worker:
+    chosen: Counter[str] = Counter()
+    async with Worker(store, [agents.steps], settings, only=chosen, on_settled=settled) as worker:
         for _ in range(rounds):
             raws.append(1 / raw(100))
             ids = {requests.start(store, agents.steps, (50,)) for _ in range(100)}
-            left, worker.only = len(ids), ids
+            left, worker.only = len(ids), Counter(ids)
             done.clear()
             began = time.perf_counter()
             worker.wake()

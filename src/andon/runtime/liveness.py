@@ -21,7 +21,7 @@ from andon.errors import StoreError
 from andon.store.store import WorkerRow
 
 # How often the locks of workers elsewhere are looked at.
-FOREIGN_SECONDS = 0.5
+FOREIGN_SECONDS = 0.1
 # How often the list of workers is read again without a ring.
 REFRESH_SECONDS = 1.0
 
