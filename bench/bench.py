@@ -178,8 +178,7 @@ def _line(log: Path, start: str) -> str:
 
 async def resume(url: str, count: int) -> Row:
     """A run with many finished steps is loaded, verified, replayed, and finishes one more."""
-    agents.GATE.clear()
-    agents.PAUSED.clear()
+    agents.GATE, agents.PAUSED = asyncio.Event(), asyncio.Event()
     async with Client(url) as client:
         run_id = await client.start(agents.long, count)
         task = asyncio.ensure_future(client.run(agents.long, count, id=run_id))

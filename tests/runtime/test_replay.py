@@ -164,6 +164,24 @@ async def test_a_divergence_in_one_branch_stops_them_all(local: Lab) -> None:
     assert sorted(executed) == ["first 1", "second 2"]
 
 
+async def test_code_that_has_lost_a_branch_does_not_wait_for_its_answers(local: Lab) -> None:
+    async def two(ctx: andon.Context) -> None:
+        await asyncio.gather(ctx.step(first, 1), ctx.step(second, 2))
+        await ctx.event("go")
+
+    async def one(ctx: andon.Context) -> str:
+        await asyncio.gather(ctx.step(first, 1))
+        await ctx.event("go")
+        return str(await ctx.step(third, 3))
+
+    async with local.working(agent(two)):
+        run = await local.client.start("agent")
+        await local.reach(run, "suspended")
+    async with local.working(agent(one)):
+        assert await local.replayed(run) == "third 3"
+    assert sorted(executed) == ["first 1", "second 2", "third 3"]
+
+
 async def test_code_that_is_only_longer_goes_on(lab: Lab) -> None:
     async def longer(ctx: andon.Context) -> str:
         await original(ctx)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tests.runtime.harness import Lab, agent
+from tests.runtime.harness import Held, Lab, agent, bury
 
 import andon
 
@@ -59,17 +59,21 @@ async def test_steps_between_a_snapshot_and_the_end_are_replayed(lab: Lab) -> No
 
 async def test_an_agent_that_ignores_its_snapshot_is_stranded_not_repeated(lab: Lab) -> None:
     calls.clear()
+    held = Held()
 
     async def body(ctx: andon.Context) -> None:
         await ctx.step(executed, 1)
         await ctx.snapshot("after the step")
-        await ctx.event("go")
+        await held.here()
 
-    async with lab.working(agent(body)):
-        run = await lab.client.start("agent")
-        await lab.reach(run, "suspended")
-        await lab.client.send(run, "go")
-        ended = await lab.end(run)
+    one = agent(body)
+    async with lab.working(one) as lost:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        async with lab.working(one) as survivor:
+            bury(survivor, lost)
+            ended = await lab.end(run)
+        held.release.set()
     assert ended.state == "stranded"
     assert ended.error is not None
     assert "ctx.restored" in ended.error["message"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -233,6 +234,37 @@ async def test_other_branches_write_before_and_after_it(lab: Lab) -> None:
         run = await lab.client.start("agent")
         assert await lab.replayed(run) == [10, 5, 10, 5, 10]
     assert numbers(lab) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+async def test_a_transaction_waits_for_what_was_begun_before_it(lab: Lab) -> None:
+    """Its entry comes after theirs, so it must not be committed before them."""
+    over = asyncio.Event()
+
+    async def body(ctx: andon.Context) -> None:
+        step = asyncio.create_task(ctx.step(str, 1))
+        while not ctx._attempt._flying:
+            await asyncio.sleep(0)
+        await ctx.transaction(insert, 1)
+        await step
+
+    @andon.agent
+    async def neighbour(ctx: andon.Context) -> None:
+        await over.wait()  # with two runs, commits are made by the writer's thread
+
+    one = agent(body)
+    async with lab.working(one, neighbour) as worker:
+        await lab.client.start(neighbour)
+        await until(lambda: len(worker.active) == 1)
+        write = worker.store.write
+
+        def slow(batch: Any) -> Any:
+            time.sleep(0.05)
+            return write(batch)
+
+        worker.store.write = slow
+        assert (await lab.end(await lab.client.start(one))).state == "succeeded"
+        over.set()
+    assert numbers(lab) == [1]
 
 
 async def test_a_timeout_around_a_transaction_neither_tears_it_nor_repeats_it(lab: Lab) -> None:

@@ -52,6 +52,7 @@ class Tasks:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.living: set[asyncio.Task[Any]] = set()
         self.calls: set[asyncio.Task[Any]] = set()  # of a plain agent's threads, by the portal
+        self.queued: set[Any] = set()  # those that wait for another branch with the same key
         self.parked: set[Any] = set()  # those that wait for their turn
         self._at_large: set[asyncio.Task[Any]] = set()  # the others
         self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
@@ -94,6 +95,7 @@ class Tasks:
         """Whether every task waits durably, or only for others that do."""
         if self._ticks():
             return False
+        waiting = waiting | self.queued
         return all(task in waiting or _waits_for_tasks(task, self.living) for task in self.living)
 
     def _ticks(self) -> bool:
@@ -163,19 +165,23 @@ def _waits_for_tasks(task: "asyncio.Task[Any]", living: "set[asyncio.Task[Any]]"
     """Whether a task waits for other tasks of the run and for nothing else, for certain."""
     if _runs(task):
         return False
-    future = getattr(task, "_fut_waiter", None)
-    if future in living:
+    if _is_joined(getattr(task, "_fut_waiter", None), living):
         return True
-    children = getattr(future, "_children", None)  # asyncio.gather
-    if children is not None:
-        return all(child in living or child.done() for child in children)
     inner = _innermost(task)
     code = getattr(inner, "cr_code", None)
     if code is _WAIT:
         among = inner.cr_frame.f_locals
-        joined = all(one in living or one.done() for one in among.get("fs", ()))
+        joined = all(_is_joined(one, living) for one in among.get("fs", ()))
         return among.get("timeout") is None and joined
     return code in _joins()
+
+
+def _is_joined(future: Any, living: "set[asyncio.Task[Any]]") -> bool:
+    """Whether a future is the end of tasks of the run, and of nothing else."""
+    if future in living or future.done():
+        return True
+    children = getattr(future, "_children", None)  # asyncio.gather, also of gathers
+    return children is not None and all(_is_joined(child, living) for child in children)
 
 
 def _runs(task: "asyncio.Task[Any]") -> bool:

@@ -29,26 +29,37 @@ async def carry_out(
     digest = value.digest(args, kwargs, f"child {name!r}")
     operation = Operation(attempt, EntryKind.CHILD, name, key, digest)
     decoder = None if isinstance(agent, str) else agent.result_decoder
-    if operation.answered:
-        return await operation.answer(decoder if wait else None)
-    child_id = None if operation.record is None else value.decode(operation.record.body or "null")
-    if not isinstance(
-        child_id, str
-    ):  # it is new; or that child has failed, and another one is tried
-        await attempt.boundary()
-        try:
-            run = await _prepare(attempt, operation, agent, args, kwargs, run_id)
-        except AndonError as error:  # an outcome: another time that agent may be known
-            refusal = describe(error)
-            await operation.write(Mark.FAILED, msgspec.json.encode(refusal))
-            raise operation.failed(refusal) from error
-        child_id = run.id
-        mark = Mark.WAITING if wait else Mark.DONE
-        await operation.write(mark, msgspec.json.encode(child_id), spawn=run)
-    if not wait:
-        return child_id
-    letter: Letter = await wait_noting_cancel(operation, "child", child_id, None)
-    return await _take_result(attempt, operation, child_id, letter, decoder)
+    async with operation.alone():
+        if operation.answered:
+            return await operation.answer(decoder if wait else None)
+        record = operation.record
+        child_id = None if record is None else value.decode(record.body or "null")
+        if not isinstance(child_id, str):  # it is new; or that child has failed: another one
+            child_id = await _begin(operation, agent, args, kwargs, wait, run_id)
+        if not wait:
+            return child_id
+        letter: Letter = await wait_noting_cancel(operation, "child", child_id, None)
+        return await _take_result(attempt, operation, child_id, letter, decoder)
+
+
+async def _begin(
+    operation: Operation,
+    agent: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wait: bool,
+    run_id: str | None,
+) -> str:
+    await operation.attempt.boundary()
+    try:
+        run = await _prepare(operation.attempt, operation, agent, args, kwargs, run_id)
+    except AndonError as error:  # an outcome: another time that agent may be known
+        refusal = describe(error)
+        await operation.write(Mark.FAILED, msgspec.json.encode(refusal))
+        raise operation.failed(refusal) from error
+    mark = Mark.WAITING if wait else Mark.DONE
+    await operation.write(mark, msgspec.json.encode(run.id), spawn=run)
+    return run.id
 
 
 async def _prepare(

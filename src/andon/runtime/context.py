@@ -257,22 +257,28 @@ class Context:
         refuse_unkeepable("the question", question)
         digest = value.digest((question, value_), {}, "the ask")
         operation = Operation(self._attempt, EntryKind.ASK, "ask", key, digest)
-        if not operation.answered:
-            if operation.record is not None and operation.record.state == Mark.WAITING:
-                ask_id, until = value.decode(operation.record.body or "null")
+        async with operation.alone():
+            if operation.answered:
+                given = await self._outcome(operation)
             else:
-                ask_id, until = await self._open_ask(operation, question, value_, expires)
-            letter = await wait_noting_cancel(operation, "answer", ask_id, until)
-            if letter is None:
-                await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
-                raise Unresolved(f"nobody answered {question!r} within {expires} s")
-            await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
-            given = value.decode(letter.body)
-        else:
-            given = await self._outcome(operation)
+                given = await self._await_answer(operation, question, value_, expires)
         if given["decision"] == "approve":
             given["value"] = value.decode(value.encode(value_, "the ask"))
         return Answer(**given)
+
+    async def _await_answer(
+        self, operation: Operation, question: str, about: Any, expires: float | None
+    ) -> Any:
+        if operation.record is not None and operation.record.state == Mark.WAITING:
+            ask_id, until = value.decode(operation.record.body or "null")
+        else:
+            ask_id, until = await self._open_ask(operation, question, about, expires)
+        letter = await wait_noting_cancel(operation, "answer", ask_id, until)
+        if letter is None:
+            await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
+            raise Unresolved(f"nobody answered {question!r} within {expires} s")
+        await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
+        return value.decode(letter.body)
 
     async def _open_ask(
         self, operation: Operation, question: str, about: Any, expires: float | None

@@ -61,9 +61,18 @@ class Operation:
         if self.key is None:
             yield
             return
-        async with self.attempt.keys.setdefault(self.place, asyncio.Lock()):
+        lock = self.attempt.keys.setdefault(self.place, asyncio.Lock())
+        queued, task = self.attempt.tasks.queued, asyncio.current_task()
+        queued.add(task)
+        try:
+            await lock.acquire()
+        finally:
+            queued.discard(task)
+        try:
             self.find()
             yield
+        finally:
+            lock.release()
 
     def find(self) -> None:
         """Look up what the journal has of it."""

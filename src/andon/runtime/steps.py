@@ -22,10 +22,14 @@ async def carry_out(
     retries: int | Retry,
 ) -> Any:
     """The step's result: from the journal, or by executing it as often as its retries allow."""
+
+    def execute() -> Awaitable[Any]:
+        return _once(operation, call, decoder)
+
+    if operation.key is None:
+        return await _with_retries(operation, execute, decoder, retries)
     async with operation.alone():
-        return await _with_retries(
-            operation, lambda: _once(operation, call, decoder), decoder, retries
-        )
+        return await _with_retries(operation, execute, decoder, retries)
 
 
 async def transact(
