@@ -113,13 +113,18 @@ class Turns:
             self._looking = False
             return
         self._rest = 0 if self._tasks.any_runs() else self._rest + 1
-        if self._rest < REST_TURNS:
+        if self._rest < REST_TURNS and not (self._rest and self._idle()):
             self._loop.call_soon(self._look)
         elif self._give():
             self._rest = 0
             self._loop.call_soon(self._look)
         else:
             call_later(0.005, self._look)
+
+    def _idle(self) -> bool:
+        """Whether the loop has nothing else to do, where that can be seen: then all is at rest."""
+        ready = getattr(self._loop, "_ready", None)
+        return ready is not None and not ready
 
     def _give(self) -> bool:
         """Give the next answer; False if nobody has asked for it yet."""

@@ -50,10 +50,12 @@ class SqliteStore(SqlStore):
         self._sql = queries.load("sqlite")
         self._closed = False
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
+        self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
         refuse_unsafe(self.path, create=create)
         self.folder = self.path.with_name(self.path.name + ".d")
         with _translated(self.path):
             self._writer = self._connect()
+            self._writer.set_wal_hook(self._count_pages)
             if not create:
                 self._refuse_foreign()
             self._open()
@@ -206,18 +208,28 @@ class SqliteStore(SqlStore):
         return outcomes
 
     def checkpoint(self) -> None:
-        """Move the WAL into the database once it has grown; called when nobody waits."""
+        """Move the WAL into the database once it has grown; called when nobody waits.
+
+        Its pages are counted at each commit: the file keeps its size when it is begun anew.
+        """
+        pages = self._wal_pages
+        if pages < self._checkpoint_at or not self._writing.acquire(blocking=False):
+            return
+        # Who reads keeps it from being begun anew: then not at every commit, but as it grows.
+        self._checkpoint_at = pages + CHECKPOINT_PAGES
         try:
-            pages = os.stat(f"{self.path}-wal").st_size // 4096
-            if pages > CHECKPOINT_PAGES and self._writing.acquire(blocking=False):
-                try:
-                    self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                    if pages > 4 * CHECKPOINT_PAGES:
-                        self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-                finally:
-                    self._writing.release()
-        except (OSError, apsw.Error):
-            pass  # the next one will do
+            with contextlib.suppress(apsw.Error):  # the next one will do
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                if pages > 4 * CHECKPOINT_PAGES:
+                    self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        finally:
+            self._writing.release()
+
+    def _count_pages(self, _db: Any, _name: str, pages: int) -> int:
+        if pages < self._wal_pages:  # it was begun anew
+            self._checkpoint_at = CHECKPOINT_PAGES
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """The caller's writes and the append, in one transaction on a connection of their own."""
