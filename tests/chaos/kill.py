@@ -48,31 +48,21 @@ def kill_test(
     workers: int = 3,
     every: float = 0.2,
     seed: int = 1,
+    settings: dict[str, Any] | None = None,
     limit_seconds: float = 100.0,
 ) -> Report:
     make_tally(site)
     for number in range(runs):
         site.start(agents.chaos, run=f"run-{number}")
-    report = Report()
-    began = time.monotonic()
-    kill_at_random(site, report, workers, every, random.Random(seed), limit_seconds)
-    report.seconds = time.monotonic() - began
-    site.end()
-    judge(site, report)
-    return report
+    report, began = Report(), time.monotonic()
 
-
-def kill_at_random(
-    site: Site, report: Report, workers: int, every: float, chance: random.Random, limit: float
-) -> None:
     def worker() -> Process:
         environ = {"CHAOS_STEP_SECONDS": str(STEP_SECONDS)}
-        return site.worker(environ=environ, settings={"lease_seconds": 5.0})
+        return site.worker(environ=environ, settings=settings or {"lease_seconds": 5.0})
 
-    fleet = [worker() for _ in range(workers)]
-    end = time.monotonic() + limit
-    next_kill = time.monotonic() + every
-    while site.open_runs() and time.monotonic() < end:
+    fleet, chance = [worker() for _ in range(workers)], random.Random(seed)
+    next_kill = began + every
+    while site.open_runs() and time.monotonic() < began + limit_seconds:
         time.sleep(0.02)
         if time.monotonic() >= next_kill:
             number = chance.randrange(workers)
@@ -81,6 +71,10 @@ def kill_at_random(
             report.kills += 1
             next_kill = time.monotonic() + every
         report.asked += site.be_the_person()
+    report.seconds = time.monotonic() - began
+    site.end()
+    judge(site, report)
+    return report
 
 
 def judge(site: Site, report: Report) -> None:

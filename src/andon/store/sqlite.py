@@ -28,7 +28,7 @@ SAFE_VERSION = (3, 51, 3)
 # How long a write waits for other processes' writes: theirs take milliseconds.
 BUSY_SECONDS = 20.0
 # Pages in the WAL before the writer moves them into the database, outside any waiter's time.
-CHECKPOINT_PAGES = 2000
+CHECKPOINT_PAGES = 1000
 # Locks do not work there as SQLite needs them to.
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}

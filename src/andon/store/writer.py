@@ -23,6 +23,9 @@ log = logging.getLogger("andon")
 
 # More would make the first of a batch wait noticeably for the last.
 BATCH = 512
+# A run that commits on its loop gives the thread no work: it is asked to look after the database
+# this often. A WAL that is begun anew is quicker than one that grows.
+UPKEEP_COMMITS = 100
 
 _Waiter = "asyncio.Future[Any] | Future[Any]"
 _Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
@@ -69,6 +72,8 @@ class Writer:
             [outcome] = self._commit([message])
         finally:
             self._busy.release()
+        if self.commits % UPKEEP_COMMITS == 0:
+            self._put([])  # the thread looks after the database: no commit here waits for that
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
