@@ -117,6 +117,8 @@ class Listener:
                 self._deaf = True
                 self._done.wait(pause)
                 pause = min(pause * 2, 2.0)
+        os.close(self._wake)
+        os.close(self._woken)
 
     def _hear(self, db: Connection) -> None:
         db.execute(f"LISTEN {CHANNEL}")
@@ -129,12 +131,12 @@ class Listener:
                 self._callback()
 
     def close(self) -> None:
-        self._done.set()
-        os.write(self._wake, b"!")
+        """End it, and wait for its end; but not for a server that does not answer a call."""
+        if not self._done.is_set():
+            os.write(self._wake, b"!")
+            self._done.set()  # the thread closes the pipe after this
         if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5)
-            os.close(self._wake)
-            os.close(self._woken)
+            self._thread.join(timeout=1)
 
 
 class Holder:

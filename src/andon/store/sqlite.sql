@@ -36,7 +36,7 @@ SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, ag
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon_workers
    SET lease_until = unixepoch('subsec') + :lease_seconds,
-       contact_since = CASE WHEN lease_until < unixepoch('subsec') + :lease_seconds / 2
+       contact_since = CASE WHEN lease_until < unixepoch('subsec') + :lease_seconds / 2.0
                             THEN unixepoch('subsec') ELSE contact_since END
  WHERE id = :worker_id AND state = 'live'
 RETURNING unixepoch('subsec');
@@ -46,7 +46,7 @@ RETURNING unixepoch('subsec');
 -- and leases end one after the other although all are alive.
 SELECT contact_since, unixepoch('subsec') FROM andon_workers
  WHERE id = :worker_id AND state = 'live'
-   AND lease_until >= unixepoch('subsec') + :lease_seconds / 2;
+   AND lease_until >= unixepoch('subsec') + :lease_seconds / 2.0;
 
 -- overdue_workers --
 -- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
