@@ -32,7 +32,7 @@ from andon.runtime.client import Client
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
-from andon.store.store import Filter
+from andon.store.rows import Filter
 
 Row = tuple[str, str, str, str]
 

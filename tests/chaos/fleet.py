@@ -17,7 +17,7 @@ from tests.chaos.worker import Order
 
 from andon.core.run import TERMINAL
 from andon.runtime import requests
-from andon.store.store import Filter
+from andon.store.rows import Filter
 
 ROOT = Path(__file__).parents[2]
 # No promise: only the end of a test that would hang.

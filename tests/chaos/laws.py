@@ -18,7 +18,8 @@ from andon.core.journal import Entry, EntryKind, check_chain
 from andon.core.run import TERMINAL
 from andon.errors import Corrupt
 from andon.runtime import requests
-from andon.store.store import AskRow, AttemptRow, EffectRow, RunRow
+from andon.store.rows import AskRow, AttemptRow, RunRow
+from andon.store.store import EffectRow
 
 # What the world calls an effect, by the name of its function.
 KINDS = ("idempotent", "probeable", "compensatable", "irreversible")

@@ -12,7 +12,7 @@ from tests.chaos.fleet import Forker, Site, environment, until
 from andon.runtime import requests
 from andon.runtime.worker import Worker
 from andon.settings import Settings
-from andon.store.store import Filter
+from andon.store.rows import Filter
 
 STEPS = 10_000
 

@@ -17,7 +17,8 @@ from andon.runtime.requests import Run
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
-from andon.store.store import AskRow, EffectRow
+from andon.store.rows import AskRow
+from andon.store.store import EffectRow
 
 # Generous: it is only reached by a test that fails.
 LIMIT_SECONDS = 30.0

@@ -39,6 +39,7 @@ from andon.errors import (
     NotFound,
     StoreError,
 )
+from andon.store.rows import Filter
 from andon.store.store import (
     Append,
     Ask,
@@ -48,7 +49,6 @@ from andon.store.store import (
     Claim,
     Deliver,
     Depart,
-    Filter,
     Log,
     Message,
     Register,
@@ -1049,7 +1049,7 @@ def test_hostile_text_is_only_text(store: Store) -> None:
 
 def test_the_store_tells_about_itself(store: Store) -> None:
     facts = store.facts()
-    assert (facts["schema"], facts["epoch"]) == (1, 1)
+    assert (facts["schema"], facts["epoch"]) == (2, 1)
     assert store.integrity() == "ok"
     store.checkpoint()
     assert store.free_means in ("dead", "silent")

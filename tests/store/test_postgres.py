@@ -236,9 +236,7 @@ def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
     end()
 
 
-def test_a_listener_ends_while_the_server_is_away(
-    store: PostgresStore, cluster: Cluster
-) -> None:
+def test_a_listener_ends_while_the_server_is_away(store: PostgresStore, cluster: Cluster) -> None:
     end = store.listen(lambda: None)
     cluster.stop()
     end()

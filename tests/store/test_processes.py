@@ -11,7 +11,8 @@ import pytest
 from tests.store.parts import claim, eventually, register, start, worker_row
 
 from andon.core.journal import check_chain
-from andon.store.store import Filter, Store
+from andon.store.rows import Filter
+from andon.store.store import Store
 
 OPEN = """
 import sys

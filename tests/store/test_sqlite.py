@@ -13,8 +13,9 @@ from tests.store.parts import begin, claim, do, register, start, take
 from andon.core.journal import check_chain
 from andon.errors import BadInput, Fenced, StoreError, StoreUnavailable
 from andon.store import open_store, sqlite
+from andon.store.rows import Filter
 from andon.store.sqlite import SqliteStore, refuse_unsafe
-from andon.store.store import Beat, Blob, Filter
+from andon.store.store import Beat, Blob
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from andon.control.operations import PAGE, Surroundings, doing, every_run
 from andon.control.output import age, command
 from andon.core.run import State
 from andon.errors import AndonError
-from andon.store.store import Filter, RunRow, Store
+from andon.store.rows import Filter, RunRow
+from andon.store.store import Store
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 

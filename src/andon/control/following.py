@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from andon.control import operations
 from andon.errors import StoreError, StoreUnavailable
 from andon.runtime import requests
-from andon.store.store import RunRow, Store
+from andon.store.rows import RunRow
+from andon.store.store import Store
 
 # Wake-ups may be lost; then this is how late a change is seen.
 POLL_SECONDS = 0.5

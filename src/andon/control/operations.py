@@ -16,7 +16,8 @@ from andon.core.run import TERMINAL, State
 from andon.errors import NotFound
 from andon.runtime import requests
 from andon.runtime.liveness import is_gone, this_process
-from andon.store.store import AskRow, Filter, RunRow, Store, WorkerRow
+from andon.store.rows import AskRow, Filter, RunRow
+from andon.store.store import Store, WorkerRow
 
 # A worker that is started together with `andon start` needs a moment to register.
 REGISTRATION_SECONDS = 3.0

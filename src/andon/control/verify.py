@@ -17,7 +17,8 @@ from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
 from andon.core.run import State
 from andon.core.value import content_name
 from andon.errors import AndonError, Corrupt, StoreError
-from andon.store.store import EffectRow, RunRow, Store
+from andon.store.rows import RunRow
+from andon.store.store import EffectRow, Store
 
 # What the ledger may say after an entry; every other state of an effect is its own.
 _LEDGER: dict[str, frozenset[str]] = {

@@ -8,7 +8,8 @@ from andon.control.operations import Surroundings, as_ask
 from andon.control.screen import how_to_answer
 from andon.core.run import State
 from andon.runtime import requests
-from andon.store.store import RunRow, Store
+from andon.store.rows import RunRow
+from andon.store.store import Store
 
 SUCCEEDED, FAILED, LATE = 0, 1, 3
 

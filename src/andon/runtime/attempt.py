@@ -18,7 +18,8 @@ from andon.runtime.describing import reason_of
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Host, log
 from andon.runtime.waiting import Waiting
-from andon.store.store import Claimed, EffectRow, Loaded
+from andon.store.rows import Loaded
+from andon.store.store import Claimed, EffectRow
 
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0

@@ -12,7 +12,8 @@ from andon.runtime.attempt import Attempt
 from andon.runtime.describing import describe
 from andon.runtime.operation import Operation, wait_noting_cancel
 from andon.runtime.starting import new_run, resolve
-from andon.store.store import Letter, NewRun, RunRow
+from andon.store.rows import Letter, RunRow
+from andon.store.store import NewRun
 
 
 async def carry_out(

@@ -21,7 +21,7 @@ from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
 from andon.store import open_store
-from andon.store.store import Filter, RunRow
+from andon.store.rows import Filter, RunRow
 
 # Rings may be lost; then this is how late a waiter hears of the end.
 POLL_SECONDS = 0.5

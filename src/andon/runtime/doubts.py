@@ -12,7 +12,8 @@ from andon.core.effect import OPEN, EffectState, Move, Verdict, after_answer
 from andon.core.journal import Entry, EntryKind, Mark, Record
 from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft
-from andon.store.store import Ask, AskRow, EffectRow, Letter
+from andon.store.rows import AskRow, Letter
+from andon.store.store import Ask, EffectRow
 
 CHOICES = ("happened", "did_not_happen")
 

@@ -36,7 +36,8 @@ from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
 from andon.runtime.operation import Operation, invoke, is_async, wait_noting_cancel
-from andon.store.store import EffectRow, Letter
+from andon.store.rows import Letter
+from andon.store.store import EffectRow
 
 F = TypeVar("F", bound=Callable[..., Any])
 # A probe is a question to the outside and may fail by itself; a person is asked after these.

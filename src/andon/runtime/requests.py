@@ -16,7 +16,8 @@ from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.errors import BadInput, NotFound
 from andon.runtime.starting import new_run, resolve
-from andon.store.store import AskRow, Deliver, Filter, Message, NewRun, Resume, RunRow, Start
+from andon.store.rows import AskRow, Filter, RunRow
+from andon.store.store import Deliver, Message, Move, NewRun, Start
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +233,7 @@ def resume(store: Any, run_id: str) -> RunRow:
     """Let a stranded run go on: the code that fits its journal must be carried by a worker."""
     row = find(store, run_id)
     state = advance(State(row.state), Event.RESUME, run_id=row.id)
-    _write(store, Resume(run_id=row.id, seen=row.state, state=state))
+    _write(store, Move(run_id=row.id, seen=row.state, state=state))
     return row
 
 

@@ -11,7 +11,8 @@ from andon.points import point
 from andon.runtime import branch
 from andon.runtime.journaling import Journaling
 from andon.runtime.leaving import Host, Wait
-from andon.store.store import Claimed, Letter
+from andon.store.rows import Letter
+from andon.store.store import Claimed
 
 # A wait shorter than this is cheaper in memory than a suspension and a new claim.
 LINGER_SECONDS = 1.0

@@ -14,25 +14,58 @@ UPDATE andon.meta SET epoch = epoch + 1, identity = %(identity)s WHERE identity 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, started_at)
+INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, concurrency, started_at)
 VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(lock)s, 'live',
-        andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, andon.now())
+        andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, %(concurrency)s, andon.now())
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
-INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at)
-VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now())
+-- The first registration of a version promotes it, unless its worker was told not to.
+INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at)
+VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now(),
+        CASE WHEN %(promote)s::boolean THEN andon.now() END)
 ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, retries = excluded.retries
 RETURNING parameters;
 
 -- agents --
-SELECT name, version, queue, parameters, retries, registered_at FROM andon.agents
+-- The promoted version of each first.
+SELECT name, version, queue, parameters, retries, registered_at, promoted_at FROM andon.agents
  WHERE %(name)s::text IS NULL OR name = %(name)s
- ORDER BY name, registered_at DESC, version DESC;
+ ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
+
+-- promote --
+UPDATE andon.agents SET promoted_at = andon.now()
+ WHERE version = %(version)s AND (%(name)s::text IS NULL OR name = %(name)s)
+RETURNING name;
 
 -- workers --
-SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at
+SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
   FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+
+-- fleet --
+-- Also workers that have ended since; newest first.
+SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
+  FROM andon.workers WHERE state = 'live' OR ended_at >= %(since)s::float8 ORDER BY started_at, id;
+
+-- ask_drain --
+UPDATE andon.workers SET drain_asked_at = coalesce(drain_asked_at, andon.now())
+ WHERE id = %(worker_id)s AND state = 'live'
+RETURNING id;
+
+-- begin_drain --
+UPDATE andon.workers
+   SET drain_asked_at = coalesce(drain_asked_at, andon.now() - %(ago)s::float8),
+       draining_at = coalesce(draining_at, andon.now()), drain = coalesce(drain, %(drain)s)
+ WHERE id = %(worker_id)s AND state = 'live'
+RETURNING draining_at;
+
+-- end_drain --
+UPDATE andon.workers SET drain = %(drain)s WHERE id = %(worker_id)s;
+
+-- drain_wanted --
+SELECT drain_asked_at IS NOT NULL FROM andon.workers WHERE id = %(worker_id)s;
 
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
@@ -59,7 +92,7 @@ SELECT id FROM andon.workers
 
 -- end_worker --
 -- Two who take from the same worker: the second waits here, finds it ended, and gets no row.
-UPDATE andon.workers SET state = %(state)s, evidence = %(evidence)s
+UPDATE andon.workers SET state = %(state)s, evidence = %(evidence)s, ended_at = andon.now()
  WHERE id = %(worker_id)s AND state IN ('live', 'silent') AND state <> %(state)s
 RETURNING id;
 
@@ -75,7 +108,9 @@ UPDATE andon.runs
    SET state = %(state)s, returned = true, worker = NULL, available_at = andon.now(),
        changed_at = andon.now(), interruptions = interruptions + %(interrupted)s,
        fruitless = %(fruitless)s, error = coalesce(%(error)s, error), fence = fence + 1,
-       head_seq = %(head_seq)s, head_hash = %(head_hash)s
+       head_seq = %(head_seq)s, head_hash = %(head_hash)s,
+       undo_at = andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed')
  WHERE id = %(run_id)s AND fence = %(fence)s AND state = 'running'
 RETURNING parent_id;
 
@@ -85,11 +120,33 @@ UPDATE andon.attempts SET ended_at = andon.now(), ending = %(ending)s
 
 -- wake_due --
 UPDATE andon.runs
-   SET state = 'queued', returned = true, available_at = wake_at, changed_at = andon.now()
+   SET state = 'queued', returned = true, available_at = wake_at, changed_at = andon.now(),
+       undo_at = andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed')
  WHERE id = ANY (ARRAY(
          SELECT id FROM andon.runs
           WHERE state = 'suspended' AND wake_at <= (SELECT andon.now())
           ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED));
+
+-- give_up_overdue --
+-- Nobody has resumed them in time: what they did is undone.
+UPDATE andon.runs
+   SET state = 'queued', returned = true, available_at = andon.now(), undo_at = NULL,
+       changed_at = andon.now(), undoing = %(undoing)s
+ WHERE id = ANY (ARRAY(
+         SELECT id FROM andon.runs
+          WHERE undo_at <= (SELECT andon.now())
+            AND state IN ('queued', 'stranded', 'paused', 'dead')
+          ORDER BY undo_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- recalled --
+-- Runs in this worker's hands that somebody wants undone.
+SELECT id FROM andon.runs
+ WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running';
+
+-- recall_run --
+UPDATE andon.runs SET undoing = %(undoing)s WHERE id = %(run_id)s AND state = 'running' RETURNING id;
 
 -- lock_worker --
 -- The first thing of a claim. Against end_worker: a worker given up at this instant would be left
@@ -105,11 +162,13 @@ SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
 WITH ready AS (
   SELECT r.id FROM andon.runs r
    WHERE r.state = 'queued' AND r.available_at + 0 <= (SELECT andon.now())
-     AND jsonb_build_array(r.agent, r.version)
-         = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+     AND (jsonb_build_array(r.agent, r.version)
+          = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+          OR (r.undoing IS NOT NULL
+              AND r.agent = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb) ->> 0))))
      AND (%(only)s::text IS NULL
           OR r.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
-     AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s) = 'live'
+     AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s AND draining_at IS NULL) = 'live'
      AND (r.fruitless < %(suspect_from)s OR (
        r.id = (SELECT s.id FROM andon.runs s
                 WHERE s.state = 'queued' AND s.fruitless >= %(suspect_from)s
@@ -128,15 +187,15 @@ WITH ready AS (
 UPDATE andon.runs r
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = %(worker_id)s,
        epoch = (SELECT epoch FROM andon.meta), claimed_seq = progress_seq, returned = false,
-       waits = NULL, wake_at = NULL, changed_at = andon.now()
+       waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = andon.now()
  WHERE r.id = ANY (ARRAY(SELECT id FROM ready))
 RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
-          r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue;
+          r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing;
 
 -- claimed_before --
 -- What this very claim has claimed already (its commit's outcome was unknown).
 SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
-       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue
+       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing
   FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
  WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s ORDER BY r.id;
 
@@ -192,12 +251,13 @@ RETURNING id;
 SELECT hash FROM andon.journal WHERE run_id = %(run_id)s AND seq = %(seq)s;
 
 -- upsert_effect --
-INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet)
+INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
 VALUES (%(run_id)s, %(name)s, %(key)s, %(place)s, %(kind)s, %(state)s, %(seq)s, %(fence)s,
-        %(quiet)s::boolean)
+        %(quiet)s::boolean, %(undo)s, %(undo_within)s)
 ON CONFLICT (run_id, name, key) DO UPDATE
    SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
-       fence = excluded.fence, quiet = excluded.quiet;
+       fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
+       undo_within = excluded.undo_within;
 
 -- insert_blob --
 INSERT INTO andon.blobs (name, body) VALUES (%(name)s, %(body)s) ON CONFLICT (name) DO NOTHING;
@@ -239,9 +299,15 @@ UPDATE andon.runs
    SET state = CASE WHEN %(sleeps)s::boolean AND inbox > %(seen_inbox)s
                     THEN %(awake_state)s ELSE %(state)s END,
        returned = (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)),
-       worker = NULL, available_at = andon.now() + %(delay_seconds)s::float8,
+       worker = NULL,
+       available_at = CASE WHEN %(keeps_place)s::boolean THEN available_at
+                           ELSE andon.now() + %(delay_seconds)s::float8 END,
        changed_at = andon.now(), waits = %(waits)s, wake_at = %(wake_at)s, error = %(error)s,
        failures = failures + %(failed)s, fruitless = 0,
+       undoing = CASE WHEN %(over)s::boolean THEN NULL ELSE undoing END,
+       undo_at = CASE WHEN %(undo_later)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
+                      THEN andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s
@@ -260,6 +326,9 @@ UPDATE andon.runs
        returned = returned OR state = 'suspended',
        available_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE available_at END,
        changed_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE changed_at END,
+       undo_at = CASE WHEN state = 'suspended' THEN
+         andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') ELSE undo_at END,
        state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
  WHERE id = %(run_id)s AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
 RETURNING state;
@@ -268,10 +337,20 @@ RETURNING state;
 SELECT 1 FROM andon.inbox WHERE run_id = %(run_id)s AND message_id = %(message_id)s;
 
 -- move_run --
+-- By somebody who does not own it: nobody does. `fresh`: as if it had never failed.
 UPDATE andon.runs
-   SET state = %(state)s, returned = true, available_at = andon.now(), error = NULL,
-       changed_at = andon.now()
+   SET state = %(state)s, returned = true, available_at = andon.now(),
+       error = CASE WHEN %(forgets)s::boolean THEN NULL ELSE error END,
+       changed_at = andon.now(), undoing = coalesce(%(undoing)s, undoing),
+       version = coalesce(%(version)s, version), waits = NULL, wake_at = NULL,
+       failures = CASE WHEN %(fresh)s::boolean THEN 0 ELSE failures END,
+       fruitless = CASE WHEN %(fresh)s::boolean THEN 0 ELSE fruitless END,
+       undo_at = CASE WHEN %(undo_later)s::boolean THEN
+         andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
+       head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND state = %(seen)s
+   AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint)
 RETURNING id;
 
 -- insert_letter --
@@ -320,13 +399,13 @@ SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash
+       changed_at, head_seq, head_hash, undoing, undo_at
   FROM andon.runs WHERE id = %(run_id)s;
 
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash
+       changed_at, head_seq, head_hash, undoing, undo_at
   FROM andon.runs
  WHERE (%(states)s::text IS NULL
         OR state IN (SELECT jsonb_array_elements_text(%(states)s::text::jsonb)))
@@ -339,12 +418,41 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
  ORDER BY created_at DESC, id DESC LIMIT %(limit)s;
 
 -- ledger --
-SELECT name, key, place, kind, state, seq, fence, quiet FROM andon.effects
+SELECT name, key, place, kind, state, seq, fence, quiet, undo, undo_within FROM andon.effects
  WHERE run_id = %(run_id)s ORDER BY seq;
+
+-- obligations --
+-- What would have to be undone if its run went no further.
+SELECT e.run_id, r.agent, r.version, r.state, e.name, e.key, e.state, e.seq, e.undo, e.undo_within,
+       r.undo_at
+  FROM andon.effects e JOIN andon.runs r ON r.id = e.run_id
+ WHERE e.undo IS NOT NULL AND e.state IN ('confirmed', 'undoing') AND r.state <> 'succeeded'
+   AND (%(run_id)s::text IS NULL OR e.run_id = %(run_id)s)
+ ORDER BY r.undo_at IS NULL, r.undo_at, e.run_id, e.seq LIMIT %(limit)s;
+
+-- insert_event --
+INSERT INTO andon.events (at, kind, run_id, worker, body)
+VALUES (andon.now(), %(kind)s, %(run_id)s, %(worker)s, %(body)s);
+
+-- events --
+SELECT id, at, kind, run_id, worker, body FROM andon.events
+ WHERE id > %(after)s ORDER BY id LIMIT %(limit)s;
+
+-- last_event --
+SELECT coalesce(max(id), 0) FROM andon.events;
 
 -- attempts --
 SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon.attempts
  WHERE run_id = %(run_id)s ORDER BY fence;
+
+-- held_by --
+-- What a worker had in its hands since a time, and what became of it.
+SELECT a.run_id, a.number, a.fence, a.worker, a.claimed_at, a.ended_at, a.ending, r.state,
+       (SELECT min(n.claimed_at) FROM andon.attempts n
+         WHERE n.run_id = a.run_id AND n.fence > a.fence)
+  FROM andon.attempts a JOIN andon.runs r ON r.id = a.run_id
+ WHERE a.worker = %(worker_id)s AND (a.ended_at IS NULL OR a.ended_at >= %(since)s::float8)
+ ORDER BY a.claimed_at, a.run_id;
 
 -- asks --
 SELECT run_id, id, about, question, value, choices, asked_at, expires_at, answer, answered_at

@@ -88,6 +88,7 @@ _EFFECT: dict[str, type[Array]] = dict.fromkeys(EffectRow.__struct_fields__, Tex
     "seq": Ints,
     "fence": Ints,
     "quiet": Bools,
+    "undo_within": Floats,
 }
 
 

@@ -45,14 +45,16 @@ WITH asked AS (
     AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
     JOIN moved ON moved.id = e.run_id
 ), ledger AS (
-  INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet)
+  INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
   SELECT f.* FROM unnest(%(e_run_id)s::text[], %(e_name)s::text[], %(e_key)s::text[],
                          %(e_place)s::text[], %(e_kind)s::text[], %(e_state)s::text[],
-                         %(e_seq)s::bigint[], %(e_fence)s::bigint[], %(e_quiet)s::boolean[])
-    AS f (run_id, name, key, place, kind, state, seq, fence, quiet)
+                         %(e_seq)s::bigint[], %(e_fence)s::bigint[], %(e_quiet)s::boolean[],
+                         %(e_undo)s::text[], %(e_undo_within)s::float8[])
+    AS f (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
     JOIN moved ON moved.id = f.run_id
   ON CONFLICT (run_id, name, key) DO UPDATE
      SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
-         fence = excluded.fence, quiet = excluded.quiet
+         fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
+         undo_within = excluded.undo_within
 )
 SELECT id FROM moved;

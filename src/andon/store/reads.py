@@ -8,17 +8,18 @@ import msgspec
 
 from andon.core.journal import Entry
 from andon.errors import Corrupt, NotFound
-from andon.store.store import (
-    AgentRow,
+from andon.store.rows import (
     AskRow,
     AttemptRow,
-    EffectRow,
+    EventRow,
     Filter,
+    Held,
     Letter,
     Loaded,
+    Obligation,
     RunRow,
-    WorkerRow,
 )
+from andon.store.store import AgentRow, EffectRow, WorkerRow
 
 Rows = list[tuple[Any, ...]]
 T = TypeVar("T", bound=msgspec.Struct)
@@ -101,7 +102,7 @@ class SqlReads:
 
     def ledger(self, run_id: str) -> list[EffectRow]:
         rows = self.read("ledger", run_id=run_id)
-        return [build(EffectRow, (*row[:-1], bool(row[-1]))) for row in rows]
+        return [build(EffectRow, (*row[:7], bool(row[7]), *row[8:])) for row in rows]
 
     def attempts(self, run_id: str) -> list[AttemptRow]:
         return [build(AttemptRow, row) for row in self.read("attempts", run_id=run_id)]
@@ -124,6 +125,24 @@ class SqlReads:
 
     def workers(self) -> list[WorkerRow]:
         return [build(WorkerRow, row) for row in self.read("workers")]
+
+    def fleet(self, since: float) -> list[WorkerRow]:
+        return [build(WorkerRow, row) for row in self.read("fleet", since=since)]
+
+    def held_by(self, worker_id: str, since: float = 0.0) -> list[Held]:
+        rows = self.read("held_by", worker_id=worker_id, since=since)
+        return [build(Held, row) for row in rows]
+
+    def obligations(self, run_id: str | None = None, limit: int = 1000) -> list[Obligation]:
+        rows = self.read("obligations", run_id=run_id, limit=limit)
+        return [build(Obligation, row) for row in rows]
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        return [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]
+
+    def last_event(self) -> int:
+        number: int = self.read("last_event")[0][0]
+        return number
 
     def agents(self, name: str | None = None) -> list[AgentRow]:
         return self._agents(name, self.read)

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from andon.core.journal import Entry, EntryKind, chain
-from andon.core.lease import Fence, may_expire_others
-from andon.core.queue import bury, suspect_from
-from andon.core.run import TERMINAL, Event, State, advance
+from andon.core.journal import Entry
+from andon.core.lease import Fence
+from andon.core.run import TERMINAL, State
 from andon.errors import (
     AndonError,
     BadInput,
@@ -24,36 +23,42 @@ from andon.errors import (
     StoreError,
     StoreUnavailable,
 )
-from andon.store.reads import Rows, SqlReads, build, fields
+from andon.store.fleet import SqlFleet
+from andon.store.reads import Rows, build, fields
 from andon.store.store import (
     Append,
+    AskDrain,
     Beat,
     Blob,
     Checkpoint,
     Claim,
-    Claimed,
-    ClaimResult,
     Deliver,
     Depart,
+    Drain,
     Log,
     Message,
+    Move,
     NewRun,
+    Note,
     Outcome,
+    Promote,
+    Recall,
     Register,
-    Resume,
     Settle,
     Start,
 )
 
+# Not resumed: if it stays there too long, what it did is undone.
+UNRESUMED = frozenset({State.QUEUED, State.STRANDED, State.PAUSED, State.DEAD})
 NUL = (
     "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
     "written. Remove it from the name, key, label or message."
 )
 _DELIVERY = {"event": "receive an event", "answer": "be answered"}
-_RINGS = (Start, Deliver, Depart, Settle, Register, Resume)
+_RINGS = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move, Recall)
 
 
-class SqlStore(SqlReads):
+class SqlStore(SqlFleet):
     """The part of a store that is the same for every SQL database."""
 
     url: str
@@ -64,7 +69,12 @@ class SqlStore(SqlReads):
             Register: self._register,
             Beat: self._beat,
             Depart: self._depart,
-            Resume: self._resume,
+            Move: self._move,
+            Recall: self._recall,
+            Drain: self._drain,
+            AskDrain: self._ask_drain,
+            Promote: self._promote,
+            Note: self._write_note,
             Claim: self._claim,
             Start: self._start,
             Append: self._append,
@@ -75,10 +85,6 @@ class SqlStore(SqlReads):
         }
 
     # ── what a dialect provides ───────────────────────────────────────────────────────────────
-
-    def q(self, name: str, /, **params: Any) -> Rows:
-        """Run a named query on the writing connection, inside the batch's transaction."""
-        raise NotImplementedError
 
     def ring(self) -> None:
         """Wake everybody who listens. A hint: it may be lost."""
@@ -108,116 +114,6 @@ class SqlStore(SqlReads):
             if not isinstance(outcome, Exception) and _concerns_others(message, outcome):
                 self.ring()
                 return
-
-    def _register(self, m: Register) -> tuple[int, float]:
-        for agent in m.agents:
-            for known in self._agents(agent.name, self.q):
-                if known.version == agent.version and known.parameters != agent.parameters:
-                    raise Conflict(
-                        f"agent {agent.name!r} version {agent.version!r} is registered with other "
-                        f"parameters: {known.parameters}, not {agent.parameters}. Give changed "
-                        "code a new version: @andon.agent(version=…)."
-                    )
-        for agent in m.agents:
-            self.q("register_agent", **fields(agent))
-        self.q("register_worker", **fields(m.worker), lease_seconds=m.lease_seconds)
-        return self.q("epoch")[0][0], self.q("now")[0][0]
-
-    def _beat(self, m: Beat) -> float:
-        rows = self.q("beat", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
-        if not rows:
-            raise Fenced("", worker=m.worker_id)
-        now: float = rows[0][0]
-        return now
-
-    def _depart(self, m: Depart) -> None:
-        self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
-
-    def _take_back(
-        self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
-    ) -> int:
-        """End a worker and queue what it held, ahead of new work."""
-        if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
-            return 0
-        held = self.q("held_runs", worker_id=worker_id)
-        for run_id, fence, before, progressed, head_seq, head_hash, step in held:
-            fruitless = 0 if progressed or not interrupted else before + 1
-            buried = interrupted and bury(fruitless, limit)
-            end = _buried_entry(head_seq, head_hash, fence, fruitless, step) if buried else None
-            new_state = advance(State.RUNNING, Event.BURY if buried else Event.RETURN)
-            rows = self.q(
-                "give_back_run",
-                run_id=run_id,
-                fence=fence,
-                state=new_state,
-                interrupted=int(interrupted),
-                fruitless=fruitless,
-                error=end.body if end else None,
-                head_seq=end.seq if end else head_seq,
-                head_hash=end.hash if end else head_hash,
-            )
-            ending = "interrupted" if interrupted else "returned"
-            self.q("end_attempt", run_id=run_id, fence=fence, ending=ending)
-            if end and rows:
-                self.q("insert_entry", run_id=run_id, **fields(end))
-                self._tell_parent(rows[0][0], run_id, new_state)
-        return len(held)
-
-    def _claim(self, m: Claim) -> ClaimResult:
-        self.q("lock_worker", worker_id=m.worker_id)
-        returned = 0
-        for worker_id, evidence in m.dead:
-            state, _, words = evidence.partition(":")
-            returned += self._take_back(
-                worker_id, state, words, interrupted=True, limit=m.interruption_limit
-            )
-        overdue = self.q("overdue_workers") if m.expire else []
-        if overdue and self._may_expire(m):
-            for (worker_id,) in overdue:
-                returned += self._take_back(
-                    worker_id,
-                    "silent",
-                    "its lease ended",
-                    interrupted=True,
-                    limit=m.interruption_limit,
-                )
-        self.q("wake_due", limit=100)
-        rows = self._claim_runs(m) if m.limit > 0 else []
-        [[wake_in]] = self.q("next_wake")
-        return ClaimResult(runs=rows, wake_in=wake_in, returned=returned)
-
-    def _may_expire(self, m: Claim) -> bool:
-        """By the store's clock, at the moment of the write: it may have waited out an outage."""
-        contact = self.q("contact", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
-        if not contact:
-            return False
-        [(since, now)] = contact
-        return may_expire_others(since, now, m.lease_seconds)
-
-    def _claim_runs(self, m: Claim) -> list[Claimed]:
-        if m.number:
-            before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
-            if before:
-                return [_claimed(row) for row in before]
-        rows = self.q(
-            "claim_runs",
-            worker_id=m.worker_id,
-            agents=json.dumps(m.agents),
-            only=None if m.only is None else json.dumps(m.only),
-            limit=m.limit,
-            suspect_from=suspect_from(m.interruption_limit),
-        )
-        runs = [_claimed(row) for row in rows]
-        for run in runs:
-            self.q(
-                "begin_attempt",
-                run_id=run.id,
-                fence=run.fence.counter,
-                number=run.attempt,
-                worker_id=m.worker_id,
-                claim=m.number,
-            )
-        return runs
 
     def _start(self, m: Start) -> bool:
         return self._start_run(m.run)
@@ -306,6 +202,9 @@ class SqlStore(SqlReads):
             awake_state=m.awake_state,
             seen_inbox=m.seen_inbox,
             returned=m.returned,
+            keeps_place=m.keeps_place,
+            over=m.state in TERMINAL,
+            undo_later=m.state in UNRESUMED,
             delay_seconds=m.delay_seconds,
             waits=m.waits,
             wake_at=m.wake_at,
@@ -326,18 +225,6 @@ class SqlStore(SqlReads):
         if state in TERMINAL:
             self._tell_parent(parent_id, m.run_id, state)
         return str(state)
-
-    def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:
-        if parent_id is None or not self.q("deliver", run_id=parent_id):
-            return
-        self.q(
-            "insert_letter",
-            run_id=parent_id,
-            kind="child",
-            name=child_id,
-            body=json.dumps(state),
-            message_id=f"child:{child_id}",
-        )
 
     def _checkpoint(self, m: Checkpoint) -> None:
         if not self.q(
@@ -377,20 +264,33 @@ class SqlStore(SqlReads):
                 f"run {m.run_id!r}: ask {m.name!r} is not open; it was answered or has expired"
             )
 
-    def _renew(self, identity: str) -> None:
-        """Whoever held a run in a database that was replaced since must claim it anew.
-
-        The owner may be ahead of what this database remembers, so it is given up too: it would
-        beat for ever and be refused every write.
-        """
-        if self.q("renew_epoch", identity=identity):
-            for worker_id, *_ in self.q("workers"):
-                why = "the database was replaced, restored or promoted"
-                self._take_back(worker_id, "silent", why, interrupted=False, limit=0)
-
-    def _resume(self, m: Resume) -> None:
-        if not self.q("move_run", run_id=m.run_id, seen=m.seen, state=m.state):
+    def _move(self, m: Move) -> None:
+        last = m.entries[-1] if m.entries else None
+        if not self.q(
+            "move_run",
+            run_id=m.run_id,
+            seen=m.seen,
+            state=m.state,
+            undoing=m.undoing,
+            version=m.version,
+            fresh=m.fresh,
+            forgets=m.forgets,
+            undo_later=m.undoing is None and m.state in UNRESUMED,
+            before=m.entries[0].seq - 1 if m.entries else None,
+            seq=last.seq if last else None,
+            hash=last.hash if last else None,
+        ):
             raise Conflict(f"run {m.run_id!r} is not {m.seen} any more; look again: andon show")
+        for entry in m.entries:
+            self.q("insert_entry", run_id=m.run_id, **fields(entry))
+        if m.note is not None:
+            self._write_note(m.note)
+
+    def _recall(self, m: Recall) -> None:
+        if not self.q("recall_run", run_id=m.run_id, undoing=m.undoing):
+            raise Conflict(f"run {m.run_id!r} is not running any more; look again: andon show")
+        if m.note is not None:
+            self._write_note(m.note)
 
     def _log(self, m: Log) -> None:
         for at, level, text in m.lines:
@@ -423,11 +323,6 @@ def _refuse_other_input(run: NewRun, rows: Rows) -> None:
             )
 
 
-def _claimed(row: Sequence[Any]) -> Claimed:
-    run_id, agent, version, attempt, epoch, counter, *rest = row
-    return build(Claimed, (run_id, agent, version, attempt, Fence(epoch, counter), *rest))
-
-
 def _concerns_others(message: Message, outcome: Outcome) -> bool:
     match message:
         case Append():
@@ -444,23 +339,3 @@ _BARE = frozenset({"begun", "started", "retrying"})
 def is_progress(entry: Entry) -> bool:
     """Whether an entry means that the run has come further, not only that it tried."""
     return entry.state not in _BARE
-
-
-def _buried_entry(
-    head_seq: int, head_hash: str, fence: int, fruitless: int, step: str | None
-) -> Entry:
-    hand = f"the step in hand was {step!r}" if step else "no step was known to be in hand"
-    error = {
-        "type": "Buried",
-        "message": f"its worker died {fruitless} times in a row without one more finished step; "
-        f"{hand}",
-    }
-    entry = Entry(
-        seq=head_seq + 1,
-        kind=EntryKind.END,
-        state=State.DEAD,
-        body=json.dumps(error),
-        fence=fence,
-    )
-    entry.hash = chain(head_hash, entry)
-    return entry

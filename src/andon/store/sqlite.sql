@@ -12,25 +12,59 @@ UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, started_at)
+INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, concurrency, started_at)
 VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
-        unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, unixepoch('subsec'))
+        unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, :concurrency,
+        unixepoch('subsec'))
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
-INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at)
-VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'))
+-- The first registration of a version promotes it, unless its worker was told not to.
+INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at, promoted_at)
+VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'),
+        CASE WHEN :promote THEN unixepoch('subsec') END)
 ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, retries = excluded.retries
 RETURNING parameters;
 
 -- agents --
-SELECT name, version, queue, parameters, retries, registered_at FROM andon_agents
+-- The promoted version of each first.
+SELECT name, version, queue, parameters, retries, registered_at, promoted_at FROM andon_agents
  WHERE :name IS NULL OR name = :name
- ORDER BY name, registered_at DESC, version DESC;
+ ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
+
+-- promote --
+UPDATE andon_agents SET promoted_at = unixepoch('subsec')
+ WHERE version = :version AND (:name IS NULL OR name = :name)
+RETURNING name;
 
 -- workers --
-SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at
+SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
   FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+
+-- fleet --
+-- Also workers that have ended since; newest first.
+SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
+  FROM andon_workers WHERE state = 'live' OR ended_at >= :since ORDER BY started_at, id;
+
+-- ask_drain --
+UPDATE andon_workers SET drain_asked_at = coalesce(drain_asked_at, unixepoch('subsec'))
+ WHERE id = :worker_id AND state = 'live'
+RETURNING id;
+
+-- begin_drain --
+UPDATE andon_workers
+   SET drain_asked_at = coalesce(drain_asked_at, unixepoch('subsec') - :ago),
+       draining_at = coalesce(draining_at, unixepoch('subsec')), drain = coalesce(drain, :drain)
+ WHERE id = :worker_id AND state = 'live'
+RETURNING draining_at;
+
+-- end_drain --
+UPDATE andon_workers SET drain = :drain WHERE id = :worker_id;
+
+-- drain_wanted --
+SELECT drain_asked_at IS NOT NULL FROM andon_workers WHERE id = :worker_id;
 
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
@@ -55,7 +89,7 @@ SELECT id FROM andon_workers
  ORDER BY lease_until LIMIT 8;
 
 -- end_worker --
-UPDATE andon_workers SET state = :state, evidence = :evidence
+UPDATE andon_workers SET state = :state, evidence = :evidence, ended_at = unixepoch('subsec')
  WHERE id = :worker_id AND state IN ('live', 'silent') AND state <> :state
 RETURNING id;
 
@@ -69,7 +103,9 @@ UPDATE andon_runs
    SET state = :state, returned = 1, worker = NULL, available_at = unixepoch('subsec'),
        changed_at = unixepoch('subsec'), interruptions = interruptions + :interrupted,
        fruitless = :fruitless, error = coalesce(:error, error), fence = fence + 1,
-       head_seq = :head_seq, head_hash = :head_hash
+       head_seq = :head_seq, head_hash = :head_hash,
+       undo_at = unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed')
  WHERE id = :run_id AND fence = :fence AND state = 'running'
 RETURNING parent_id;
 
@@ -79,10 +115,30 @@ UPDATE andon_attempts SET ended_at = unixepoch('subsec'), ending = :ending
 
 -- wake_due --
 UPDATE andon_runs
-   SET state = 'queued', returned = 1, available_at = wake_at, changed_at = unixepoch('subsec')
+   SET state = 'queued', returned = 1, available_at = wake_at, changed_at = unixepoch('subsec'),
+       undo_at = unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed')
  WHERE id IN (SELECT id FROM andon_runs
                WHERE state = 'suspended' AND wake_at <= unixepoch('subsec')
                ORDER BY wake_at LIMIT :limit);
+
+-- give_up_overdue --
+-- Nobody has resumed them in time: what they did is undone.
+UPDATE andon_runs
+   SET state = 'queued', returned = 1, available_at = unixepoch('subsec'), undo_at = NULL,
+       changed_at = unixepoch('subsec'), undoing = :undoing
+ WHERE id IN (SELECT id FROM andon_runs
+               WHERE undo_at <= unixepoch('subsec')
+                 AND state IN ('queued', 'stranded', 'paused', 'dead')
+               ORDER BY undo_at LIMIT :limit)
+RETURNING id;
+
+-- recalled --
+-- Runs in this worker's hands that somebody wants undone.
+SELECT id FROM andon_runs WHERE worker = :worker_id AND undoing IS NOT NULL AND state = 'running';
+
+-- recall_run --
+UPDATE andon_runs SET undoing = :undoing WHERE id = :run_id AND state = 'running' RETURNING id;
 
 -- lock_worker --
 -- The first thing of a claim; the write lock is held already.
@@ -95,11 +151,13 @@ SELECT state FROM andon_workers WHERE id = :worker_id;
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
        epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq, returned = 0,
-       waits = NULL, wake_at = NULL, changed_at = unixepoch('subsec')
+       waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = unixepoch('subsec')
  WHERE id IN (
    SELECT r.id FROM andon_runs r
     WHERE r.state = 'queued' AND +r.available_at <= unixepoch('subsec')
-      AND (r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+      AND ((r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+           OR (r.undoing IS NOT NULL
+               AND r.agent IN (SELECT value ->> 0 FROM json_each(:agents))))
       AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
       AND (r.fruitless < :suspect_from OR (
         r.id = (SELECT s.id FROM andon_runs s
@@ -113,14 +171,14 @@ UPDATE andon_runs
                            AND h.fruitless >= :suspect_from AND h.progress_seq = h.claimed_seq)))
     ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
     LIMIT :limit)
-   AND (SELECT state FROM andon_workers WHERE id = :worker_id) = 'live'
+   AND (SELECT state FROM andon_workers WHERE id = :worker_id AND draining_at IS NULL) = 'live'
 RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, head_seq, head_hash,
-          inbox, parent_id, root_id, labels, queue;
+          inbox, parent_id, root_id, labels, queue, undoing;
 
 -- claimed_before --
 -- What this very claim has claimed already (its commit's outcome was unknown).
 SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
-       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue
+       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing
   FROM andon_runs r JOIN andon_attempts a ON a.run_id = r.id AND a.fence = r.fence
  WHERE r.worker = :worker_id AND r.state = 'running' AND a.claim = :claim ORDER BY r.id;
 
@@ -168,11 +226,12 @@ RETURNING id;
 SELECT hash FROM andon_journal WHERE run_id = :run_id AND seq = :seq;
 
 -- upsert_effect --
-INSERT INTO andon_effects (run_id, name, key, place, kind, state, seq, fence, quiet)
-VALUES (:run_id, :name, :key, :place, :kind, :state, :seq, :fence, :quiet)
+INSERT INTO andon_effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
+VALUES (:run_id, :name, :key, :place, :kind, :state, :seq, :fence, :quiet, :undo, :undo_within)
 ON CONFLICT (run_id, name, key) DO UPDATE
    SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
-       fence = excluded.fence, quiet = excluded.quiet;
+       fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
+       undo_within = excluded.undo_within;
 
 -- insert_blob --
 INSERT INTO andon_blobs (name, body) VALUES (:name, :body) ON CONFLICT (name) DO NOTHING;
@@ -206,9 +265,13 @@ RETURNING op;
 UPDATE andon_runs
    SET state = CASE WHEN :sleeps AND inbox > :seen_inbox THEN :awake_state ELSE :state END,
        returned = (:returned OR (:sleeps AND inbox > :seen_inbox)), worker = NULL,
-       available_at = unixepoch('subsec') + :delay_seconds, changed_at = unixepoch('subsec'),
-       waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
-       fruitless = 0,
+       available_at = CASE WHEN :keeps_place THEN available_at
+                           ELSE unixepoch('subsec') + :delay_seconds END,
+       changed_at = unixepoch('subsec'), waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
+       fruitless = 0, undoing = CASE WHEN :over THEN NULL ELSE undoing END,
+       undo_at = CASE WHEN :undo_later OR (:sleeps AND inbox > :seen_inbox)
+                      THEN unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
@@ -227,6 +290,9 @@ UPDATE andon_runs
        returned = CASE WHEN state = 'suspended' THEN 1 ELSE returned END,
        available_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE available_at END,
        changed_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE changed_at END,
+       undo_at = CASE WHEN state = 'suspended' THEN
+         unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') ELSE undo_at END,
        state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
  WHERE id = :run_id AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
 RETURNING state;
@@ -235,10 +301,19 @@ RETURNING state;
 SELECT 1 FROM andon_inbox WHERE run_id = :run_id AND message_id = :message_id;
 
 -- move_run --
+-- By somebody who does not own it: nobody does. `fresh`: as if it had never failed.
 UPDATE andon_runs
-   SET state = :state, returned = 1, available_at = unixepoch('subsec'), error = NULL,
-       changed_at = unixepoch('subsec')
- WHERE id = :run_id AND state = :seen
+   SET state = :state, returned = 1, available_at = unixepoch('subsec'),
+       error = CASE WHEN :forgets THEN NULL ELSE error END,
+       changed_at = unixepoch('subsec'), undoing = coalesce(:undoing, undoing),
+       version = coalesce(:version, version), waits = NULL, wake_at = NULL,
+       failures = CASE WHEN :fresh THEN 0 ELSE failures END,
+       fruitless = CASE WHEN :fresh THEN 0 ELSE fruitless END,
+       undo_at = CASE WHEN :undo_later THEN
+         unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
+       head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
+ WHERE id = :run_id AND state = :seen AND (:before IS NULL OR head_seq = :before)
 RETURNING id;
 
 -- insert_letter --
@@ -286,13 +361,13 @@ SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash
+       changed_at, head_seq, head_hash, undoing, undo_at
   FROM andon_runs WHERE id = :run_id;
 
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash
+       changed_at, head_seq, head_hash, undoing, undo_at
   FROM andon_runs
  WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
    AND (:agent IS NULL OR agent = :agent)
@@ -304,12 +379,41 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
  ORDER BY created_at DESC, id DESC LIMIT :limit;
 
 -- ledger --
-SELECT name, key, place, kind, state, seq, fence, quiet FROM andon_effects
+SELECT name, key, place, kind, state, seq, fence, quiet, undo, undo_within FROM andon_effects
  WHERE run_id = :run_id ORDER BY seq;
+
+-- obligations --
+-- What would have to be undone if its run went no further.
+SELECT e.run_id, r.agent, r.version, r.state, e.name, e.key, e.state, e.seq, e.undo, e.undo_within,
+       r.undo_at
+  FROM andon_effects e JOIN andon_runs r ON r.id = e.run_id
+ WHERE e.undo IS NOT NULL AND e.state IN ('confirmed', 'undoing') AND r.state <> 'succeeded'
+   AND (:run_id IS NULL OR e.run_id = :run_id)
+ ORDER BY r.undo_at IS NULL, r.undo_at, e.run_id, e.seq LIMIT :limit;
+
+-- insert_event --
+INSERT INTO andon_events (at, kind, run_id, worker, body)
+VALUES (unixepoch('subsec'), :kind, :run_id, :worker, :body);
+
+-- events --
+SELECT id, at, kind, run_id, worker, body FROM andon_events
+ WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- last_event --
+SELECT coalesce(max(id), 0) FROM andon_events;
 
 -- attempts --
 SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon_attempts
  WHERE run_id = :run_id ORDER BY fence;
+
+-- held_by --
+-- What a worker had in its hands since a time, and what became of it.
+SELECT a.run_id, a.number, a.fence, a.worker, a.claimed_at, a.ended_at, a.ending, r.state,
+       (SELECT min(n.claimed_at) FROM andon_attempts n
+         WHERE n.run_id = a.run_id AND n.fence > a.fence)
+  FROM andon_attempts a JOIN andon_runs r ON r.id = a.run_id
+ WHERE a.worker = :worker_id AND (a.ended_at IS NULL OR a.ended_at >= :since)
+ ORDER BY a.claimed_at, a.run_id;
 
 -- asks --
 SELECT run_id, id, about, question, value, choices, asked_at, expires_at, answer, answered_at

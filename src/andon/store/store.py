@@ -15,6 +15,17 @@ import msgspec
 
 from andon.core.journal import Entry
 from andon.core.lease import Fence
+from andon.store.rows import (
+    AskRow,
+    AttemptRow,
+    EventRow,
+    Filter,
+    Held,
+    Letter,
+    Loaded,
+    Obligation,
+    RunRow,
+)
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -35,6 +46,8 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     fence: int
     quiet: bool  # nobody can still be executing it
+    undo: str | None = None  # the function that undoes it, as module:name; "?" if it has no name
+    undo_within: float | None = None  # undone after so many seconds, if nobody resumes its run
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +92,12 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: float = 0.0
     agents: str = "[]"  # JSON list of [name, version]
     started_at: float = 0.0
+    concurrency: int = 0
+    drain_asked_at: float | None = None  # somebody wants it to go
+    draining_at: float | None = None  # since then it takes nothing any more
+    ended_at: float | None = None
+    evidence: str | None = None  # how its end is known
+    drain: str | None = None  # JSON: how its drain went
 
 
 class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +109,7 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     parameters: str  # JSON
     retries: int = 0
     registered_at: float = 0.0
+    promoted_at: float | None = None  # new runs take the version promoted last
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────
@@ -101,6 +121,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerRow
     agents: tuple[AgentRow, ...]
     lease_seconds: float
+    promote: bool = True  # versions that were not known before
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,14 +135,61 @@ class Depart(msgspec.Struct, frozen=True, kw_only=True):
     """A worker ends, and executes nothing any more. What it still holds goes back."""
 
     worker_id: str
+    drain: str | None = None  # JSON: how its drain went
 
 
-class Resume(msgspec.Struct, frozen=True, kw_only=True):
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker takes nothing any more, and gives back what it has."""
+
+    worker_id: str
+    drain: str  # JSON: why, and how long it has
+    ago: float = 0.0  # seconds since it was told
+
+
+class AskDrain(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants a worker to drain. Answers whether it is alive."""
+
+    worker_id: str
+    by: str = ""
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody moves a run that nobody holds: from the state they saw to the next one."""
 
     run_id: str
     seen: str
     state: str
+    entries: tuple[Entry, ...] = ()  # what the journal has to say about it
+    undoing: str | None = None  # JSON: why its effects are to be undone
+    fresh: bool = False  # as if it had never failed
+    forgets: bool = True  # its error
+    version: str | None = None
+    note: "Note | None" = None
+
+
+class Recall(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants the effects of a run undone that a worker holds: it will be given back."""
+
+    run_id: str
+    undoing: str
+    note: "Note | None" = None
+
+
+class Promote(msgspec.Struct, frozen=True, kw_only=True):
+    """New runs take this version. Answers the agents that have it."""
+
+    version: str
+    agent: str | None = None
+    by: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that people should be able to look up later: see `andon events`."""
+
+    kind: str
+    body: str  # JSON
+    run_id: str | None = None
+    worker: str | None = None
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,12 +225,15 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     root_id: str
     labels: str
     queue: str
+    undoing: str | None = None  # JSON: why its effects are to be undone
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Claimed]
     wake_in: float | None  # seconds until the next sleeping run is due
     returned: int  # runs taken back from dead or overdue workers
+    drain: bool = False  # somebody wants this worker to go
+    recalled: list[str] = []  # runs in its hands that somebody wants undone
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +278,7 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     awake_state: str = "queued"
     delay_seconds: float = 0.0
     returned: bool = False
+    keeps_place: bool = False  # it was not touched: it waits where it waited before
     failed: bool = False  # counts against the user's retries
 
 
@@ -239,97 +311,23 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Message = (
-    Register | Beat | Depart | Resume | Claim | Start | Append | Settle | Checkpoint | Deliver | Log
+    Register
+    | Beat
+    | Drain
+    | AskDrain
+    | Depart
+    | Promote
+    | Note
+    | Move
+    | Recall
+    | Claim
+    | Start
+    | Append
+    | Settle
+    | Checkpoint
+    | Deliver
+    | Log
 )
-
-# ── reads ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in a run's inbox that no entry has consumed yet."""
-
-    id: int
-    kind: str
-    name: str
-    body: str
-
-
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a new owner needs of a run, read once."""
-
-    start: Entry
-    entries: list[Entry]  # from the last snapshot on
-    letters: list[Letter]
-    checkpoints: dict[str, str]
-    quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
-
-
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as people see it."""
-
-    id: str
-    agent: str
-    version: str
-    queue: str
-    state: str
-    priority: int
-    labels: str
-    attempt: int
-    failures: int
-    interruptions: int
-    epoch: int
-    fence: int
-    worker: str | None
-    parent_id: str | None
-    root_id: str
-    step: str | None
-    error: str | None
-    waits: str | None
-    wake_at: float | None
-    available_at: float
-    created_at: float
-    changed_at: float
-    head_seq: int
-    head_hash: str
-
-
-class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's hold on a run."""
-
-    number: int
-    fence: int
-    worker: str
-    claimed_at: float
-    ended_at: float | None
-    ending: str | None
-
-
-class AskRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An ask, and its answer if there is one."""
-
-    run_id: str
-    id: str
-    about: str
-    question: str
-    value: str | None
-    choices: str
-    asked_at: float
-    expires_at: float | None
-    answer: str | None
-    answered_at: float | None
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs to list, newest first."""
-
-    states: tuple[str, ...] = ()
-    agent: str | None = None
-    parent_id: str | None = None
-    label: tuple[str, str] | None = None
-    prefix: str | None = None
-    limit: int = 100
-    before: tuple[float, str] | None = None  # (created_at, id) of the last one of the page before
-
 
 Outcome = Any
 
@@ -373,6 +371,14 @@ class Store(Protocol):
     def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]: ...
     def blob(self, name: str) -> str: ...
     def workers(self) -> list[WorkerRow]: ...
+    def fleet(self, since: float) -> list[WorkerRow]:
+        """Live workers, and those that have ended since."""
+        ...
+
+    def held_by(self, worker_id: str, since: float = 0.0) -> list[Held]: ...
+    def obligations(self, run_id: str | None = None, limit: int = 1000) -> list[Obligation]: ...
+    def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]: ...
+    def last_event(self) -> int: ...
     def agents(self, name: str | None = None) -> list[AgentRow]: ...
     def now(self) -> float: ...
     def facts(self) -> dict[str, Any]: ...

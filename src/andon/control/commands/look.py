@@ -1,0 +1,116 @@
+"""Commands that look and change nothing."""
+
+import sys
+from typing import Any
+
+import click
+
+from andon.control import output
+from andon.control.cli import advise, asked, cli, everywhere, make_settings, opened
+
+
+@cli.command()
+@click.option("--all", "everything", is_flag=True, help="Also those that were finished long ago.")
+@click.option("--state", "states", multiple=True, help="Only these; may be given several times.")
+@click.option("--agent", help="Only runs of this agent.")
+@click.option("--label", metavar="K=V", help="Only runs with this label.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option("--before", metavar="RUN", help="The next page: runs older than this one.")
+@everywhere
+def ps(label: str | None, limit: int, **which: Any) -> None:
+    """Runs, newest first: the unfinished ones and those of the last hour."""
+    from andon.control import arguments, operations, screen
+
+    pair = arguments.pair(label, "label") if label else None
+    with opened() as store:
+        rows = operations.listing(store, label=pair, limit=limit, **which)
+    if asked().json:
+        output.document(rows)
+    else:
+        screen.runs(rows, limit)
+
+
+@cli.command()
+@click.argument("run")
+@everywhere
+def show(run: str) -> None:
+    """Everything about one run: what it was doing, what it changed, what it asks, what next.
+
+    RUN is an id, its beginning, or @last.
+    """
+    from andon.control import operations, screen
+
+    with opened() as store:
+        found = operations.show(store, run)
+    if asked().json:
+        output.document(found)
+    else:
+        screen.run(found)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@everywhere
+def logs(run: str, follow: bool) -> None:
+    """What the agent wrote with ctx.log. With --json -f: one JSON document per line."""
+    from andon.control import following, operations
+
+    def show_line(line: dict[str, Any]) -> None:
+        if asked().json:
+            output.say(output.as_json(line))
+        else:
+            text = output.clean_lines(line["text"], "    | ")
+            output.say(f"{output.clock(line['at'])}  {output.clean(line['level']):<7}  {text}")
+        sys.stdout.flush()
+
+    settings = make_settings()
+    with opened(settings=settings) as store:
+        row = operations.find(store, run)
+        if follow:
+            following.follow(store, row.id, _patience(settings), show_line)
+            return
+        found = operations.lines(store, row.id)
+    if asked().json:
+        output.document(found)
+        return
+    for line in found:
+        show_line(line)
+    if not found:
+        advise("no lines; an agent writes them with ctx.log(text)")
+
+
+@cli.command()
+@click.argument("run")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Give up after S seconds, with exit code 3.",
+)
+@everywhere
+def wait(run: str, timeout: float | None) -> int:
+    """Wait until a run is over and print its result; exit 0 only if it succeeded."""
+    from andon.control import following, operations, waiting
+
+    settings = make_settings()
+    with opened(settings=settings) as store:
+        row = operations.find(store, run)
+        advice = waiting.Advice(store, advise)
+        try:
+            over = following.wait(
+                store, row.id, timeout=timeout, patience=_patience(settings), on_look=advice.look
+            )
+        except KeyboardInterrupt:
+            advise(f"stopped waiting; the run goes on: {output.command('show', row.id)}")
+            raise
+        return waiting.report(store, row.id, over, timeout, json=asked().json)
+
+
+def _patience(settings: Any) -> Any:
+    from andon.control.following import Patience
+
+    return Patience(
+        settings.patience_seconds,
+        lambda error: advise(f"{output.clean(error)} Waiting for it."),
+    )

@@ -1,0 +1,81 @@
+"""Commands that run agents."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from andon.control import output
+from andon.control.cli import advise, asked, cli, everywhere, make_settings, opened
+
+
+@cli.command()
+@click.argument("targets", metavar="MODULE_OR_FILE[:NAME]...", nargs=-1, required=True)
+@click.option("--concurrency", type=int, metavar="N", help="How many runs at once.")
+@click.option(
+    "--lease-seconds", type=float, metavar="S", help="How long a silent worker keeps its runs."
+)
+@click.option(
+    "--grace",
+    "grace_seconds",
+    type=float,
+    metavar="S",
+    help="How long to finish steps when told to go.",
+)
+@click.option(
+    "-v", "--verbose", count=True, help="A line for each settled run; -vv for everything."
+)
+@everywhere
+def work(targets: Sequence[str], verbose: int, **given: Any) -> int:
+    """Execute runs of the agents in a file or module, until told to go.
+
+    SIGTERM or Ctrl-C: finish the steps in hand, give the runs back, exit 0. Again: exit at once.
+    """
+    settings = make_settings(**given)
+    # All of andon is imported before their folder is searched first: their queue.py is theirs.
+    from andon.control import loading, working
+
+    agents = [agent for target in targets for agent in loading.load(target)]
+    with opened(create=True, settings=settings) as store:
+        return working.work(store, agents, settings, verbose=verbose, json=asked().json)
+
+
+@cli.command()
+@click.argument("agent")
+@click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option(
+    "--input",
+    "input_file",
+    type=click.File("rb"),
+    help="A file with the arguments as a JSON object; - for stdin.",
+)
+@click.option("--id", help="Start it once: an id names one run for ever.")
+@click.option("--priority", type=int, default=0, help="Higher goes first.")
+@click.option("--label", "labels", metavar="K=V", multiple=True, help="May be given several times.")
+@click.option("--at", metavar="TIME", help="When: +30s, +5m, +2h, +1d, or ISO 8601.")
+@everywhere
+def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any) -> None:
+    """Start a run and print its id. Values are JSON if they are JSON, else text."""
+    from andon.control import arguments as typed
+    from andon.control import operations
+
+    given = typed.arguments(arguments, input_file.read() if input_file else None)
+    at: str | None = options.pop("at")
+    options["labels"] = dict(typed.pair(label, "label") for label in options["labels"])
+    with opened(create=True) as store:
+        options["at"] = None if at is None else typed.moment(at, store.now())
+        row = operations.start(store, agent, given, on_wait=_waiting_for(agent), **options)
+        if asked().json:
+            facts = ("id", "agent", "version", "state")
+            output.document({name: getattr(row, name) for name in facts})
+        else:
+            output.say(output.clean(row.id))
+        if operations.Surroundings(store).is_forsaken(row):
+            advise(
+                f"it waits: no live worker carries {row.agent} {row.version}. "
+                "Start one: andon work FILE"
+            )
+
+
+def _waiting_for(agent: str) -> Callable[[], None]:
+    return lambda: advise(f"no worker knows agent {output.clean(agent)} yet; waiting for one")

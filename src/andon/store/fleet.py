@@ -1,0 +1,239 @@
+"""What both databases do about workers: register, beat, drain, end, and claim runs.
+
+A run goes back to the queue in the same commit in which its worker is ended.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from andon.core.journal import Entry, EntryKind, chain
+from andon.core.lease import Fence, may_expire_others
+from andon.core.queue import bury, suspect_from
+from andon.core.run import Event, State, advance
+from andon.errors import Conflict, Fenced, NotFound
+from andon.store.reads import Rows, SqlReads, build, fields
+from andon.store.store import (
+    AskDrain,
+    Beat,
+    Claim,
+    Claimed,
+    ClaimResult,
+    Depart,
+    Drain,
+    Note,
+    Promote,
+    Register,
+)
+
+OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
+
+
+class SqlFleet(SqlReads):
+    """The messages about workers."""
+
+    def q(self, name: str, /, **params: Any) -> Rows:
+        """Run a named query on the writing connection, inside the batch's transaction."""
+        raise NotImplementedError
+
+    def _register(self, m: Register) -> tuple[int, float]:
+        for agent in m.agents:
+            for known in self._agents(agent.name, self.q):
+                if known.version == agent.version and known.parameters != agent.parameters:
+                    raise Conflict(
+                        f"agent {agent.name!r} version {agent.version!r} is registered with other "
+                        f"parameters: {known.parameters}, not {agent.parameters}. Give changed "
+                        "code a new version: @andon.agent(version=…)."
+                    )
+        for agent in m.agents:
+            self.q("register_agent", **fields(agent), promote=m.promote)
+        self.q("register_worker", **fields(m.worker), lease_seconds=m.lease_seconds)
+        self._note("worker.started", worker=m.worker.id, agents=json.loads(m.worker.agents))
+        return self.q("epoch")[0][0], self.q("now")[0][0]
+
+    def _beat(self, m: Beat) -> float:
+        rows = self.q("beat", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
+        if not rows:
+            raise Fenced("", worker=m.worker_id)
+        now: float = rows[0][0]
+        return now
+
+    def _depart(self, m: Depart) -> None:
+        if m.drain is not None:
+            self.q("end_drain", worker_id=m.worker_id, drain=m.drain)
+        self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
+
+    def _drain(self, m: Drain) -> float:
+        rows = self.q("begin_drain", worker_id=m.worker_id, drain=m.drain, ago=m.ago)
+        if not rows:
+            raise Fenced("", worker=m.worker_id)
+        self._note("worker.draining", worker=m.worker_id, **json.loads(m.drain))
+        at: float = rows[0][0]
+        return at
+
+    def _ask_drain(self, m: AskDrain) -> bool:
+        found = bool(self.q("ask_drain", worker_id=m.worker_id))
+        if found:
+            self._note("worker.asked", worker=m.worker_id, by=m.by)
+        return found
+
+    def _promote(self, m: Promote) -> list[str]:
+        names = [str(name) for (name,) in self.q("promote", version=m.version, name=m.agent)]
+        if not names:
+            of = f"agent {m.agent!r}" if m.agent else "any agent"
+            raise NotFound(f"there is no version {m.version!r} of {of}; andon versions lists them")
+        for name in names:
+            self._note("version.promoted", agent=name, version=m.version, by=m.by)
+        return sorted(names)
+
+    def _note(
+        self, kind: str, *, run_id: str | None = None, worker: str | None = None, **body: Any
+    ) -> None:
+        self.q("insert_event", kind=kind, run_id=run_id, worker=worker, body=json.dumps(body))
+
+    def _write_note(self, m: Note) -> None:
+        self.q("insert_event", **fields(m))
+
+    def _take_back(
+        self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
+    ) -> int:
+        """End a worker and queue what it held, ahead of new work."""
+        if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
+            return 0
+        held = self.q("held_runs", worker_id=worker_id)
+        self._note("worker.ended", worker=worker_id, state=state, how=evidence, held=len(held))
+        for run_id, fence, before, progressed, head_seq, head_hash, step in held:
+            fruitless = 0 if progressed or not interrupted else before + 1
+            buried = interrupted and bury(fruitless, limit)
+            end = _buried_entry(head_seq, head_hash, fence, fruitless, step) if buried else None
+            new_state = advance(State.RUNNING, Event.BURY if buried else Event.RETURN)
+            rows = self.q(
+                "give_back_run",
+                run_id=run_id,
+                fence=fence,
+                state=new_state,
+                interrupted=int(interrupted),
+                fruitless=fruitless,
+                error=end.body if end else None,
+                head_seq=end.seq if end else head_seq,
+                head_hash=end.hash if end else head_hash,
+            )
+            ending = "interrupted" if interrupted else "returned"
+            self.q("end_attempt", run_id=run_id, fence=fence, ending=ending)
+            if end and rows:
+                self.q("insert_entry", run_id=run_id, **fields(end))
+                self._tell_parent(rows[0][0], run_id, new_state)
+        return len(held)
+
+    def _claim(self, m: Claim) -> ClaimResult:
+        self.q("lock_worker", worker_id=m.worker_id)
+        returned = 0
+        for worker_id, evidence in m.dead:
+            state, _, words = evidence.partition(":")
+            returned += self._take_back(
+                worker_id, state, words, interrupted=True, limit=m.interruption_limit
+            )
+        overdue = self.q("overdue_workers") if m.expire else []
+        if overdue and self._may_expire(m):
+            for (worker_id,) in overdue:
+                returned += self._take_back(
+                    worker_id,
+                    "silent",
+                    "its lease ended",
+                    interrupted=True,
+                    limit=m.interruption_limit,
+                )
+        self.q("wake_due", limit=100)
+        for (run_id,) in self.q("give_up_overdue", limit=100, undoing=OVERDUE):
+            self._note("run.undoing", run_id=run_id, **json.loads(OVERDUE))
+        rows = self._claim_runs(m) if m.limit > 0 else []
+        [[wake_in]] = self.q("next_wake")
+        wanted = self.q("drain_wanted", worker_id=m.worker_id)
+        return ClaimResult(
+            runs=rows,
+            wake_in=wake_in,
+            returned=returned,
+            drain=bool(wanted and wanted[0][0]),
+            recalled=[str(run_id) for (run_id,) in self.q("recalled", worker_id=m.worker_id)],
+        )
+
+    def _may_expire(self, m: Claim) -> bool:
+        """By the store's clock, at the moment of the write: it may have waited out an outage."""
+        contact = self.q("contact", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
+        if not contact:
+            return False
+        [(since, now)] = contact
+        return may_expire_others(since, now, m.lease_seconds)
+
+    def _claim_runs(self, m: Claim) -> list[Claimed]:
+        if m.number:
+            before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
+            if before:
+                return [_claimed(row) for row in before]
+        rows = self.q(
+            "claim_runs",
+            worker_id=m.worker_id,
+            agents=json.dumps(m.agents),
+            only=None if m.only is None else json.dumps(m.only),
+            limit=m.limit,
+            suspect_from=suspect_from(m.interruption_limit),
+        )
+        runs = [_claimed(row) for row in rows]
+        for run in runs:
+            self.q(
+                "begin_attempt",
+                run_id=run.id,
+                fence=run.fence.counter,
+                number=run.attempt,
+                worker_id=m.worker_id,
+                claim=m.number,
+            )
+        return runs
+
+    def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:
+        if parent_id is None or not self.q("deliver", run_id=parent_id):
+            return
+        self.q(
+            "insert_letter",
+            run_id=parent_id,
+            kind="child",
+            name=child_id,
+            body=json.dumps(state),
+            message_id=f"child:{child_id}",
+        )
+
+    def _renew(self, identity: str) -> None:
+        """Whoever held a run in a database that was replaced since must claim it anew.
+
+        The owner may be ahead of what this database remembers, so it is given up too: it would
+        beat for ever and be refused every write.
+        """
+        if self.q("renew_epoch", identity=identity):
+            for worker_id, *_ in self.q("workers"):
+                why = "the database was replaced, restored or promoted"
+                self._take_back(worker_id, "silent", why, interrupted=False, limit=0)
+
+
+def _claimed(row: Sequence[Any]) -> Claimed:
+    run_id, agent, version, attempt, epoch, counter, *rest = row
+    return build(Claimed, (run_id, agent, version, attempt, Fence(epoch, counter), *rest))
+
+
+def _buried_entry(
+    head_seq: int, head_hash: str, fence: int, fruitless: int, step: str | None
+) -> Entry:
+    hand = f"the step in hand was {step!r}" if step else "no step was known to be in hand"
+    error = {
+        "type": "Buried",
+        "message": f"its worker died {fruitless} times in a row without one more finished step; "
+        f"{hand}",
+    }
+    entry = Entry(
+        seq=head_seq + 1,
+        kind=EntryKind.END,
+        state=State.DEAD,
+        body=json.dumps(error),
+        fence=fence,
+    )
+    entry.hash = chain(head_hash, entry)
+    return entry

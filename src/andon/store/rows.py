@@ -1,0 +1,134 @@
+"""What a store answers: rows as people and programs read them."""
+
+import msgspec
+
+from andon.core.journal import Entry
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in a run's inbox that no entry has consumed yet."""
+
+    id: int
+    kind: str
+    name: str
+    body: str
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a new owner needs of a run, read once."""
+
+    start: Entry
+    entries: list[Entry]  # from the last snapshot on
+    letters: list[Letter]
+    checkpoints: dict[str, str]
+    quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as people see it."""
+
+    id: str
+    agent: str
+    version: str
+    queue: str
+    state: str
+    priority: int
+    labels: str
+    attempt: int
+    failures: int
+    interruptions: int
+    epoch: int
+    fence: int
+    worker: str | None
+    parent_id: str | None
+    root_id: str
+    step: str | None
+    error: str | None
+    waits: str | None
+    wake_at: float | None
+    available_at: float
+    created_at: float
+    changed_at: float
+    head_seq: int
+    head_hash: str
+    undoing: str | None = None
+    undo_at: float | None = None
+
+
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's hold on a run."""
+
+    number: int
+    fence: int
+    worker: str
+    claimed_at: float
+    ended_at: float | None
+    ending: str | None
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's hold on a run, seen from the worker."""
+
+    run_id: str
+    number: int
+    fence: int
+    worker: str
+    claimed_at: float
+    ended_at: float | None
+    ending: str | None
+    state: str  # of the run, now
+    next_claimed_at: float | None
+
+
+class Obligation(msgspec.Struct, frozen=True, kw_only=True):
+    """A confirmed effect that is undone if its run goes no further."""
+
+    run_id: str
+    agent: str
+    version: str
+    run_state: str
+    name: str
+    key: str
+    state: str
+    seq: int
+    undo: str
+    undo_within: float | None
+    undo_at: float | None
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to the fleet or to a run."""
+
+    id: int
+    at: float
+    kind: str
+    run_id: str | None
+    worker: str | None
+    body: str
+
+
+class AskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An ask, and its answer if there is one."""
+
+    run_id: str
+    id: str
+    about: str
+    question: str
+    value: str | None
+    choices: str
+    asked_at: float
+    expires_at: float | None
+    answer: str | None
+    answered_at: float | None
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to list, newest first."""
+
+    states: tuple[str, ...] = ()
+    agent: str | None = None
+    parent_id: str | None = None
+    label: tuple[str, str] | None = None
+    prefix: str | None = None
+    limit: int = 100
+    before: tuple[float, str] | None = None  # (created_at, id) of the last one of the page before
