@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from andon.core.queue import Retry
     from andon.errors import AndonError, Fenced, Refused, StepFailed, Stopped, Unresolved
     from andon.runtime.agent import agent
+    from andon.runtime.cleanup import cleanup
     from andon.runtime.client import Client
     from andon.runtime.context import Answer, Context
     from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
@@ -27,6 +28,7 @@ _HOME = {
     "Stopped": "andon.errors",
     "Unresolved": "andon.errors",
     "agent": "andon.runtime.agent",
+    "cleanup": "andon.runtime.cleanup",
     "did_not_happen": "andon.runtime.effects",
     "effect_of": "andon.runtime.effects",
     "happened": "andon.runtime.effects",
@@ -45,6 +47,7 @@ __all__ = [
     "Stopped",
     "Unresolved",
     "agent",
+    "cleanup",
     "did_not_happen",
     "effect_of",
     "happened",

@@ -25,6 +25,11 @@ POINTS = (
     "attempt:suspended",
     "attempt:before-settle",
     "attempt:settled",
+    "drain:announce",
+    "drain:boundary",
+    "drain:checkpoint",
+    "drain:compensate",
+    "drain:cleanup",
 )
 
 _ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}

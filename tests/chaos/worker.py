@@ -70,10 +70,10 @@ async def _work(order: Order) -> None:
     store = open_store(order.url)
     if order.most_pages:
         _fill_up(store, order)
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     settings = Settings(store=order.url, **order.settings)
-    await Worker(store, list(agents.ALL), settings).run(told)
+    worker = Worker(store, list(agents.ALL), settings)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.tell, "SIGTERM")
+    await worker.run()
     store.close()
 
 

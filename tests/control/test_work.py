@@ -29,6 +29,15 @@ def test_with_json_the_facts_are_on_stdout(local: Terminal) -> None:
     assert set(facts) == {"worker", "store", "agents", "concurrency"}
 
 
+HANGS = """
+import time, andon
+andon.cleanup(time.sleep, 600)
+
+@andon.agent
+async def other(ctx): ...
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_is_told_to_go_returns_its_runs(
     andon: Terminal, number: signal.Signals
@@ -42,19 +51,32 @@ def test_a_worker_that_is_told_to_go_returns_its_runs(
     assert "1 runs in hand" in worker.text
     found = andon.json("show", run_id)
     assert found["state"] == "queued"
-    assert [attempt["ending"] for attempt in found["attempts"]] == ["returned"]
+    assert [attempt["ending"] for attempt in found["attempts"]] == ["cut"]
     assert [step["state"] for step in found["steps"]] == ["done"]
     assert found["interruptions"] == 0
 
 
-def test_the_second_signal_ends_the_worker_at_once(local: Terminal) -> None:
+def test_the_second_signal_does_not_wait_for_steps(local: Terminal) -> None:
     marker = marked(local.folder)
     with local.worker("agents.py", "--grace", "600") as worker:
-        local.start("stuck", f"marker={marker}", "plain=true")
+        run_id = local.start("stuck", f"marker={marker}")
         until(marker.exists, "the step")
         worker.signal(signal.SIGTERM)
         worker.says("1 runs in hand")
         worker.signal(signal.SIGTERM)
+        assert worker.ends() == 0
+    assert [one["ending"] for one in local.json("show", run_id)["attempts"]] == ["cut"]
+
+
+def test_the_third_signal_ends_the_worker_at_once(local: Terminal) -> None:
+    marker = marked(local.folder)
+    (local.folder / "hangs.py").write_text(HANGS)
+    with local.worker("agents.py", "hangs.py", "--grace", "600") as worker:
+        local.start("stuck", f"marker={marker}")
+        until(marker.exists, "the step")
+        for words in ("1 runs in hand", "cut off now", "once more: ending at once"):
+            worker.signal(signal.SIGTERM)
+            worker.says(words)
         assert worker.ends() == 128 + signal.SIGTERM
 
 

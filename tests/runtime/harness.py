@@ -117,7 +117,7 @@ async def until(condition: Callable[[], Any]) -> Any:
 
 def bury(survivor: Worker, lost: Worker, evidence: str = "dead:the test says so") -> None:
     """Tell `survivor` that `lost` is gone: for certain (dead), or only not heard of (silent)."""
-    survivor._post(survivor._died, lost.worker_id, evidence)
+    survivor.post(survivor._died, lost.worker_id, evidence)
 
 
 class Held:

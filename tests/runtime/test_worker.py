@@ -322,7 +322,7 @@ async def test_a_worker_whose_code_cannot_be_cancelled_does_not_say_that_it_is_g
 async def test_cleanups_run_once_each_the_last_first_and_an_error_stops_none(
     local: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("andon.runtime.attempt.CLEANUP_SECONDS", 0.05)
+    monkeypatch.setattr("andon.runtime.cleanup.CLEANUP_SECONDS", 0.05)
     order: list[str] = []
 
     async def late(name: str) -> None:

@@ -22,7 +22,7 @@ DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
 # Each section is a file of andon.control.commands, which is imported when one of its commands runs.
 _SECTIONS = {
-    "Run": ("run", ("work", "start")),
+    "Run": ("run", ("work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
     "Decide": ("decide", ("answer", "resume", "send")),
     "Prove": ("prove", ("verify", "doctor", "version")),

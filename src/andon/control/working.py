@@ -1,19 +1,26 @@
-"""`andon work`: a worker in the foreground, until it is told to go."""
+"""`andon work` and `andon run`: a worker in the foreground, until it is told to go or done."""
 
 import asyncio
 import logging
-import os
-import signal
 import sys
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+from andon.control.orders import Orders, exit_now
 from andon.control.output import as_json, clean, note, say, without_password
 from andon.control.version import VERSION
+from andon.core.drain import Phase
+from andon.core.run import TERMINAL, State
 from andon.runtime.agent import Agent
+from andon.runtime.clock import own_time
 from andon.runtime.worker import Worker
 from andon.settings import Settings
+from andon.store.rows import RunRow
 from andon.store.store import Store
 
+SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on with it
+OVER = "its run is over"
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -35,44 +42,65 @@ def prepare_logging(verbose: int) -> None:
 def work(store: Store, agents: list[Agent], settings: Settings, *, verbose: int, json: bool) -> int:
     """Serve the agents; 0 once everything was finished or given back."""
     prepare_logging(verbose)
-    worker = asyncio.run(_work(store, agents, settings, verbose=verbose, json=json))
-    if worker.in_threads:
-        # A plain function goes on in its thread, and Python would wait for it for ever. Its run
-        # was given back; it must not look as if its process had ended before it has.
-        note(f"{len(worker.in_threads)} plain functions did not end in time; ending the process")
-        _exit_now(0)
-    return 0
-
-
-async def _work(
-    store: Store, agents: list[Agent], settings: Settings, *, verbose: int, json: bool
-) -> Worker:
-    until = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def settled(run_id: str, ending: str) -> None:
         if verbose:
             note(f"run {clean(run_id)}: {ending}")
 
     worker = Worker(store, agents, settings, on_settled=settled)
+    _serve(worker, lambda: _announce(worker, json=json))
+    return int(worker.drain.unreturned > 0)
 
-    def told(number: int) -> None:
-        name = signal.Signals(number).name
-        if until.is_set():
-            note(f"{name} again: ending at once. What was in hand goes on elsewhere.")
-            _exit_now(128 + number)
-        until.set()
-        if worker.active:
-            note(
-                f"{name}: {len(worker.active)} runs in hand. Their steps may end within "
-                f"{settings.grace_seconds:g} s, then they go back. Once more: end at once."
-            )
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told, number)
-    await worker.run(until, lambda: _announce(worker, json=json))
-    note("stopped; unfinished runs are back in the queue: andon ps")
-    return worker
+def run_one(
+    store: Store, agent: Agent, run_id: str, settings: Settings, *, verbose: int
+) -> tuple[RunRow, bool]:
+    """Execute one run in this process; answers its row, and whether it was told to go before."""
+    prepare_logging(verbose)
+
+    def settled(settled_id: str, ending: str) -> None:
+        if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
+            worker.tell(OVER)
+
+    worker = Worker(store, [agent], settings, only=Counter([run_id]), on_settled=settled)
+    _serve(worker, lambda: None)
+    row = store.run(run_id)
+    assert row is not None
+    return row, worker.drain.why != OVER
+
+
+def _serve(worker: Worker, on_ready: Callable[[], None]) -> None:
+    async def serve() -> None:
+        await worker.run(on_ready)
+        if worker.drain.why != OVER:
+            note(_story(worker))
+        if worker.in_threads or worker.active:
+            # A plain function goes on in its thread, and Python would wait for it for ever. Its
+            # run was given back; it must not look as if its process had ended before it has.
+            note(f"{len(worker.in_threads)} functions did not end in time; ending the process")
+            exit_now(int(worker.drain.unreturned > 0) if worker.only is None else SAVED)
+
+    # Before the loop runs: else asyncio would take Ctrl-C for itself.
+    with Orders(worker, lambda: _in_hand(worker)).obeyed():
+        asyncio.run(serve())
+
+
+def _in_hand(worker: Worker) -> str:
+    plan = worker.drain.plan
+    return (
+        f"{len(worker.active)} runs in hand. Their steps may end within "
+        f"{plan.ends[Phase.BOUNDARY]:.3g} s, then they are cut off and go back."
+    )
+
+
+def _story(worker: Worker) -> str:
+    ended, drain = worker.endings, worker.drain
+    saved = sum(ended[word] for word in ("returned", "untouched"))
+    took = own_time() - drain.told_at
+    text = f"drained in {took:.2f} s ({clean(drain.why)}): {saved} saved, {ended['cut']} cut short"
+    if drain.unreturned:
+        return f"{text}, {drain.unreturned} NOT given back: they go on elsewhere when this ends"
+    return f"{text}, nothing lost; unfinished runs are back in the queue: andon ps"
 
 
 def _announce(worker: Worker, *, json: bool) -> None:
@@ -94,9 +122,3 @@ def _facts(worker: Worker, url: str, agents: list[dict[str, str]]) -> dict[str, 
         "agents": agents,
         "concurrency": worker.settings.concurrency,
     }
-
-
-def _exit_now(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

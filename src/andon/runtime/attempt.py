@@ -6,14 +6,17 @@ load → execute (replay, then new operations) → settle.
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable
+import functools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from andon.core import value
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
 from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
 from andon.points import point
-from andon.runtime import branch, settling
+from andon.runtime import branch, cleanup, settling
 from andon.runtime.describing import reason_of
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Host, log
@@ -24,8 +27,6 @@ from andon.store.store import Claimed, EffectRow
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0
 UNWIND_TRIES = 5
-# Each of them: what has to be tidied up is near.
-CLEANUP_SECONDS = 5.0
 
 
 class Attempt(Waiting):
@@ -42,11 +43,27 @@ class Attempt(Waiting):
         self._loaded: Loaded | None = None
         self._restored: Any = None
         self._looked_back = False
+        self._scratch: Path | None = None
+        self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended; see drain
+        self.ending: str | None = None
 
     async def carry_out(self) -> str:
         """Execute the run as far as it goes here; answers how the attempt ended."""
         try:
+            ended = await self._carry_out()
+            self.settled.set_result(ended)
+        finally:
+            if not self.settled.done():
+                self.settled.set_result("fenced")
+            self.end_flushing()
+            await self._clean_up()
+        return ended
+
+    async def _carry_out(self) -> str:
+        try:
+            self.check()
             await self._load()
+            self.check()
             outcome = await self._execute()
         except (Exception, Stopped) as error:  # noqa: BLE001 (a worker must survive every run)
             outcome = None
@@ -59,9 +76,6 @@ class Attempt(Waiting):
             log.exception("run %s: andon could not settle it", self.run.id)
             self.error = error
             return str(await self.host.writer.write(settling.stranding(self)))
-        finally:
-            self.end_flushing()
-            await self._clean_up()
 
     async def _load(self) -> None:
         untouched = self.run.attempt == 1 and self.run.head_seq == 0 and self.run.inbox == 0
@@ -76,6 +90,8 @@ class Attempt(Waiting):
                 f"run {self.run.id}: its journal ends with {head[:12]}, expected "
                 f"{self.run.head_hash[:12]}; entries are missing. Restore it from a backup."
             )
+        if self.run.interruptions:
+            await self.in_thread(cleanup.sweep, self.run.id)
         self._loaded = loaded
         self.letters = list(loaded.letters)
         self.checkpoints = dict(loaded.checkpoints)
@@ -129,7 +145,7 @@ class Attempt(Waiting):
                 for task in self.tasks.all:
                     task.cancel()
             while self.tasks.all:
-                done, _ = await asyncio.wait(self.tasks.all, timeout=UNWIND_SECONDS)
+                done, _ = await asyncio.wait(self.tasks.all, timeout=self.host.unwind_seconds)
                 if not done and not (self.active and not self.cut):
                     break
             if not self.tasks.all:
@@ -150,6 +166,7 @@ class Attempt(Waiting):
                 self.leave("suspended")
                 outcome = None
         settle = settling.settlement(self, outcome)
+        self.ending = settle.ending
         point("attempt:before-settle")
         state = await self.host.writer.write(settle)
         point("attempt:settled")
@@ -217,13 +234,14 @@ class Attempt(Waiting):
         assert self._loaded is not None
         return self._loaded.start.body, self._loaded.start.blob
 
+    @property
+    def scratch(self) -> Path:
+        """A folder for files that are gone when the attempt ends."""
+        if self._scratch is None:
+            self._scratch = cleanup.scratch(self.run.id)
+        return self._scratch
+
     async def _clean_up(self) -> None:
-        """Once, in reverse order, each with a limit; an error is reported and stops nothing."""
-        while self.cleanups:
-            cleanup = self.cleanups.pop()
-            try:
-                done = cleanup()
-                if isinstance(done, Awaitable):
-                    await asyncio.wait_for(done, CLEANUP_SECONDS)
-            except (Exception, SystemExit):  # noqa: BLE001 (it is the user's)
-                log.exception("run %s: a cleanup failed", self.run.id)
+        await cleanup.carry_out(self.cleanups, f"run {self.run.id}", self.host.cleanup_left)
+        if self._scratch is not None:
+            await self.in_thread(functools.partial(shutil.rmtree, self._scratch, True))

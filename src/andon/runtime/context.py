@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -71,7 +72,7 @@ class Context:
     @property
     def stopping(self) -> bool:
         """Whether the run is about to leave this process; long code outside steps may look."""
-        return self._attempt.reason is not None or self._attempt.host.draining
+        return self._attempt.stopping
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
@@ -384,6 +385,11 @@ class Context:
                 self.log(
                     f"shield {name!r} took {took:.1f} s, its limit is {at_most} s", level="warning"
                 )
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for temporary files; it is removed when this attempt ends."""
+        return self._attempt.scratch
 
     def cleanup(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Call `function` when this attempt ends, however it ends; the last one first."""

@@ -271,7 +271,7 @@ class _Effect:
     @contextlib.contextmanager
     def _operating(self) -> Iterator[None]:
         """Count as executing. What is cut short is written down as far as it is known."""
-        self.attempt.active += 1
+        self.attempt.begin_operating()
         self.standing = _standing(self.state)
         try:
             yield

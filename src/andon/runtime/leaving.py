@@ -46,7 +46,16 @@ class Host(Protocol):
         """Return once the lease is surely held; raise Fenced if it is not."""
         ...
 
+    @property
+    def unwind_seconds(self) -> float:
+        """How long code that is leaving may take before it is cancelled once more."""
+        ...
+
     def carry(self, agent: Any) -> None: ...
+
+    def cleanup_left(self) -> float:
+        """How many seconds there are for cleaning up."""
+        ...
 
     def keep_in_mind(self, work: Any) -> None:
         """What goes on although it should not: until it ends, this process is not gone."""
@@ -84,6 +93,9 @@ class Leaving:
         self.turns = Turns(self.tasks, lambda: {wait.task for wait in self.waits})
         self.left: asyncio.Future[None] = self.loop.create_future()  # done once it leaves
         self.cut = False  # leaving, and not waiting for operations in hand
+        self.cut_short = False  # and an operation was in hand when time was over
+        self.touched = False  # an operation was begun in this attempt
+        self.recalled = False  # somebody wants the run to be given back
 
     def consider_soon(self) -> None:
         """Something has changed: perhaps all that the run does is wait."""
@@ -93,6 +105,8 @@ class Leaving:
 
     def leave(self, reason: str, error: BaseException | None = None) -> None:
         """End this attempt without a verdict of the agent's code. The first reason stands."""
+        if reason == "stopped" and not self.cut and (self.active or self.shields):
+            self.cut_short = True
         if reason in AT_ONCE or (reason == "drained" and not self.active):
             self._cut_off()
         if self.reason is not None:
@@ -122,6 +136,17 @@ class Leaving:
         if self.reason is not None:
             raise Stopped(self.reason)
 
+    def recall(self) -> None:
+        """Give the run back at its next boundary."""
+        self.recalled = True
+        if not self.active and not self.shielded:
+            self.leave("drained")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is about to leave this process."""
+        return self.reason is not None or self.host.draining or self.recalled
+
     @property
     def shielded(self) -> bool:
         """Whether a block that must end before a polite stop is open, within its limit."""
@@ -129,7 +154,7 @@ class Leaving:
 
     @property
     def undisturbed(self) -> bool:
-        return self.reason is None and not self.turns.replayed and not self.ended
+        return not (self.reason is not None or self.turns.replayed or self.ended or self.recalled)
 
     async def boundary(self) -> None:
         """Between two operations: where polite stops take effect and the lease is looked at."""
@@ -140,7 +165,7 @@ class Leaving:
         self.check()
         if self.ended:
             raise Stopped("its run is over")
-        if self.host.draining and not self.shielded:
+        if self.stopping and not self.shielded:
             raise self.stop("drained")
         try:
             await self.host.ensure_trust()

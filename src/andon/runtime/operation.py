@@ -131,11 +131,11 @@ class Operation:
     @contextlib.contextmanager
     def operating(self) -> Iterator[None]:
         """Count as executing; note a cancellation that the agent's own code caused."""
-        self.attempt.active += 1
+        self.attempt.begin_operating()
         try:
             yield
         except asyncio.CancelledError:
-            if self.attempt.reason is None and not self.attempt.host.draining:
+            if not self.attempt.stopping:
                 self.cancel()
             raise
         finally:
@@ -150,7 +150,7 @@ async def wait_noting_cancel(
     try:
         return await attempt.wait_for(kind, name, until)
     except asyncio.CancelledError:
-        if attempt.reason is None and not attempt.host.draining:
+        if not attempt.stopping:
             # Nobody waits for the answer any more: the question must not stay open.
             closed = {"close_ask": name} if kind == "answer" else {}
             operation.cancel(**closed)

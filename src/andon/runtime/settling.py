@@ -117,14 +117,19 @@ def stranding(attempt: "Attempt") -> Settle:
 
 
 def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Settle:
+    """Back to the queue, ahead of new work; what was not touched, to where it waited."""
     entries, blobs, rows = attempt.number(leftovers or [])
+    untouched = not attempt.touched and not entries and attempt.seq == attempt.run.head_seq
+    new = untouched and attempt.run.attempt == 1
+    ending = "cut" if attempt.cut_short else "untouched" if untouched else "returned"
     return Settle(
         run_id=attempt.run.id,
         fence=attempt.fence,
         state=advance(State.RUNNING, Event.RETURN),
-        ending="returned",
+        ending=ending,
         entries=entries,
         blobs=blobs,
         effects=rows,
-        returned=True,
+        returned=not new,
+        keeps_place=new,
     )

@@ -55,7 +55,7 @@ class Waiting(Journaling):
         if wake_at is not None and wake_at <= self.host.clock.now():
             return None
         self.check()
-        if self.host.draining and not self.shielded:
+        if self.stopping and not self.shielded:
             raise self.stop("drained")
         wait = Wait(kind=kind, name=name, wake_at=wake_at, future=self.loop.create_future())
         wait.task = asyncio.current_task()
@@ -118,6 +118,10 @@ class Waiting(Journaling):
             return
         point("attempt:suspended")
         self.leave("suspended")
+
+    def begin_operating(self) -> None:
+        self.active += 1
+        self.touched = True
 
     def done_operating(self) -> None:
         self.active -= 1

@@ -20,14 +20,18 @@ from andon.errors import AndonError, Fenced, StoreError
 from andon.points import point
 from andon.runtime import branch
 from andon.runtime.agent import Agent, by_identity
-from andon.runtime.attempt import Attempt
+from andon.runtime.attempt import UNWIND_SECONDS, Attempt
 from andon.runtime.clock import StoreClock, own_time
+from andon.runtime.drain import Drain, unwind_seconds
 from andon.runtime.liveness import Peers, this_process
 from andon.settings import Settings
 from andon.store.store import Beat, Claim, Claimed, ClaimResult, Depart, Register, WorkerRow
 from andon.store.writer import Writer
 
 log = logging.getLogger("andon")
+
+# Beyond the grace period: for the last message and the ends of threads.
+CLOSE_SECONDS = 0.2
 
 
 class Worker:
@@ -46,16 +50,24 @@ class Worker:
         self.store = store
         self.agents = by_identity(agents)
         self.only = only  # these runs and no others: library mode
-        self.draining = False
+        self.draining = False  # set before anything else once it is told to go
+        self.drain = Drain(self)
+        self.announced = asyncio.Event()
+        self.started = False  # registered, and a first claim was answered
+        self.last_contact = own_time()  # when the store last answered
+        self.endings: Counter[str] = Counter()  # how attempts have ended here
         self.clock = StoreClock()
         self.active: dict[Attempt, asyncio.Task[str]] = {}
         self.attempts: dict[str, Attempt] = {}
         self.worker_id = ""
         self.in_threads: set[Any] = set()  # plain functions that are executing
+        self.unreturned = 0  # runs that the store did not take back
+        self.on_told: Callable[[], None] = lambda: None
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, str] = {}
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
         self._trusted_until = 0.0
+        self._told = asyncio.Event()
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
 
@@ -73,39 +85,71 @@ class Worker:
             self.threads.shutdown(wait=False)
             raise
         self._stop_listening = self.store.listen(self._rung)
-        self._claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
+        self.claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
+        if self.drain.told:  # while it was starting
+            self._go()
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        self.draining = True
-        self.wake()
-        await asyncio.wait({self._claiming})
-        await self._return_runs()
+        self.tell("its program ends")
+        await self.drain.carry_out()
         self._ended.set()
-        self._stop_listening()
-        self._peers.close()
-        await self._depart()
-        self.writer.close()
+        await self.loop.run_in_executor(None, self._let_go)
+        await self._depart(self.drain.story)
+        self.writer.close(self.drain.left() + CLOSE_SECONDS)
         self.threads.shutdown(wait=False)
 
-    async def run(self, until: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Work until `until` is set; `on_ready` is called once the worker is registered."""
+    def _let_go(self) -> None:
+        self._stop_listening()
+        self._peers.close()
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Work until told to go; `on_ready` is called once the worker is registered."""
         async with self:
             on_ready()
-            stopped = self.loop.create_task(until.wait())
-            await asyncio.wait({stopped, self._claiming}, return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-            if self._claiming.done() and not until.is_set():
-                self._claiming.result()
+            told = self.loop.create_task(self._told.wait())
+            await asyncio.wait({told, self.claiming}, return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+            if self.claiming.done() and not self.draining:
+                self.claiming.result()
+
+    def tell(self, why: str, grace_seconds: float | None = None) -> None:
+        """Go: take nothing any more and give back what is in hand. From any thread, once."""
+        self.draining = True
+        if self.drain.begin(why, grace_seconds) and self.worker_id:
+            self._go()
+
+    def tell_again(self) -> None:
+        """Do not wait for the present phase of the drain any longer. From any thread."""
+        self.post(self.drain.harden)
+
+    def _go(self) -> None:
+        self.drain.announce()
+        self.post(self._told.set)
+        self.post(self.wake)
+
+    def counts(self) -> dict[str, float]:
+        """Numbers for whoever watches."""
+        return {
+            "in_hand": len(self.active),
+            "free": max(0, self.settings.concurrency - len(self.active)),
+            **{f"ended_{ending}": number for ending, number in sorted(self.endings.items())},
+        }
+
+    def cleanup_left(self) -> float:
+        return self.drain.left() if self.drain.told else float("inf")
+
+    @property
+    def unwind_seconds(self) -> float:
+        return unwind_seconds(self.drain, UNWIND_SECONDS)
 
     async def _register(self) -> None:
         row: WorkerRow = this_process()
-        self.worker_id = row.id
         lock = self.store.hold(row.id)
         # A worker inside a program takes only what the program asks for: it carries nothing.
         agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
         named = {field: getattr(row, field) for field in row.__struct_fields__}
-        named.update(lock=lock, agents=json.dumps(agents))
+        named.update(lock=lock, agents=json.dumps(agents), concurrency=self.settings.concurrency)
         asked_at = own_time()
         message = Register(
             worker=WorkerRow(**named),
@@ -117,8 +161,8 @@ class Worker:
         except BaseException:
             self.store.release(row.id)
             raise
-        self.clock.set(now)
-        self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
+        self.worker_id = row.id
+        self._heard(now, asked_at)
         self._peers = Peers(self.store, message.worker, self._died_from_thread)
         self._ended = threading.Event()
         heart = threading.Thread(
@@ -144,7 +188,7 @@ class Worker:
                 self._beat(worker_id)
             except Fenced as error:
                 log.warning("worker %s is fenced: its lease ended. It starts over.", worker_id)
-                self._post(self._lost, worker_id, error)
+                self.post(self._lost, worker_id, error)
                 return
             except StoreError as error:
                 log.warning("worker %s: no heartbeat: %s", worker_id, error)
@@ -152,9 +196,12 @@ class Worker:
     def _beat(self, worker_id: str) -> None:
         asked_at = own_time()
         message = Beat(worker_id=worker_id, lease_seconds=self.settings.lease_seconds)
-        now = self.writer.submit_from_thread(message).result()
+        self._heard(self.writer.submit_from_thread(message).result(), asked_at)
+
+    def _heard(self, now: float, asked_at: float) -> None:
         self.clock.set(now)
         self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
+        self.last_contact = own_time()
 
     @property
     def trusted(self) -> bool:
@@ -194,33 +241,35 @@ class Worker:
         await self._depart()
         await self._register()
 
-    async def _depart(self) -> None:
+    async def _depart(self, story: str | None = None) -> None:
         """Say that this incarnation executes nothing any more, if that is so.
 
         A plain step goes on in its thread, and some code cannot be cancelled. Then neither is it
         said nor is the lock let go, from which others would conclude the same.
         """
-        if self.in_threads or self.active:
-            return
-        with contextlib.suppress(AndonError):
-            await self.writer.write(Depart(worker_id=self.worker_id))
-        self.store.release(self.worker_id)
+        alive = bool(self.in_threads or self.active)
+        message = Depart(worker_id=self.worker_id, drain=story, alive=alive)
+        with contextlib.suppress(AndonError, TimeoutError):
+            async with asyncio.timeout(self.drain.left() + CLOSE_SECONDS if story else None):
+                await self.writer.submit(message)
+        if not alive:
+            self.store.release(self.worker_id)
 
     # ── claiming ──────────────────────────────────────────────────────────────────────────────
 
     def wake(self) -> None:
         self._wake.set()
 
-    def _post(self, function: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError, AttributeError):  # the loop is closed, or not there
             self.loop.call_soon_threadsafe(function, *args)
 
     def _rung(self) -> None:
-        self._post(self.wake)
+        self.post(self.wake)
         self._peers.refresh()
 
     def _died_from_thread(self, worker_id: str, evidence: str) -> None:
-        self._post(self._died, worker_id, evidence)
+        self.post(self._died, worker_id, evidence)
 
     def _died(self, worker_id: str, evidence: str) -> None:
         log.info("worker %s is gone: %s", worker_id, evidence)
@@ -264,10 +313,16 @@ class Worker:
             self._dead = {**dead, **self._dead}
             raise
         self._claim_number += 1
+        self.started, self.last_contact = True, own_time()
         if result.runs:
             point("claim:claimed")
         for run in result.runs:
             self._begin(run)
+        for run_id in result.recalled:
+            if run_id in self.attempts:
+                self.attempts[run_id].recall()
+        if result.drain:
+            self.tell("andon drain")
         return result
 
     def _begin(self, run: Claimed) -> None:
@@ -287,6 +342,9 @@ class Worker:
         ending = "fenced" if done.cancelled() or done.exception() else done.result()
         if not done.cancelled() and done.exception():
             log.error("run %s: andon failed", run_id, exc_info=done.exception())
+        self.endings[attempt.ending or ending] += 1
+        if ending == "unavailable":
+            self.unreturned += 1
         self._on_settled(run_id, ending)
         if ending == "fenced" and not self.draining:
             self._doubting = self.loop.create_task(self._look_at_lease())
@@ -301,17 +359,3 @@ class Worker:
         for run_id in waiting:
             if run_id in self.attempts:
                 self.attempts[run_id].receive(found.get(run_id, []))
-
-    # ── leaving ───────────────────────────────────────────────────────────────────────────────
-
-    async def _return_runs(self) -> None:
-        """Finish the steps in hand within the grace period; everything goes back to the queue."""
-        for attempt in self.attempts.values():
-            if not attempt.active and not attempt.shielded:
-                attempt.leave("drained")
-        if self.active:
-            await asyncio.wait(set(self.active.values()), timeout=self.settings.grace_seconds)
-        for attempt in list(self.attempts.values()):
-            attempt.leave("stopped")
-        if self.active:
-            await asyncio.wait(set(self.active.values()), timeout=5)

@@ -61,7 +61,8 @@ class SqlFleet(SqlReads):
     def _depart(self, m: Depart) -> None:
         if m.drain is not None:
             self.q("end_drain", worker_id=m.worker_id, drain=m.drain)
-        self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
+        if not m.alive:
+            self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
 
     def _drain(self, m: Drain) -> float:
         rows = self.q("begin_drain", worker_id=m.worker_id, drain=m.drain, ago=m.ago)

@@ -136,6 +136,7 @@ class Depart(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str
     drain: str | None = None  # JSON: how its drain went
+    alive: bool = False  # something of it goes on until its process ends: only the story is kept
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,12 +145,12 @@ class Writer:
             self._put([(message, None, future)])
         return future
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Write what is queued, then end. To be called on the loop that submits."""
         self._hand_over()
         self._closed = True
         self._items.put(None)
-        self._thread.join()
+        self._thread.join(timeout)
 
     def _work(self) -> None:
         while (items := self._items.get()) is not None:

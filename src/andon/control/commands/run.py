@@ -29,7 +29,8 @@ from andon.control.cli import advise, asked, cli, everywhere, make_settings, ope
 def work(targets: Sequence[str], verbose: int, **given: Any) -> int:
     """Execute runs of the agents in a file or module, until told to go.
 
-    SIGTERM or Ctrl-C: finish the steps in hand, give the runs back, exit 0. Again: exit at once.
+    SIGTERM or Ctrl-C: finish the steps in hand, give the runs back, exit 0. Again: cut the steps
+    off now. A third time: exit at once.
     """
     settings = make_settings(**given)
     # All of andon is imported before their folder is searched first: their queue.py is theirs.
@@ -38,6 +39,41 @@ def work(targets: Sequence[str], verbose: int, **given: Any) -> int:
     agents = [agent for target in targets for agent in loading.load(target)]
     with opened(create=True, settings=settings) as store:
         return working.work(store, agents, settings, verbose=verbose, json=asked().json)
+
+
+@cli.command()
+@click.argument("target", metavar="MODULE_OR_FILE[:NAME]")
+@click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option(
+    "--input",
+    "input_file",
+    type=click.File("rb"),
+    help="A file with the arguments as a JSON object; - for stdin.",
+)
+@click.option("--id", help="The run's id: the same command goes on with the same run.")
+@click.option(
+    "--grace", "grace_seconds", type=float, metavar="S", help="How long a drain may take."
+)
+@click.option("-v", "--verbose", count=True, help="More words; -vv for everything.")
+@everywhere
+def run(
+    target: str, arguments: Sequence[str], input_file: Any, verbose: int, **options: Any
+) -> int:
+    """Run one agent here, to its end, and print its result; exit 75 if it was saved unfinished.
+
+    SIGTERM or Ctrl-C: the step in hand ends or is cut off, the run is saved. The same command with
+    the same --id goes on with it; so does any worker that carries the agent.
+    """
+    settings = make_settings(grace_seconds=options["grace_seconds"])
+    from andon.control import arguments as typed
+    from andon.control import loading, running
+
+    given = typed.arguments(arguments, input_file.read() if input_file else None)
+    agents = loading.load(target)
+    with opened(create=True, settings=settings) as store:
+        return running.run(
+            store, agents, given, options["id"], settings, verbose=verbose, json=asked().json
+        )
 
 
 @cli.command()

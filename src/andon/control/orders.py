@@ -1,0 +1,101 @@
+"""Signals and deadlines of a process that executes runs.
+
+The signal's own function may interrupt anything, also a piece of code that holds a lock; it only
+sets a flag and writes a byte. A thread does the rest: it tells the worker, and ends the process
+when the grace period is over, whatever the event loop is doing.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from andon.control.output import note
+from andon.runtime.clock import own_time
+from andon.runtime.worker import CLOSE_SECONDS, Worker
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After the end of the grace period, before the process is ended from its side.
+SLACK_SECONDS = CLOSE_SECONDS + 0.15
+_TOLD = 0  # a byte that is no signal: somebody told the worker in another way
+
+
+class Orders:
+    """Obeys signals on behalf of a worker."""
+
+    def __init__(self, worker: Worker, describe: Callable[[], str]) -> None:
+        self.worker = worker
+        self._describe = describe  # what is in hand, for people
+        self._signals = 0
+        self._before: dict[int, Any] = {}
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._obey, name="andon-orders", daemon=True)
+
+    @contextlib.contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """Take signals while the block runs. What the program had installed is called too."""
+        self.worker.on_told = lambda: self._tell_thread(_TOLD)
+        self._thread.start()
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._caught)
+        try:
+            yield
+        finally:
+            for caught, before in self._before.items():
+                signal.signal(caught, before if before is not None else signal.SIG_DFL)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self.worker.draining = True  # from here on nothing is claimed
+        self._tell_thread(number)
+        before = self._before[number]
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    def _tell_thread(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._write, bytes([number]))
+
+    def _obey(self) -> None:
+        watch = select.poll()
+        watch.register(self._read, select.POLLIN)
+        while True:
+            if not watch.poll(self._left_ms()):
+                note("the grace period is over; ending. What was in hand goes on elsewhere.")
+                exit_now(1)
+            for number in os.read(self._read, 64):
+                if number != _TOLD:
+                    self._order(number)
+
+    def _left_ms(self) -> float | None:
+        drain = self.worker.drain
+        if not drain.told:
+            return None
+        end = drain.told_at + drain.plan.grace_seconds + SLACK_SECONDS
+        return max(end - own_time(), 0.0) * 1000
+
+    def _order(self, number: int) -> None:
+        self._signals += 1
+        name = signal.Signals(number).name
+        match self._signals:
+            case 1:
+                self.worker.tell(name)
+                if self.worker.active:
+                    note(f"{name}: {self._describe()} Again: do not wait for steps.")
+            case 2:
+                self.worker.tell_again()
+                note(f"{name} again: steps are cut off now. Once more: end at once.")
+            case _:
+                note(f"{name} once more: ending at once. What was in hand goes on elsewhere.")
+                exit_now(128 + number)
+
+
+def exit_now(code: int) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
