@@ -75,6 +75,15 @@ class Lab:
         """The run once it is finished or stranded."""
         return await self.client.wait(run_id, timeout=LIMIT_SECONDS)
 
+    async def reach_over(self, run_id: str, state: str) -> Run:
+        """The run once it is in that state, whatever it was finished as before."""
+        run = await self.client.get(run_id)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while run.state != state:
+                await asyncio.sleep(0.003)
+                run = await self.client.get(run_id)
+        return run
+
     async def result(self, run_id: str) -> Any:
         run = await self.end(run_id)
         assert run.state == "succeeded", run.error

@@ -24,7 +24,7 @@ DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 _SECTIONS = {
     "Run": ("run", ("work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
-    "Decide": ("decide", ("answer", "resume", "send")),
+    "Decide": ("decide", ("answer", "resume", "send", "compensate", "migrate")),
     "Prove": ("prove", ("verify", "doctor", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}

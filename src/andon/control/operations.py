@@ -10,7 +10,7 @@ from typing import Any
 
 from andon.control.output import age
 from andon.core import value
-from andon.core.effect import OPEN
+from andon.core.effect import OPEN, OWED, EffectState, Kind
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
 from andon.errors import NotFound
@@ -77,6 +77,10 @@ class Surroundings:
         self.carried: set[tuple[str, str]] = set()
         for worker in self.live.values():
             self.carried |= {(name, version) for name, version in json.loads(worker.agents)}
+
+    def carries(self, agent: str) -> bool:
+        """Whether somebody carries the agent, in whichever version."""
+        return agent in {name for name, _ in self.carried}
 
     def is_carried(self, row: RunRow) -> bool:
         return (row.agent, row.version) in self.carried
@@ -287,6 +291,22 @@ def _effects(store: Store, run_id: str) -> list[dict[str, Any]]:
         }
         for effect in store.ledger(run_id)
     ]
+
+
+def undo_plan(store: Store, row: RunRow) -> dict[str, Any]:
+    """What compensating a run would do, the first first."""
+    effects = store.ledger(row.id)
+    owed = [one for one in reversed(effects) if one.undo is not None and one.state in OWED]
+    stays = [one for one in effects if one.undo is None and one.state == EffectState.CONFIRMED]
+    return {
+        "undo": [{"name": one.name, "key": one.key, "undo": one.undo} for one in owed],
+        "stays": [
+            {"name": one.name, "key": one.key, "kind": one.kind}
+            for one in stays
+            if one.kind != Kind.PURE
+        ],
+        "in_doubt": [{"name": e.name, "key": e.key} for e in effects if e.state in OPEN],
+    }
 
 
 def _attempts(store: Store, run_id: str) -> list[dict[str, Any]]:

@@ -201,3 +201,15 @@ def next_command(found: dict[str, Any]) -> str:
     if found["state"] == "stranded":
         return command("logs", run_id)
     return command("wait", run_id)
+
+
+def undo_plan(plan: dict[str, Any]) -> None:
+    """What would be undone, in that order; what stays; what is not known."""
+    for number, one in enumerate(plan["undo"], 1):
+        say(f"{number:>3}. undo {clean(one['name'])} {clean(one['key'])} by {clean(one['undo'])}")
+    for one in plan["stays"]:
+        say(f"  stays: {clean(one['name'])} {clean(one['key'])} ({one['kind']}, no undo)")
+    for one in plan["in_doubt"]:
+        say(f"  in doubt: {clean(one['name'])} {clean(one['key'])}: a person is asked")
+    if not plan["undo"]:
+        say("nothing to undo")

@@ -29,6 +29,7 @@ class EffectState(StrEnum):
     IN_DOUBT = "in_doubt"  # started, and its outcome is not known
     CONFIRMED = "confirmed"  # it happened
     FAILED = "failed"  # it certainly did not happen, and the agent was told so
+    UNDOING = "undoing"  # it happened; its undo was started
     COMPENSATED = "compensated"  # it may have happened, and was undone
 
 
@@ -62,6 +63,7 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.PLANNED,  # it raised that it did not happen, and is retried
             EffectState.STARTED,  # the same key again, by a new owner
             EffectState.COMPENSATED,  # by a new owner
+            EffectState.UNDOING,  # by a new owner, whose run goes no further
         }
     ),
     EffectState.IN_DOUBT: frozenset(
@@ -72,9 +74,17 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.COMPENSATED,
             EffectState.STARTED,  # the same key again
             EffectState.IN_DOUBT,  # a person is asked
+            EffectState.UNDOING,  # its run goes no further
         }
     ),
-    EffectState.CONFIRMED: frozenset({EffectState.COMPENSATED}),
+    EffectState.CONFIRMED: frozenset({EffectState.UNDOING}),
+    EffectState.UNDOING: frozenset(
+        {
+            EffectState.UNDOING,  # again, after an error or a crash
+            EffectState.COMPENSATED,
+            EffectState.CONFIRMED,  # a person decided to leave it
+        }
+    ),
     EffectState.FAILED: frozenset({EffectState.PLANNED}),  # the agent is retried
     # Again, or the agent is told that its tries ran out.
     EffectState.COMPENSATED: frozenset({EffectState.STARTED, EffectState.FAILED}),
@@ -82,6 +92,7 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
 
 SETTLED = frozenset({EffectState.CONFIRMED, EffectState.FAILED})
 OPEN = frozenset({EffectState.STARTED, EffectState.IN_DOUBT})
+OWED = frozenset({EffectState.CONFIRMED, EffectState.UNDOING})  # if it has an undo
 
 _WHEN_PROBED: dict[Verdict, Move] = {
     Verdict.NOT_ASKED: Move.PROBE,

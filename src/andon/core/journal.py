@@ -35,6 +35,7 @@ class EntryKind(StrEnum):
     VALUE = "value"
     SNAPSHOT = "snapshot"
     RETRY = "retry"
+    COMPENSATE = "compensate"  # from here on what the run did is undone
     END = "end"
 
 
@@ -121,6 +122,7 @@ class Record(msgspec.Struct, kw_only=True):
     fence: int  # the claim under which it was last started
     seq: int = 0  # the entry that brought it into its state
     later: str | None = None  # what is known of an effect that the agent's code has cancelled
+    undone: bool = False  # an effect that was confirmed, and whose undo was started since
 
     def reopen(self) -> None:
         """Try it again; but an effect only as far as it is known not to have happened."""
@@ -138,7 +140,9 @@ _AGAIN: dict[str, str] = {
     EffectState.FAILED: Mark.REOPENED,
 }
 ANSWERS = _SETTLED - {"cancelled"}
-_ENDS = frozenset({EntryKind.START, EntryKind.END})  # about the run, not an operation of it
+# About the run, not an operation of it.
+_ENDS = frozenset({EntryKind.START, EntryKind.END, EntryKind.COMPENSATE})
+_UNDONE = frozenset({EffectState.UNDOING, EffectState.COMPENSATED})
 
 
 def split(place: str) -> tuple[str, int]:
@@ -152,6 +156,7 @@ class Replay:
     def __init__(self, entries: Iterable[Entry], *, run_id: str) -> None:
         self.run_id = run_id
         self.snapshot: Entry | None = None
+        self.compensation: Entry | None = None  # the run goes no further: what it did is undone
         self.root = ""  # the branch of the agent's main code; after a snapshot, its number
         self._placed: dict[str, Record] = {}
         self._keyed: dict[tuple[str, str, str], Record] = {}
@@ -166,6 +171,8 @@ class Replay:
             self._placed.clear()
             self._keyed.clear()
             self._ends.clear()
+        elif entry.kind == EntryKind.COMPENSATE:
+            self.compensation = entry
         elif entry.kind == EntryKind.RETRY:
             self._reopen(entry)
         elif entry.kind not in _ENDS:
@@ -184,6 +191,9 @@ class Replay:
                 fence=entry.fence,
             )
             self._enter(record)
+        if entry.state in _UNDONE and (record.undone or record.state == EffectState.CONFIRMED):
+            record.undone = True  # the code has seen that it happened, and will again
+            return
         if entry.state == Mark.RETRYING:
             record.failures += 1
         if entry.state == EffectState.STARTED:

@@ -39,6 +39,7 @@ class Event(StrEnum):
     CANCEL = "cancel"
     BURY = "bury"
     REDRIVE = "redrive"
+    COMPENSATE = "compensate"  # what it did is undone, by the next worker that claims it
 
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DEAD})
@@ -49,6 +50,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.PAUSE: State.PAUSED,
         Event.STRAND: State.STRANDED,
         Event.CANCEL: State.CANCELLED,
+        Event.COMPENSATE: State.QUEUED,
     },
     State.RUNNING: {
         Event.RETURN: State.QUEUED,
@@ -65,19 +67,22 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.WAKE: State.QUEUED,
         Event.PAUSE: State.PAUSED,
         Event.CANCEL: State.CANCELLED,
+        Event.COMPENSATE: State.QUEUED,
     },
     State.PAUSED: {
         Event.RESUME: State.QUEUED,
         Event.CANCEL: State.CANCELLED,
+        Event.COMPENSATE: State.QUEUED,
     },
     State.STRANDED: {
         Event.RESUME: State.QUEUED,
         Event.CANCEL: State.CANCELLED,
+        Event.COMPENSATE: State.QUEUED,
     },
-    State.SUCCEEDED: {},
-    State.FAILED: {},
-    State.CANCELLED: {},
-    State.DEAD: {Event.REDRIVE: State.QUEUED},
+    State.SUCCEEDED: {Event.COMPENSATE: State.QUEUED},
+    State.FAILED: {Event.COMPENSATE: State.QUEUED},
+    State.CANCELLED: {Event.COMPENSATE: State.QUEUED},
+    State.DEAD: {Event.REDRIVE: State.QUEUED, Event.COMPENSATE: State.QUEUED},
 }
 
 

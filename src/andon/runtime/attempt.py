@@ -36,6 +36,7 @@ class Attempt(Waiting):
         super().__init__(host, run, agent)
         self.open_effects: dict[tuple[str, str], EffectRow] = {}
         self.ledger: tuple[str, dict[tuple[str, str], EffectRow]] | None = None  # see doubts
+        self.undos: dict[tuple[str, str], Callable[..., Any]] = {}  # by name and key of the effect
         self.leftovers: list[Draft] = []  # effects that were cut off, for whoever goes on
         self.cleanups: list[Callable[[], Any]] = []
         self.cancelled: set[str] = set()  # operations that the code has cancelled in this attempt
@@ -64,6 +65,12 @@ class Attempt(Waiting):
             self.check()
             await self._load()
             self.check()
+            if self.run.trial is not None:
+                from andon.runtime import rehearsing
+
+                return await rehearsing.settle_trial(self)
+            if self.run.undoing is not None or self.replay.compensation is not None:
+                return await self._compensate()
             outcome = await self._execute()
         except (Exception, Stopped) as error:  # noqa: BLE001 (a worker must survive every run)
             outcome = None
@@ -108,6 +115,10 @@ class Attempt(Waiting):
         from andon.runtime import doubts
 
         await doubts.look_back(self)
+        return await self.play()
+
+    async def play(self) -> tuple[str, Any] | None:
+        """Call the agent's code; None if it left before its end."""
         context = contextvars.copy_context()
         context.run(branch.current.set, self.root)
         main = asyncio.Task(self.agent.call(self), loop=self.loop, context=context)
@@ -165,12 +176,40 @@ class Attempt(Waiting):
             if await doubts.ask_about_open(self):
                 self.leave("suspended")
                 outcome = None
+        outcome = settling.checked(self, outcome)
+        if outcome is not None and settling.is_final_failure(self, outcome):
+            from andon.runtime import compensating
+
+            if await compensating.begin_after_failure(self, outcome[1]):
+                return await self._compensate()
         settle = settling.settlement(self, outcome)
         self.ending = settle.ending
         point("attempt:before-settle")
         state = await self.host.writer.write(settle)
         point("attempt:settled")
         return str(state)
+
+    async def _compensate(self) -> str:
+        """Undo what the run did; it ends as was decided before, or waits for a person."""
+        from andon.runtime import compensating
+
+        self.ended = False
+        self.turns.expect([])  # no code is answered any more
+        work = asyncio.ensure_future(compensating.carry_out(self))
+        self.tasks.add(work)
+        ends: set[asyncio.Future[Any]] = {work, self.left}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await self._unwind()
+        if self.reason is None or (work.done() and not work.cancelled() and not work.exception()):
+            settle = work.result()
+        elif self.reason in ("fenced", "unavailable"):
+            raise Stopped(self.reason)
+        else:  # whoever claims it next goes on with it
+            settle = settling.returning(self, self.leftovers)
+        await self.flush()
+        self.ending = settle.ending
+        point("attempt:before-settle")
+        return str(await self.host.writer.write(settle))
 
     async def _give_up(self, error: BaseException) -> str:
         """The store did not take how the attempt ended. The run must not be held for ever."""

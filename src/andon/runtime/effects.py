@@ -32,6 +32,7 @@ from andon.errors import BadInput, DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime import doubts
 from andon.runtime.attempt import Attempt
+from andon.runtime.compensating import reference_of
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
@@ -182,6 +183,8 @@ class _Effect:
             seq=entry.seq,
             fence=entry.fence,
             quiet=self.quiet,
+            undo=None if self.declared.undo is None else reference_of(self.declared.undo),
+            undo_within=self.declared.undo_within,
         )
         doubts.track(self.attempt, row)
         self.state = state
@@ -435,6 +438,9 @@ async def carry_out(
     if operation.record is None and operation.key is not None and attempt.replay.snapshot:
         await doubts.remember(attempt, operation.name, operation.key)
         operation.find()
+    if declared.undo is not None:
+        key = operation.key or f"{attempt.run.id}/{operation.place}"
+        attempt.undos[operation.name, key] = declared.undo
     record = operation.record
     if record is not None and operation.answered and record.state != EffectState.CONFIRMED:
         return await operation.answer()

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from andon.core import value
+from andon.core.effect import OWED
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
-from andon.errors import BadInput, NotFound
+from andon.errors import BadInput, Conflict, IllegalTransition, NotFound
 from andon.runtime.starting import new_run, resolve
 from andon.store.rows import AskRow, Filter, RunRow
-from andon.store.store import Deliver, Message, Move, NewRun, Start
+from andon.store.store import Deliver, Message, Move, NewRun, Note, Recall, Start
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,6 +236,66 @@ def resume(store: Any, run_id: str) -> RunRow:
     state = advance(State(row.state), Event.RESUME, run_id=row.id)
     _write(store, Move(run_id=row.id, seen=row.state, state=state))
     return row
+
+
+def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
+    """Let what a run did be undone, by the next worker that carries its agent."""
+    row = find(store, run_id)
+    if not store.obligations(row.id) and not _succeeded_owing(store, row):
+        raise NotFound(
+            f"run {row.id} has nothing that could be undone: no confirmed effect of it has an undo"
+        )
+    if row.undoing is not None:
+        raise Conflict(f"run {row.id} is being undone already; andon show {row.id}")
+    undoing = json.dumps({"why": why or "somebody asked for it", "by": by})
+    note = Note(kind="run.undoing", run_id=row.id, body=undoing)
+    if row.state == State.RUNNING:
+        _write(store, Recall(run_id=row.id, undoing=undoing, note=note))
+        return row
+    state = advance(State(row.state), Event.COMPENSATE, run_id=row.id)
+    _write(
+        store,
+        Move(run_id=row.id, seen=row.state, state=state, undoing=undoing, forgets=False, note=note),
+    )
+    return row
+
+
+def _succeeded_owing(store: Any, row: RunRow) -> bool:
+    owed = (one for one in store.ledger(row.id) if one.undo is not None and one.state in OWED)
+    return row.state == State.SUCCEEDED and any(owed)
+
+
+def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
+    """Let a run go on with another version, if that version's code fits its journal.
+
+    A worker that carries the version finds that out; nothing is executed for it.
+    """
+    row = find(store, run_id)
+    if version == row.version:
+        raise BadInput(f"run {row.id} is on version {version!r} already")
+    if version not in {one.version for one in store.agents(row.agent)}:
+        raise NotFound(
+            f"agent {row.agent!r} has no version {version!r}; andon versions {row.agent} lists them"
+        )
+    if row.state not in _MIGRATABLE:
+        raise IllegalTransition(row.id, row.state, "be migrated")
+    trial = json.dumps({"from": row.version, "state": row.state, "by": by})
+    body = json.dumps({"from": row.version, "to": version, "by": by})
+    note = Note(kind="run.migrating", run_id=row.id, body=body)
+    message = Move(
+        run_id=row.id,
+        seen=row.state,
+        state=State.QUEUED,
+        version=version,
+        trial=trial,
+        forgets=False,
+        note=note,
+    )
+    _write(store, message)
+    return row
+
+
+_MIGRATABLE = (State.QUEUED, State.SUSPENDED, State.PAUSED, State.STRANDED)
 
 
 def journal(store: Any, run_id: str) -> list[Entry]:

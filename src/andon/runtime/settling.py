@@ -12,18 +12,31 @@ from andon.core.queue import Retry
 from andon.core.run import Event, State, advance
 from andon.runtime.describing import describe, places_of
 from andon.runtime.journaling import Draft
+from andon.runtime.leaving import Wait
 from andon.store.store import Settle
 
 if TYPE_CHECKING:
     from andon.runtime.attempt import Attempt
 
 
+def checked(attempt: "Attempt", outcome: tuple[str, Any] | None) -> tuple[str, Any] | None:
+    """A result as it is stored; one that cannot be stored is an error."""
+    if outcome is None or outcome[0] != "result":
+        return outcome
+    what = f"the result of agent {attempt.agent.name!r}"
+    try:
+        raw, _ = value.encode_result(outcome[1], what, attempt.agent.result_decoder)
+    except Exception as error:  # noqa: BLE001 (a value's own code may raise anything)
+        return "unstorable", error
+    return "result", raw
+
+
 def settlement(attempt: "Attempt", outcome: tuple[str, Any] | None) -> Settle:
     if outcome is not None:
         kind, what = outcome
         if kind == "result":
-            return _success(attempt, what)
-        return _failure(attempt, what)
+            return _end(attempt, Event.SUCCEED, what)
+        return _failure(attempt, what, final=kind == "unstorable")
     match attempt.reason:
         case "suspended":
             return _suspension(attempt)
@@ -33,13 +46,23 @@ def settlement(attempt: "Attempt", outcome: tuple[str, Any] | None) -> Settle:
             return returning(attempt, attempt.leftovers)
 
 
-def _success(attempt: "Attempt", result: Any) -> Settle:
-    what = f"the result of agent {attempt.agent.name!r}"
-    try:
-        raw, _ = value.encode_result(result, what, attempt.agent.result_decoder)
-    except Exception as error:  # noqa: BLE001 (a value's own code may raise anything)
-        return _failure(attempt, error, final=True)
-    return _end(attempt, Event.SUCCEED, raw)
+def is_final_failure(attempt: "Attempt", outcome: tuple[str, Any]) -> bool:
+    """Whether the run ends here without success."""
+    retry: Retry = attempt.agent.retry
+    again = retry.again(attempt.run.failures + 1)
+    return outcome[0] == "unstorable" or (outcome[0] == "error" and not again)
+
+
+def compensated(attempt: "Attempt", verdict: dict[str, Any]) -> Settle:
+    """The end of a run whose effects were undone."""
+    events = {State.FAILED: Event.FAIL, State.DEAD: Event.BURY, State.CANCELLED: Event.CANCEL}
+    event, body = events[State(verdict["ending"])], msgspec.json.encode(verdict["error"])
+    return _end(attempt, event, body, failed=True)
+
+
+def waiting_for_people(attempt: "Attempt", ask_ids: list[str]) -> Settle:
+    attempt.left_waits = [Wait(kind="answer", name=ask_id) for ask_id in ask_ids]
+    return _suspension(attempt)
 
 
 def _failure(attempt: "Attempt", error: BaseException, *, final: bool = False) -> Settle:

@@ -319,14 +319,18 @@ class Worker:
         for run in result.runs:
             self._begin(run)
         for run_id in result.recalled:
-            if run_id in self.attempts:
-                self.attempts[run_id].recall()
+            attempt = self.attempts.get(run_id)
+            if attempt is not None and attempt.run.undoing is None:  # else it is being undone
+                attempt.recall()
         if result.drain:
             self.tell("andon drain")
         return result
 
     def _begin(self, run: Claimed) -> None:
-        attempt = Attempt(self, run, self.agents[run.agent, run.version])
+        agent = self.agents.get((run.agent, run.version))
+        if agent is None:  # another version of it: to undo what the run did
+            agent = next(one for one in self.agents.values() if one.name == run.agent)
+        attempt = Attempt(self, run, agent)
         self.attempts[run.id] = attempt
         task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
         self.active[attempt] = task

@@ -190,12 +190,12 @@ UPDATE andon.runs r
        waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = andon.now()
  WHERE r.id = ANY (ARRAY(SELECT id FROM ready))
 RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
-          r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing;
+          r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing, r.trial;
 
 -- claimed_before --
 -- What this very claim has claimed already (its commit's outcome was unknown).
 SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
-       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing
+       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing, r.trial
   FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
  WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s ORDER BY r.id;
 
@@ -304,6 +304,7 @@ UPDATE andon.runs
                            ELSE andon.now() + %(delay_seconds)s::float8 END,
        changed_at = andon.now(), waits = %(waits)s, wake_at = %(wake_at)s, error = %(error)s,
        failures = failures + %(failed)s, fruitless = 0,
+       trial = NULL, version = coalesce(%(version)s, version),
        undoing = CASE WHEN %(over)s::boolean THEN NULL ELSE undoing END,
        undo_at = CASE WHEN %(undo_later)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
                       THEN andon.now() + (SELECT min(undo_within) FROM andon.effects e
@@ -342,7 +343,7 @@ UPDATE andon.runs
    SET state = %(state)s, returned = true, available_at = andon.now(),
        error = CASE WHEN %(forgets)s::boolean THEN NULL ELSE error END,
        changed_at = andon.now(), undoing = coalesce(%(undoing)s, undoing),
-       version = coalesce(%(version)s, version), waits = NULL, wake_at = NULL,
+       version = coalesce(%(version)s, version), trial = %(trial)s, waits = NULL, wake_at = NULL,
        failures = CASE WHEN %(fresh)s::boolean THEN 0 ELSE failures END,
        fruitless = CASE WHEN %(fresh)s::boolean THEN 0 ELSE fruitless END,
        undo_at = CASE WHEN %(undo_later)s::boolean THEN
@@ -399,13 +400,13 @@ SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at
+       changed_at, head_seq, head_hash, undoing, undo_at, trial
   FROM andon.runs WHERE id = %(run_id)s;
 
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at
+       changed_at, head_seq, head_hash, undoing, undo_at, trial
   FROM andon.runs
  WHERE (%(states)s::text IS NULL
         OR state IN (SELECT jsonb_array_elements_text(%(states)s::text::jsonb)))

@@ -53,6 +53,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     head_hash: str
     undoing: str | None = None
     undo_at: float | None = None
+    trial: str | None = None
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):

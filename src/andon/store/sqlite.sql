@@ -173,12 +173,12 @@ UPDATE andon_runs
     LIMIT :limit)
    AND (SELECT state FROM andon_workers WHERE id = :worker_id AND draining_at IS NULL) = 'live'
 RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, head_seq, head_hash,
-          inbox, parent_id, root_id, labels, queue, undoing;
+          inbox, parent_id, root_id, labels, queue, undoing, trial;
 
 -- claimed_before --
 -- What this very claim has claimed already (its commit's outcome was unknown).
 SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
-       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing
+       r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing, r.trial
   FROM andon_runs r JOIN andon_attempts a ON a.run_id = r.id AND a.fence = r.fence
  WHERE r.worker = :worker_id AND r.state = 'running' AND a.claim = :claim ORDER BY r.id;
 
@@ -268,7 +268,8 @@ UPDATE andon_runs
        available_at = CASE WHEN :keeps_place THEN available_at
                            ELSE unixepoch('subsec') + :delay_seconds END,
        changed_at = unixepoch('subsec'), waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
-       fruitless = 0, undoing = CASE WHEN :over THEN NULL ELSE undoing END,
+       fruitless = 0, trial = NULL, version = coalesce(:version, version),
+       undoing = CASE WHEN :over THEN NULL ELSE undoing END,
        undo_at = CASE WHEN :undo_later OR (:sleeps AND inbox > :seen_inbox)
                       THEN unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
                                         WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
@@ -306,7 +307,7 @@ UPDATE andon_runs
    SET state = :state, returned = 1, available_at = unixepoch('subsec'),
        error = CASE WHEN :forgets THEN NULL ELSE error END,
        changed_at = unixepoch('subsec'), undoing = coalesce(:undoing, undoing),
-       version = coalesce(:version, version), waits = NULL, wake_at = NULL,
+       version = coalesce(:version, version), trial = :trial, waits = NULL, wake_at = NULL,
        failures = CASE WHEN :fresh THEN 0 ELSE failures END,
        fruitless = CASE WHEN :fresh THEN 0 ELSE fruitless END,
        undo_at = CASE WHEN :undo_later THEN
@@ -361,13 +362,13 @@ SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at
+       changed_at, head_seq, head_hash, undoing, undo_at, trial
   FROM andon_runs WHERE id = :run_id;
 
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at
+       changed_at, head_seq, head_hash, undoing, undo_at, trial
   FROM andon_runs
  WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
    AND (:agent IS NULL OR agent = :agent)

@@ -165,6 +165,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = False  # as if it had never failed
     forgets: bool = True  # its error
     version: str | None = None
+    trial: str | None = None  # JSON: the version it came from, until the new one fits its journal
     note: "Note | None" = None
 
 
@@ -227,6 +228,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     labels: str
     queue: str
     undoing: str | None = None  # JSON: why its effects are to be undone
+    trial: str | None = None  # JSON: whether this version's code fits is to be found out first
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,6 +283,7 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     returned: bool = False
     keeps_place: bool = False  # it was not touched: it waits where it waited before
     failed: bool = False  # counts against the user's retries
+    version: str | None = None  # back to this one
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

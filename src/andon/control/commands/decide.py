@@ -83,3 +83,59 @@ def send(run: str, event: str, payload: str | None, message_id: str | None) -> N
     else:
         output.say("sent" if new else "was sent before; nothing was done")
         output.note(f"next: {output.command('show', row.id)}")
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--dry-run", is_flag=True, help="Say what would be undone, and do nothing.")
+@click.option("--why", default="", help="A reason, for the journal.")
+@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who wants it.")
+@everywhere
+def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
+    """Undo what a run did, the last first; the run ends as cancelled.
+
+    A run that is executing is given back at its next boundary first.
+    """
+    from andon.control import operations, screen
+    from andon.runtime import requests
+
+    with opened() as store:
+        row = operations.find(store, run)
+        plan = operations.undo_plan(store, row)
+        if not dry_run:
+            requests.compensate(store, row.id, by=_login() if by is None else by, why=why)
+        waits = not operations.Surroundings(store).carries(row.agent)
+    if asked().json:
+        output.document({"run": row.id, "was": row.state, "dry_run": dry_run, **plan})
+        return
+    screen.undo_plan(plan)
+    if dry_run:
+        output.note(f"nothing was done; to do it: {output.command('compensate', row.id)}")
+        return
+    if waits:
+        output.note(f"it waits: no live worker carries {output.clean(row.agent)} in any version")
+    output.note(f"next: {output.command('wait', row.id)}")
+
+
+@cli.command()
+@click.argument("run")
+@click.option(
+    "--to", "version", required=True, metavar="VERSION", help="The version to go on with."
+)
+@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who wants it.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S"
+)
+@everywhere
+def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
+    """Let a run go on with another version, if that version's code fits its journal.
+
+    A worker that carries the version plays its code against the journal; nothing is executed. If
+    it does not fit, the run stays with the version it had.
+    """
+    from andon.control import migrating, operations
+
+    with opened() as store:
+        row = operations.find(store, run)
+        name = _login() if by is None else by
+        return migrating.migrate(store, row, version, name, timeout, json=asked().json)

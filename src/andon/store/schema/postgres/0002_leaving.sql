@@ -9,6 +9,7 @@ CREATE INDEX workers_ended ON andon.workers (ended_at) WHERE ended_at IS NOT NUL
 
 ALTER TABLE andon.runs ADD COLUMN undoing text;            -- JSON: why its effects are to be undone
 ALTER TABLE andon.runs ADD COLUMN undo_at double precision;            -- when they will be, if nobody resumes it
+ALTER TABLE andon.runs ADD COLUMN trial text;              -- JSON: the version it came from, until the new one fits
 CREATE INDEX runs_undo ON andon.runs (undo_at) WHERE undo_at IS NOT NULL;
 CREATE INDEX runs_recalled ON andon.runs (worker) WHERE undoing IS NOT NULL AND state = 'running';
 

@@ -9,6 +9,7 @@ CREATE INDEX andon_workers_ended ON andon_workers (ended_at) WHERE ended_at IS N
 
 ALTER TABLE andon_runs ADD COLUMN undoing TEXT;            -- JSON: why its effects are to be undone
 ALTER TABLE andon_runs ADD COLUMN undo_at REAL;            -- when they will be, if nobody resumes it
+ALTER TABLE andon_runs ADD COLUMN trial TEXT;              -- JSON: the version it came from, until the new one fits
 CREATE INDEX andon_runs_undo ON andon_runs (undo_at) WHERE undo_at IS NOT NULL;
 CREATE INDEX andon_runs_recalled ON andon_runs (worker) WHERE undoing IS NOT NULL AND state = 'running';
 

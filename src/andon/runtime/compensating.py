@@ -1,0 +1,328 @@
+"""Compensation: what a run did is undone, the last first, each undo written down before it is done.
+
+An undo may be carried out twice, after a crash in its middle: it must be one that can be. It gets
+what the effect returned and the effect's own arguments, key and fence. An undo that keeps failing
+is put before a person, and the run waits.
+"""
+
+import inspect
+import json
+import random
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from andon.core import value
+from andon.core.effect import OPEN, OWED, EffectState
+from andon.core.journal import Entry, EntryKind, Mark
+from andon.core.queue import Retry
+from andon.core.run import State
+from andon.errors import AndonError
+from andon.points import point
+from andon.runtime.describing import describe
+from andon.runtime.journaling import Draft
+from andon.runtime.leaving import log
+from andon.store.store import Ask, EffectRow, Settle
+
+if TYPE_CHECKING:
+    from andon.runtime.attempt import Attempt
+
+NAMELESS = "?"  # an undo that cannot be found by its name: only the agent's code knows it
+RETRY = Retry(4, first_seconds=0.5, most_seconds=10.0)
+UNDO_SECONDS = 300.0
+CHOICES = ("undone", "try_again", "leave")
+
+
+# ── functions by name ─────────────────────────────────────────────────────────────────────────
+
+
+@lru_cache(maxsize=4096)
+def reference_of(function: Callable[..., Any]) -> str:
+    """How a function can be found again in another process: module:name, or NAMELESS."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    return f"{module}:{name}" if _named(module, name) is function else NAMELESS
+
+
+def _named(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
+    """As the code itself said, else by its name; a program's own file has another name here."""
+    known = attempt.undos.get((row.name, row.key))
+    if known is not None:
+        return known
+    module, _, name = (row.undo or "").partition(":")
+    for place in (module, attempt.agent.function.__module__):
+        found = _named(place, name)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+# ── deciding ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def begin_after_failure(attempt: "Attempt", error: BaseException) -> bool:
+    """The agent failed for good: whether anything has to be undone before the run ends."""
+    if not attempt.undos and attempt.replay.snapshot is None:
+        return False
+    rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+    if not any(_owed(row) for row in rows):
+        return False
+    ending = State.DEAD if attempt.agent.retry.retries else State.FAILED
+    await _begin(attempt, {"ending": ending, "error": describe(error)})
+    return True
+
+
+def _owed(row: EffectRow) -> bool:
+    return row.undo is not None and row.state in OWED
+
+
+async def _begin(attempt: "Attempt", verdict: dict[str, Any]) -> None:
+    body = msgspec.json.encode(verdict)
+    draft = Draft(kind=EntryKind.COMPENSATE, state=Mark.BEGUN, name=attempt.agent.name, body=body)
+    await attempt.append(draft)
+    attempt.replay.compensation = Entry(
+        seq=attempt.seq, kind=EntryKind.COMPENSATE, state=Mark.BEGUN, body=body.decode()
+    )
+    point("undo:begun")
+
+
+async def carry_out(attempt: "Attempt") -> Settle:
+    """Undo everything that is owed; answers how the run stands then."""
+    from andon.runtime import doubts, settling
+
+    if attempt.replay.compensation is None:
+        wanted = json.loads(attempt.run.undoing or "{}")
+        error = {"type": "Compensated", "message": wanted.get("why") or "it was asked for"}
+        await _begin(attempt, {"ending": State.CANCELLED, "error": error})
+    assert attempt.replay.compensation is not None
+    verdict = json.loads(attempt.replay.compensation.body or "{}")
+    await doubts.look_back(attempt)
+    asked = await _Compensation(attempt).undo_all()
+    waiting = await doubts.ask_about_open(attempt)
+    if not waiting and not asked:
+        # What a person has said meanwhile may have made one more of them certain.
+        asked = await _Compensation(attempt).undo_all()
+    if waiting:
+        asks = await attempt.read(attempt.host.store.asks, attempt.run.id)
+        asked += [ask.id for ask in asks if ask.about == "effect"]
+    if asked:
+        return settling.waiting_for_people(attempt, asked)
+    return settling.compensated(attempt, verdict)
+
+
+# ── undoing ───────────────────────────────────────────────────────────────────────────────────
+
+
+class _Compensation:
+    """All undos of one attempt."""
+
+    def __init__(self, attempt: "Attempt") -> None:
+        self.attempt = attempt
+        self.entries: dict[tuple[str, str], list[Entry]] = {}
+
+    async def undo_all(self) -> list[str]:
+        """The last effect first. Answers the asks that are open about undos."""
+        attempt = self.attempt
+        rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+        owed = [row for row in rows if _owed(row) or _undoable_doubt(attempt, row)]
+        if not owed:
+            return []
+        await self._read_journal()
+        if any(_find(attempt, row) is None for row in owed):
+            await self._rehearse()
+        asks = (await self._undo(row) for row in self._reversed(owed))
+        return [ask async for ask in asks if ask is not None]
+
+    def _reversed(self, owed: list[EffectRow]) -> list[EffectRow]:
+        """By when they were begun: a later entry about one of them does not make it a later one."""
+
+        def begun(row: EffectRow) -> int:
+            return self.entries[row.name, row.key][0].seq
+
+        return sorted(owed, key=begun, reverse=True)
+
+    async def _read_journal(self) -> None:
+        run_id, after = self.attempt.run.id, -1
+        while page := await self.attempt.read(self.attempt.host.store.journal, run_id, after):
+            for entry in page:
+                if entry.kind == EntryKind.EFFECT:
+                    key = entry.key or f"{run_id}/{entry.place}"
+                    self.entries.setdefault((entry.name, key), []).append(entry)
+            after = page[-1].seq
+
+    async def _rehearse(self) -> None:
+        """Let the agent's code pass its effects once more, to learn their undos."""
+        from andon.runtime import rehearsing
+
+        try:
+            self.attempt.undos.update((await rehearsing.rehearse(self.attempt)).undos)
+        except AndonError as error:
+            log.warning("run %s: its code does not fit its journal: %s", self.attempt.run.id, error)
+
+    async def _undo(self, row: EffectRow) -> str | None:
+        """Undo one effect; None if that is done, else the ask about it."""
+        attempt = self.attempt
+        last = self.entries[row.name, row.key][-1]
+        noted = json.loads(last.body or "{}") if last.state == EffectState.UNDOING else {}
+        asked: str | None = noted.get("asked")
+        if asked is not None:
+            letter = attempt.take_letter("answer", asked)
+            if letter is None:
+                return asked
+            decision = value.decode(letter.body)["decision"]
+            if decision != "try_again":
+                await self._settle_by_hand(row, decision, letter.id)
+                return None
+            await self._write(row, EffectState.UNDOING, {}, take=letter.id)
+        failures = 0
+        while (error := await self._try(row)) is not None:
+            failures += 1
+            if not RETRY.again(failures):
+                return await self._ask(row, error)
+            delay = RETRY.delay(failures, random.random())  # noqa: S311 (not for secrets)
+            await attempt.wait_for("timer", f"undo {row.name}", attempt.host.clock.now() + delay)
+        return None
+
+    async def _try(self, row: EffectRow) -> dict[str, Any] | None:
+        """Written down, done, written down. Answers the error that it raised."""
+        attempt = self.attempt
+        undo = _find(attempt, row)
+        if undo is None:
+            message = f"{row.undo or 'its undo'} is not in the code of this worker"
+            return {"type": "NotFound", "message": message}
+        await attempt.boundary()
+        attempt.begin_operating()
+        try:
+            await self._write(row, EffectState.UNDOING, {})
+            point("undo:started")
+            await attempt.boundary()
+            await self._call(row, undo)
+            point("undo:executed")
+            await self._write(row, EffectState.COMPENSATED)
+            point("undo:confirmed")
+        except Exception as error:
+            if attempt.reason is not None:
+                raise
+            log.warning("run %s: undo of %s raised %r", attempt.run.id, row.name, error)
+            return describe(error)
+        finally:
+            attempt.done_operating()
+        return None
+
+    async def _call(self, row: EffectRow, undo: Callable[..., Any]) -> None:
+        from andon.runtime.operation import invoke
+
+        attempt = self.attempt
+        entries = self.entries[row.name, row.key]
+        intents = [entry for entry in entries if entry.state == EffectState.STARTED]
+        results = [entry for entry in entries if entry.state == EffectState.CONFIRMED]
+        intent = value.decode(await attempt.body_of(intents[-1].body, intents[-1].blob))
+        result = None
+        if results:
+            result = value.decode(await attempt.body_of(results[-1].body, results[-1].blob))
+        given = _typed(undo, [result, *intent["args"]], intent["kwargs"])
+        extras = {"key": row.key, "fence": attempt.fence}
+        wanted = {name: extras[name] for name in extras if name in _parameters(undo)}
+        stand_in: Any = _Undo(attempt)
+        await invoke(stand_in, undo, tuple(given[0]), {**given[1], **wanted}, UNDO_SECONDS)
+
+    async def _ask(self, row: EffectRow, error: dict[str, Any]) -> str:
+        ask_id = f"undo:{row.name}/{row.key}#{self.attempt.seq}"
+        ask = Ask(
+            id=ask_id,
+            about="undo",
+            question=f"Effect {row.name!r} (key {row.key!r}) could not be undone: {error['type']}: "
+            f"{error['message']}. Undo it by hand and say so, let it be tried again, or leave it.",
+            value=None,
+            choices=json.dumps(CHOICES),
+        )
+        await self._write(row, EffectState.UNDOING, {"asked": ask_id, "error": error}, ask=ask)
+        return ask_id
+
+    async def _settle_by_hand(self, row: EffectRow, decision: str, letter: int) -> None:
+        if decision == "undone":
+            await self._write(row, EffectState.COMPENSATED, {"by": "hand"}, take=letter)
+            return
+        results = [e for e in self.entries[row.name, row.key] if e.state == EffectState.CONFIRMED]
+        body = results[-1].body if results else None
+        left = msgspec.structs.replace(row, undo=None, undo_within=None)
+        await self._write(left, EffectState.CONFIRMED, None, raw=body, take=letter)
+
+    async def _write(
+        self,
+        row: EffectRow,
+        state: EffectState,
+        body: dict[str, Any] | None = None,
+        *,
+        raw: str | None = None,
+        **along: Any,
+    ) -> None:
+        from andon.runtime import doubts
+
+        first = self.entries[row.name, row.key][0]
+        text = raw if body is None else msgspec.json.encode(body).decode()
+
+        def changed(entry: Entry) -> EffectRow:
+            new = msgspec.structs.replace(row, state=state, seq=entry.seq, fence=entry.fence)
+            doubts.track(self.attempt, new)
+            return new
+
+        draft = Draft(
+            kind=EntryKind.EFFECT,
+            state=state,
+            place=row.place,
+            name=row.name,
+            key=first.key,
+            digest=first.digest,
+            body=None if text is None else text.encode(),
+            along=along,
+            effect=changed,
+        )
+        await self.attempt.append(draft)
+
+
+class _Undo:
+    """Stands where an operation stands when a function is called for it."""
+
+    def __init__(self, attempt: "Attempt") -> None:
+        self.attempt = attempt
+
+
+def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:
+    """Not known to have happened, undoable all the same, and nobody acts any more."""
+    quiet = row.quiet or attempt.is_quiet(row.fence)
+    return row.kind == "compensatable" and row.state in OPEN and row.undo is not None and quiet
+
+
+@lru_cache(maxsize=4096)
+def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _typed(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Values of the journal as the types that the function's annotations say."""
+    hints = value.annotations(function)
+    names = list(_parameters(function))
+
+    def typed(name: str, given: Any) -> Any:
+        decoder = value.decoder_for(hints[name]) if name in hints else None
+        return given if decoder is None else decoder(value.encode(given, name))
+
+    placed = [
+        typed(names[place] if place < len(names) else "", one) for place, one in enumerate(args)
+    ]
+    return placed, {name: typed(name, one) for name, one in kwargs.items()}

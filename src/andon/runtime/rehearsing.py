@@ -1,0 +1,102 @@
+"""Rehearsal: a run's code is played against its journal, and nothing is executed or written.
+
+It ends at the first operation that the journal does not answer. Whether code fits a journal is
+found out this way before a run is moved to another version; and what an agent's code knows of its
+own effects, before they are undone.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from andon.core.run import Event, State, advance
+from andon.errors import Diverged, Stopped
+from andon.points import point
+from andon.runtime.attempt import Attempt
+from andon.runtime.describing import describe
+from andon.runtime.journaling import Draft
+from andon.store.rows import Letter
+from andon.store.store import Settle
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Rehearsal(Attempt):
+    """An attempt that stops where it would act."""
+
+    async def boundary(self) -> None:
+        await self.turns.end()
+        raise self.stop("rehearsed")
+
+    async def append(self, *drafts: Draft) -> None:
+        raise self.stop("rehearsed")
+
+    def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
+        raise self.stop("rehearsed")
+
+    async def wait_for(self, kind: str, name: str, wake_at: float | None = None) -> Letter | None:
+        if self.turns.replayed:
+            await self.turns.end()
+        raise self.stop("rehearsed")
+
+    def keep_partial(self, place: str, body: str) -> None:
+        pass
+
+    def add_line(self, level: str, text: str) -> None:
+        pass
+
+
+async def rehearse(attempt: Attempt) -> Rehearsal:
+    """Play the code of the attempt's agent. Raises Diverged if it does not fit."""
+    # As far as this attempt itself has written it.
+    run = msgspec.structs.replace(attempt.run, head_seq=attempt.seq, head_hash=attempt.head)
+    rehearsal = Rehearsal(attempt.host, run, attempt.agent)
+    await rehearsal._load()  # noqa: SLF001 (its own kind)
+    try:
+        await rehearsal.play()
+    except Stopped:
+        pass
+    finally:
+        rehearsal.end_flushing()
+        await rehearsal._clean_up()  # noqa: SLF001
+    if isinstance(rehearsal.error, Diverged):
+        raise rehearsal.error
+    return rehearsal
+
+
+async def settle_trial(attempt: Attempt) -> str:
+    """Whether this version's code fits the journal: the run stays with it, or goes back."""
+    trial: dict[str, Any] = json.loads(attempt.run.trial or "{}")
+    try:
+        await rehearse(attempt)
+        message = _to_queue(attempt, "migrated")
+    except Diverged as error:
+        message = _back(attempt, trial, error)
+    point("attempt:before-settle")
+    attempt.ending = message.ending
+    return str(await attempt.host.writer.write(message))
+
+
+def _to_queue(attempt: Attempt, ending: str) -> Settle:
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.RETURN),
+        ending=ending,
+        returned=True,
+    )
+
+
+def _back(attempt: Attempt, trial: dict[str, Any], error: Diverged) -> Settle:
+    stranded = trial.get("state") == State.STRANDED
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.STRAND if stranded else Event.RETURN),
+        ending="refused",
+        error=json.dumps(describe(error)),
+        returned=True,
+        version=trial["from"],
+    )

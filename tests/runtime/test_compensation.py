@@ -1,0 +1,283 @@
+"""What a run did is undone, the last first, if the run goes no further."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.runtime.harness import Lab, agent, until
+
+import andon
+from andon.core.queue import Retry
+from andon.runtime import compensating, requests
+from andon.runtime.agent import Agent
+
+world: list[str] = []
+broken: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def clean_world() -> None:
+    world.clear()
+    broken.clear()
+
+
+def take_back(result: Any, what: str, *, key: str) -> None:
+    if what in broken:
+        raise OSError("the bank is closed")
+    world.append(f"undo {what} {result} {key}")
+
+
+@andon.effect_of(undo=take_back)
+async def pay(what: str) -> str:
+    world.append(f"pay {what}")
+    return f"paid-{what}"
+
+
+@andon.effect_of(undo=take_back, undo_within=0.01)
+async def pay_for_a_while(what: str) -> str:
+    world.append(f"pay {what}")
+    return f"paid-{what}"
+
+
+UNDONE = ["undo b paid-b B", "undo a paid-a A"]
+
+
+async def test_a_run_that_fails_undoes_what_it_did_the_last_first(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        await ctx.effect(pay, "b", key="B")
+        raise ValueError("no further")
+
+    async with lab.working(agent(body)):
+        run = await lab.end(await lab.client.start("agent"))
+    assert (run.state, (run.error or {})["type"]) == ("failed", "ValueError")
+    assert world == ["pay a", "pay b", *UNDONE]
+    assert {row.state for row in lab.store.ledger(run.id)} == {"compensated"}
+    assert not lab.store.obligations()
+
+
+async def test_a_run_that_fails_with_nothing_to_undo_just_fails(local: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        raise ValueError("no further")
+
+    async with local.working(agent(body)):
+        run = await local.end(await local.client.start("agent"))
+    kinds = [entry.kind for entry in requests.journal(local.store, run.id)]
+    assert kinds == ["start", "end"]
+
+
+async def test_a_run_that_may_try_again_undoes_nothing_until_its_tries_ran_out(local: Lab) -> None:
+    tries: list[int] = []
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        tries.append(len(world))
+        raise ValueError("no further")
+
+    async with local.working(agent(body, retries=Retry(2, first_seconds=0.01))):
+        run = await local.end(await local.client.start("agent"))
+    assert run.state == "dead"
+    assert tries == [1, 1, 1], "nothing was undone in between"
+    assert world == ["pay a", "undo a paid-a A"]
+
+
+async def test_a_result_that_cannot_be_stored_is_a_failure_too(local: Lab) -> None:
+    async def body(ctx: andon.Context) -> object:
+        await ctx.effect(pay, "a", key="A")
+        return object()
+
+    async with local.working(agent(body)):
+        run = await local.end(await local.client.start("agent"))
+    assert run.state == "failed"
+    assert world == ["pay a", "undo a paid-a A"]
+
+
+async def test_an_undo_without_a_name_is_found_by_rehearsing_the_code(lab: Lab) -> None:
+    held = asyncio.Event()
+
+    async def body(ctx: andon.Context) -> None:
+        for what in ("a", "b"):
+            key = what.upper()
+            undo = lambda result, w, key: take_back(result, w, key=key)  # noqa: E731
+            await ctx.effect(pay, what, key=key, undo=undo)
+        await ctx.event("never")
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+    assert {one.undo for one in lab.store.obligations(run_id)} == {compensating.NAMELESS}
+    await asyncio.to_thread(requests.compensate, lab.store, run_id, why="a wrong goal")
+    async with lab.working(agent(body)):
+        run = await lab.end(run_id)
+    assert (run.state, (run.error or {})["message"]) == ("cancelled", "a wrong goal")
+    assert world == ["pay a", "pay b", *UNDONE]
+    assert not held.is_set()
+
+
+async def test_effects_from_before_a_snapshot_are_undone_too(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        if ctx.restored is None:
+            await ctx.effect(pay, "a", key="A")
+            await ctx.snapshot({"paid": "a"})
+        await ctx.effect(pay, "b", key="B")
+        await ctx.event("go")
+        raise ValueError("no further")
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+        await lab.client.send(run_id, "go")
+        await lab.end(run_id)
+    assert world == ["pay a", "pay b", *UNDONE]
+
+
+async def test_a_running_run_is_given_back_at_its_next_boundary_and_undone(lab: Lab) -> None:
+    going, let_go = asyncio.Event(), asyncio.Event()
+
+    async def step() -> None:
+        going.set()
+        await let_go.wait()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        await ctx.step(step)
+        await ctx.effect(pay, "b", key="B")
+
+    async with lab.working(agent(body)) as worker:
+        run_id = await lab.client.start("agent")
+        await going.wait()
+        await asyncio.to_thread(requests.compensate, lab.store, run_id)
+        await until(lambda: worker.attempts[run_id].recalled)
+        let_go.set()
+        run = await lab.end(run_id)
+    assert run.state == "cancelled"
+    assert world == ["pay a", "undo a paid-a A"], "the step in hand ended, nothing began after it"
+
+
+async def test_a_finished_run_can_be_undone(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(pay, "a", key="A"))
+
+    async with lab.working(agent(body)):
+        run = await lab.end(await lab.client.start("agent"))
+        assert not lab.store.obligations(), "it succeeded: nothing is owed"
+        await asyncio.to_thread(requests.compensate, lab.store, run.id)
+        run = await lab.reach_over(run.id, "cancelled")
+    assert world == ["pay a", "undo a paid-a A"]
+
+
+async def test_nobody_resumes_it_so_another_version_undoes_it(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay_for_a_while, "a", key="A")
+        await ctx.event("go")
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+    assert not [one for one in lab.store.obligations() if one.undo_at], "it waits by its own will"
+    await lab.client.send(run_id, "go")
+    [owed] = lab.store.obligations()
+    assert owed.undo_at is not None
+
+    async def other(ctx: andon.Context) -> None:
+        raise AssertionError("its code is not called")
+
+    async with lab.working(Agent(other, name="agent", version="2")):
+        run = await lab.reach_over(run_id, "cancelled")
+    assert world == ["pay a", "undo a paid-a A"]
+    assert (run.error or {})["message"] == "nobody resumed it in time"
+
+
+async def test_a_run_that_is_picked_up_in_time_goes_on(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> str:
+        await ctx.effect(pay, "a", key="A", undo=take_back, undo_within="2h")
+        await ctx.event("go")
+        return "done"
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+    await lab.client.send(run_id, "go")
+    async with lab.working(agent(body)):
+        assert await lab.result(run_id) == "done"
+    assert world == ["pay a"]
+    row = lab.store.run(run_id)
+    assert (row.undo_at, row.undoing) == (None, None)
+
+
+@pytest.mark.parametrize("decision", ["undone", "try_again", "leave"])
+async def test_an_undo_that_keeps_failing_is_put_before_a_person(
+    lab: Lab, decision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compensating, "RETRY", Retry(1, first_seconds=0.01))
+    broken.add("b")
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        await ctx.effect(pay, "b", key="B")
+        raise ValueError("no further")
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+        [ask] = lab.store.asks(run_id)
+        assert (ask.about, "the bank is closed" in ask.question) == ("undo", True)
+        assert "undo a paid-a A" in world, "the others do not wait for it"
+        broken.clear()
+        await asyncio.to_thread(requests.answer, lab.store, run_id, decision)
+        run = await lab.end(run_id)
+    assert run.state == "failed"
+    states = {row.key: row.state for row in lab.store.ledger(run_id)}
+    assert states == {
+        "A": "compensated",
+        "B": "confirmed" if decision == "leave" else "compensated",
+    }
+    assert ("undo b paid-b B" in world) == (decision == "try_again")
+    assert not lab.store.obligations(run_id)
+
+
+async def test_an_undo_that_this_worker_does_not_have_is_put_before_a_person(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compensating, "RETRY", Retry(0))
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A", undo=lambda result, what, key: None)
+        await ctx.event("go")
+
+    async def other(ctx: andon.Context) -> None:
+        await ctx.event("something else")
+
+    async with local.working(agent(body)):
+        run_id = await local.client.start("agent")
+        await local.reach(run_id, "suspended")
+    await asyncio.to_thread(requests.compensate, local.store, run_id)
+    async with local.working(Agent(other, name="agent", version="2")):
+        await local.reach(run_id, "suspended")
+        [ask] = local.store.asks(run_id)
+    assert "is not in the code of this worker" in ask.question
+
+
+async def test_the_drain_of_a_worker_in_the_middle_of_an_undo_hands_the_rest_over(lab: Lab) -> None:
+    going, let_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(result: Any, what: str) -> None:
+        going.set()
+        await let_go.wait()
+        world.append(f"undo {what}")
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        await ctx.effect(pay, "b", key="B", undo=slow)
+        raise ValueError("no further")
+
+    async with lab.working(agent(body)) as worker:
+        run_id = await lab.client.start("agent")
+        await going.wait()
+        worker.tell("test")
+        let_go.set()
+    assert world == ["pay a", "pay b", "undo b"], "the undo in hand ended, none began"
+    async with lab.working(agent(body)):
+        run = await lab.end(run_id)
+    assert run.state == "failed"
+    assert world == ["pay a", "pay b", "undo b", "undo a paid-a A"]
