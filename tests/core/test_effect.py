@@ -38,7 +38,9 @@ class Case(NamedTuple):
         return next_move(self.state, self.kind, quiet=self.quiet, verdict=self.verdict)
 
 
-CASES = [Case(*case) for case in product([None, *EffectState], Kind, (False, True), Verdict)]
+# A run whose effects are being undone calls no code that could ask what to do next.
+STATES = [None, *(state for state in EffectState if state is not EffectState.UNDOING)]
+CASES = [Case(*case) for case in product(STATES, Kind, (False, True), Verdict)]
 OPEN_CASES = [case for case in CASES if case.state in OPEN]
 
 
@@ -66,6 +68,11 @@ def test_an_outcome_that_is_known_is_answered_and_nothing_else_is() -> None:
 def test_what_is_certainly_not_there_is_done() -> None:
     certainly_not = (case for case in CASES if case.state in (None, S.PLANNED, S.COMPENSATED))
     assert moves(certainly_not) == {M.EXECUTE}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_is_being_undone_is_not_executed(kind: Kind) -> None:
+    assert next_move(S.UNDOING, kind, quiet=True) is M.ASK
 
 
 def test_nobody_is_asked_about_what_may_be_repeated() -> None:
@@ -156,11 +163,11 @@ def test_the_table_allows_what_every_move_leads_to() -> None:
 
 def test_nothing_happens_that_was_not_written_down_as_started_before() -> None:
     before = {state for state, targets in TRANSITIONS.items() if S.CONFIRMED in targets}
-    assert before == OPEN
+    assert before == OPEN | {S.UNDOING}
 
 
 def test_what_happened_can_only_be_undone() -> None:
-    assert TRANSITIONS[S.CONFIRMED] == {S.COMPENSATED}
+    assert TRANSITIONS[S.CONFIRMED] == {S.UNDOING}
 
 
 def test_doubt_comes_only_from_a_start() -> None:
@@ -170,8 +177,8 @@ def test_doubt_comes_only_from_a_start() -> None:
 
 @pytest.mark.parametrize("state", EffectState)
 def test_an_effect_is_open_settled_or_certainly_not_there(state: EffectState) -> None:
-    certainly_not_there = {S.PLANNED, S.COMPENSATED}
-    assert [state in OPEN, state in SETTLED, state in certainly_not_there].count(True) == 1
+    others = {S.PLANNED, S.COMPENSATED}, {S.UNDOING}
+    assert [state in kind for kind in (OPEN, SETTLED, *others)].count(True) == 1
 
 
 @pytest.mark.parametrize("state", EffectState)

@@ -536,3 +536,38 @@ def test_a_program_that_changed_anywhere_in_what_is_recorded_is_refused(
         replay.find(place=entry.place, **asked)
     assert repr(entry.name) in str(refused.value)
     assert repr(asked["name"]) in str(refused.value)
+
+
+# ── compensation ──────────────────────────────────────────────────────────────────────────────────
+
+
+def effect(journal: Journal, state: str, **fields: Any) -> Journal:
+    return journal.write(":0", state, kind=EntryKind.EFFECT, name="pay", **fields)
+
+
+@pytest.mark.parametrize("after", [[], ["compensated"], ["undoing", "compensated"], ["confirmed"]])
+def test_code_that_is_rehearsed_sees_its_undone_effects_as_it_first_saw_them(
+    after: list[str],
+) -> None:
+    journal = effect(Journal(), "started")
+    effect(journal, "confirmed", body="7")
+    for state in ("undoing", *after):
+        effect(journal, state, body="{}")
+    record = found(journal.replay(), ":0", kind=EntryKind.EFFECT, name="pay")
+    assert (record.state, record.body, record.undone) == ("confirmed", "7", True)
+
+
+def test_an_effect_in_doubt_that_is_undone_was_never_confirmed() -> None:
+    journal = effect(effect(Journal(), "started"), "in_doubt")
+    effect(effect(journal, "undoing"), "compensated")
+    record = found(journal.replay(), ":0", kind=EntryKind.EFFECT, name="pay")
+    assert (record.state, record.undone) == ("in_doubt", True)
+
+
+def test_a_journal_says_that_its_run_goes_no_further() -> None:
+    journal = Journal().write(":0")
+    assert journal.replay().compensation is None
+    journal.write("", Mark.BEGUN, kind=EntryKind.COMPENSATE, name="agent", body="{}")
+    replay = journal.replay()
+    assert replay.compensation is journal.entries[-1]
+    assert found(replay, ":0").state == Mark.DONE

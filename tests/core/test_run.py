@@ -40,13 +40,14 @@ def test_no_run_is_trapped_without_an_end(state: State) -> None:
     assert reachable_from(state) & TERMINAL
 
 
-def test_an_ended_run_stays_ended_except_that_a_dead_one_may_be_redriven() -> None:
+def test_an_ended_run_stays_ended_except_that_it_may_be_undone_and_a_dead_one_redriven() -> None:
     rows = {state: TRANSITIONS[state] for state in TERMINAL}
+    undo = {Event.COMPENSATE: State.QUEUED}
     assert rows == {
-        State.SUCCEEDED: {},
-        State.FAILED: {},
-        State.CANCELLED: {},
-        State.DEAD: {Event.REDRIVE: State.QUEUED},
+        State.SUCCEEDED: undo,
+        State.FAILED: undo,
+        State.CANCELLED: undo,
+        State.DEAD: {Event.REDRIVE: State.QUEUED, **undo},
     }
 
 
@@ -62,7 +63,7 @@ def test_every_run_that_could_move_by_itself_can_be_paused(state: State) -> None
 
 @pytest.mark.parametrize("state", [State.PAUSED, State.STRANDED])
 def test_what_waits_for_a_person_goes_on_only_by_a_person(state: State) -> None:
-    assert set(TRANSITIONS[state]) == {Event.RESUME, Event.CANCEL}
+    assert set(TRANSITIONS[state]) == {Event.RESUME, Event.CANCEL, Event.COMPENSATE}
 
 
 def test_a_run_starts_to_run_only_by_a_claim_from_the_queue() -> None:

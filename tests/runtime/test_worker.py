@@ -448,7 +448,7 @@ async def test_a_bug_of_andons_own_shows_the_run_and_spares_the_others(
         return n
 
     def broken(attempt: Any, outcome: Any) -> Any:
-        if outcome and outcome[1] == 13:
+        if outcome and outcome[1] == b"13":
             raise ZeroDivisionError("a bug")
         return settlement(attempt, outcome)
 

@@ -124,6 +124,8 @@ def next_move(
     """
     if state in SETTLED:
         return Move.ANSWER
+    if state is EffectState.UNDOING:  # no code of the agent's runs any more
+        return Move.ASK
     if state not in OPEN or kind in (Kind.PURE, Kind.IDEMPOTENT):
         return Move.EXECUTE
     if kind is Kind.IRREVERSIBLE or not quiet:

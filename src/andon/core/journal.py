@@ -142,7 +142,7 @@ _AGAIN: dict[str, str] = {
 ANSWERS = _SETTLED - {"cancelled"}
 # About the run, not an operation of it.
 _ENDS = frozenset({EntryKind.START, EntryKind.END, EntryKind.COMPENSATE})
-_UNDONE = frozenset({EffectState.UNDOING, EffectState.COMPENSATED})
+_UNDOES = frozenset({EffectState.COMPENSATED, EffectState.CONFIRMED})
 
 
 def split(place: str) -> tuple[str, int]:
@@ -191,8 +191,8 @@ class Replay:
                 fence=entry.fence,
             )
             self._enter(record)
-        if entry.state in _UNDONE and (record.undone or record.state == EffectState.CONFIRMED):
-            record.undone = True  # the code has seen that it happened, and will again
+        if entry.state == EffectState.UNDOING or (record.undone and entry.state in _UNDOES):
+            record.undone = True  # what the code has seen of it, it will see again
             return
         if entry.state == Mark.RETRYING:
             record.failures += 1
