@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from andon.runtime.client import Client
     from andon.runtime.context import Answer, Context
     from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
+    from andon.runtime.serving import serving
 
 _HOME = {
     "AndonError": "andon.errors",
@@ -32,6 +33,7 @@ _HOME = {
     "did_not_happen": "andon.runtime.effects",
     "effect_of": "andon.runtime.effects",
     "happened": "andon.runtime.effects",
+    "serving": "andon.runtime.serving",
     "unknown": "andon.runtime.effects",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "did_not_happen",
     "effect_of",
     "happened",
+    "serving",
     "unknown",
 ]
 

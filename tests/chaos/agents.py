@@ -136,8 +136,54 @@ async def _double(number: int) -> int:
 
 
 @andon.agent
+async def saga(ctx: andon.Context) -> None:
+    """Books three things and fails."""
+    world.attempt.set(ctx.attempt)
+    for number in range(3):
+        await effect(ctx, world.bookable, number)
+        await step(ctx, number)
+    raise ValueError("no further")
+
+
+async def _write_on(ctx: andon.Context, words: int) -> list[int]:
+    """A long step that keeps its partial progress, as one that streams an answer does."""
+    written: list[int] = ctx.partial or []
+    while len(written) < words:
+        world.record("word", f"{ctx.run_id}/{len(written)}")
+        written = [*written, len(written)]
+        ctx.checkpoint(written)
+        await world.until_allowed("go") if len(written) == 3 else await asyncio.sleep(0.001)
+    return written
+
+
+@andon.agent
+async def author(ctx: andon.Context, words: int) -> list[int]:
+    world.attempt.set(ctx.attempt)
+
+    async def write() -> list[int]:
+        return await _write_on(ctx, words)
+
+    found: list[int] = await ctx.step(write)
+    return found
+
+
+@andon.agent
 async def waiting(ctx: andon.Context) -> Any:
     return await ctx.event("go")
 
 
-ALL = (chaos, tour, leaf, held, acting, steady, poison, climber, fragile, long, waiting)
+ALL = (
+    chaos,
+    tour,
+    leaf,
+    held,
+    acting,
+    steady,
+    poison,
+    climber,
+    fragile,
+    long,
+    saga,
+    author,
+    waiting,
+)

@@ -169,6 +169,13 @@ async def shaky_compensatable(run: str, *, key: str) -> str:
     return key
 
 
+@andon.effect_of(undo=take_back)
+async def bookable(run: str, *, key: str) -> str:
+    """What is taken back when its run goes no further."""
+    await _act("booked", key)
+    return key
+
+
 async def irreversible(run: str, *, key: str) -> str:
     await _act("irreversible", key)
     return key

@@ -1,0 +1,161 @@
+"""Workers are told to go, killed while they go, and replaced: nothing is lost or done twice."""
+
+import signal
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.chaos import agents, laws, world
+from tests.chaos.fleet import Process, Site, until
+from tests.chaos.kill import make_tally, tally
+
+from andon.points import POINTS
+
+DRAIN = [name for name in POINTS if name.startswith("drain:")]
+UNDO = [name for name in POINTS if name.startswith("undo:")]
+SETTINGS = {"poll_seconds": 0.1, "grace_seconds": 5.0}
+
+
+def exits(process: Process) -> int:
+    """Tell it to go, and wait until it has gone."""
+    process.send(signal.SIGTERM)
+    return process.wait()
+
+
+# ── killed in the middle ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", DRAIN)
+def test_a_process_killed_while_it_drains_loses_and_repeats_nothing(site: Site, name: str) -> None:
+    make_tally(site)
+    for number in range(3):
+        site.start(agents.chaos, run=f"run-{number}")
+    site.start(agents.held, run="held")
+    worker = site.worker(
+        settings={**SETTINGS, "grace_seconds": 0.3},
+        faults=f"{name}=kill",
+        environ={"CHAOS_STEP_SECONDS": "0.02"},
+    )
+    until(lambda: site.count("step", "held/step-1"), "the held step")
+    until(lambda: len(world.lines(site.folder)) > 10, "some work")
+    assert exits(worker) == -signal.SIGKILL, site.errors[-3000:]
+    site.sign("go")
+    site.worker(settings=SETTINGS)
+    site.finish()
+    site.end()
+    runs = [row.id for row in site.rows()]
+    assert not laws.broken(site.store, site.folder, runs)
+    assert {row.state for row in site.rows()} == {"succeeded"}
+
+
+@pytest.mark.parametrize("name", UNDO)
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_process_killed_while_it_undoes_goes_on_with_it(
+    site: Site, name: str, number: int
+) -> None:
+    if name == "undo:begun" and number > 1:
+        number = 1
+    site.start(agents.saga, run="saga")
+    worker = site.worker(settings=SETTINGS, faults=f"{name}=kill@{number}")
+    assert worker.wait() == -signal.SIGKILL
+    last = site.worker(settings=SETTINGS)
+    site.finish()
+    last.kill()
+    assert site.state("saga") == "failed"
+    assert {row.state for row in site.store.ledger("saga")} == {"compensated"}
+    check_undone(site, "saga")
+
+
+def check_undone(site: Site, run: str) -> None:
+    """Everything was booked once and stands no more; the last was taken back first."""
+    keys = [f"{run}/bookable-{number}" for number in range(3)]
+    lines = [line.rpartition(" ")[0] for line in world.lines(site.folder)]
+    assert [site.count("booked", key) for key in keys] == [1, 1, 1]
+    assert not any(world.stands("booked", key, site.folder) for key in keys)
+    undone = [line.removeprefix("undone ") for line in lines if line.startswith("undone ")]
+    assert list(dict.fromkeys(undone)) == keys[::-1]
+    assert max(Counter(undone).values()) <= 2, "only the undo in hand was done again"
+
+
+# ── the partial value ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_step_that_is_cut_off_goes_on_from_its_partial_value(site: Site) -> None:
+    first = site.worker(settings={**SETTINGS, "grace_seconds": 0.5})
+    site.start(agents.author, 6, run="author")
+    until(lambda: site.count("word", "author/2"), "the third word")
+    second = site.worker(settings=SETTINGS)
+    assert exits(first) == 0, site.errors[-3000:]
+    site.sign("go")
+    site.finish()
+    second.kill()
+    assert laws.result(site.store, "author") == [0, 1, 2, 3, 4, 5]
+    words = [line.split()[1] for line in world.lines(site.folder)]
+    assert words == [f"author/{number}" for number in range(6)], "no word was written twice"
+    endings = [one.ending for one in site.store.attempts("author")]
+    assert endings == ["cut", "succeeded"]
+
+
+# ── a rollout ─────────────────────────────────────────────────────────────────────────────────────
+
+ROUNDS, WORKERS, RUNS = 5, 3, 30
+
+
+def test_a_rolling_restart_loses_nothing_doubles_nothing_and_serves_old_work_first(
+    site: Site,
+) -> None:
+    settings = {"concurrency": 4, "poll_seconds": 0.1, "grace_seconds": 10.0}
+
+    def worker() -> Process:
+        return site.worker(settings=settings, environ={"CHAOS_STEP_SECONDS": "0.02"})
+
+    def start(count: int) -> None:
+        begun = len(site.rows())
+        for number in range(begun, begun + count):
+            site.start(agents.chaos, run=f"run-{number:03}")
+
+    make_tally(site)
+    start(RUNS)
+    fleet = [worker() for _ in range(WORKERS)]
+    codes = []
+    for _ in range(ROUNDS):
+        for place in range(WORKERS):
+            until(partial(busy, site, fleet[place]), "work in hand")
+            codes.append(exits(fleet[place]))
+            start(1)  # new work waits while old work is given back
+            fleet[place] = worker()
+    site.finish()
+    site.end()
+    rows = site.rows()
+    assert codes == [0] * ROUNDS * WORKERS, site.errors[-3000:]
+    assert Counter(row.state for row in rows) == {"succeeded": RUNS + ROUNDS * WORKERS}
+    assert not laws.broken(site.store, site.folder, [row.id for row in rows])
+    assert Counter(tally(site)) == {row.id: 1 for row in rows}
+    attempts = {row.id: site.store.attempts(row.id) for row in rows}
+    endings = Counter(one.ending for found in attempts.values() for one in found)
+    assert endings["returned"] + endings["cut"] > 0, "nothing was ever given back"
+    assert endings["interrupted"] == 0
+    assert not overtaken(attempts)
+
+
+def busy(site: Site, process: Process) -> bool:
+    """Whether it has runs in hand; a worker that is idle has nothing to give back."""
+    ids = {row.id for row in site.incarnations(process)}
+    left = site.open_runs()
+    return not left or any(row.worker in ids for row in left)
+
+
+def overtaken(attempts: dict[str, list[Any]]) -> list[str]:
+    """New runs that were begun while one that had been given back was still waiting."""
+    first = {run: found[0].claimed_at for run, found in attempts.items()}
+    wrong = []
+    for run, found in attempts.items():
+        for one, following in pairwise(found):
+            if one.ending not in ("returned", "cut"):
+                continue
+            # A claim that was on its way when the run came back saw the queue without it.
+            since, until_then = one.ended_at + 0.05, following.claimed_at
+            wrong += [f"{new} before {run}" for new, at in first.items() if since < at < until_then]
+    return wrong
