@@ -14,7 +14,7 @@ from andon.core.drain import Phase
 from andon.core.run import TERMINAL, State
 from andon.runtime.agent import Agent
 from andon.runtime.clock import own_time
-from andon.runtime.worker import Worker
+from andon.runtime.worker import CLOSE_SECONDS, Worker
 from andon.settings import Settings
 from andon.store.rows import RunRow
 from andon.store.store import Store
@@ -74,15 +74,24 @@ def _serve(worker: Worker, on_ready: Callable[[], None]) -> None:
         await worker.run(on_ready)
         if worker.drain.why != OVER:
             note(_story(worker))
-        if worker.in_threads or worker.active:
-            # A plain function goes on in its thread, and Python would wait for it for ever. Its
-            # run was given back; it must not look as if its process had ended before it has.
-            note(f"{len(worker.in_threads)} functions did not end in time; ending the process")
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if worker.in_threads or worker.active or not await _all_end(others):
+            # A plain function goes on in its thread, some code swallows its cancellation, and
+            # Python would wait for both for ever. What was in hand has been given back.
+            note("some functions did not end in time; ending the process")
             exit_now(int(worker.drain.unreturned > 0) if worker.only is None else SAVED)
 
     # Before the loop runs: else asyncio would take Ctrl-C for itself.
     with Orders(worker, lambda: _in_hand(worker)).obeyed():
         asyncio.run(serve())
+
+
+async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
+    return all(task.done() for task in tasks)
 
 
 def _in_hand(worker: Worker) -> str:

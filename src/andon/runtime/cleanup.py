@@ -39,7 +39,7 @@ async def carry_out(
     """Call and forget them, the last one first. `left`: how many seconds there are at all."""
     while cleanups:
         one = cleanups.pop()
-        limit = min(CLEANUP_SECONDS, left())
+        limit = min(CLEANUP_SECONDS, left() / 2)  # one that hangs leaves time for the others
         call = asyncio.ensure_future(_call(one))
         await asyncio.wait({call}, timeout=limit)
         if not call.done():  # nor may it be waited for after its cancellation
