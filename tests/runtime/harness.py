@@ -84,6 +84,13 @@ class Lab:
                 run = await self.client.get(run_id)
         return run
 
+    async def reach_version(self, run_id: str, version: str) -> Run:
+        """The run once it is on that version and not on trial."""
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while (row := self.store.run(run_id)).version != version or row.trial is not None:
+                await asyncio.sleep(0.003)
+        return await self.client.get(run_id)
+
     async def result(self, run_id: str) -> Any:
         run = await self.end(run_id)
         assert run.state == "succeeded", run.error

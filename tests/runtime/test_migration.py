@@ -1,0 +1,103 @@
+"""A run goes on with another version only if that version's code fits what it has done."""
+
+import asyncio
+import json
+
+import pytest
+from tests.runtime.harness import Lab
+
+import andon
+from andon.errors import AndonError, BadInput, IllegalTransition, NotFound
+from andon.runtime import requests
+from andon.runtime.agent import Agent
+
+executed: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_executed() -> None:
+    executed.clear()
+
+
+async def first(what: str) -> str:
+    executed.append(what)
+    return what
+
+
+async def old(ctx: andon.Context) -> str:
+    await ctx.step(first, "old")
+    await ctx.event("go")
+    return "old code"
+
+
+async def fitting(ctx: andon.Context) -> str:
+    await ctx.step(first, "old")
+    await ctx.event("go")
+    await ctx.step(first, "new")
+    return "new code"
+
+
+async def unfit(ctx: andon.Context) -> str:
+    await ctx.step(first, "something else")
+    return "never"
+
+
+async def waiting(lab: Lab) -> str:
+    """A run of the old version, suspended in its middle."""
+    async with lab.working(Agent(old, name="agent", version="1")):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+    return run_id
+
+
+async def test_a_run_goes_on_with_code_that_fits(lab: Lab) -> None:
+    run_id = await waiting(lab)
+    async with lab.working(Agent(fitting, name="agent", version="2")):
+        await asyncio.to_thread(requests.migrate, lab.store, run_id, "2", by="me")
+        await lab.reach(run_id, "suspended")
+        assert executed == ["old"], "the trial executed nothing"
+        await lab.client.send(run_id, "go")
+        assert await lab.result(run_id) == "new code"
+    assert executed == ["old", "new"]
+    row = lab.store.run(run_id)
+    assert (row.version, row.trial) == ("2", None)
+    assert [one.ending for one in lab.store.attempts(run_id)][1] == "migrated"
+
+
+async def test_a_run_stays_where_it_was_if_the_code_does_not_fit(lab: Lab) -> None:
+    run_id = await waiting(lab)
+    async with lab.working(
+        Agent(unfit, name="agent", version="2"), Agent(old, name="agent", version="1")
+    ):
+        await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
+        await lab.client.send(run_id, "go")
+        assert await lab.result(run_id) == "old code"
+    assert executed == ["old"]
+    assert [one.ending for one in lab.store.attempts(run_id)][1] == "refused"
+
+
+async def test_why_it_does_not_fit_is_told_and_nothing_else_changes(lab: Lab) -> None:
+    run_id = await waiting(lab)
+    before = lab.store.run(run_id)
+    async with lab.working(Agent(unfit, name="agent", version="2")):
+        await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
+        await lab.reach(run_id, "queued")
+        run = await lab.reach_version(run_id, "1")
+    assert "the code asks for step 'first'" in (run.error or {})["message"]
+    after = lab.store.run(run_id)
+    assert (after.head_seq, after.head_hash) == (before.head_seq, before.head_hash)
+    assert json.loads(after.error or "{}")["type"] == "Diverged"
+
+
+async def test_only_what_nobody_holds_can_be_migrated(local: Lab) -> None:
+    run_id = await waiting(local)
+    for version, error in (("1", BadInput), ("9", NotFound)):
+        with pytest.raises(error):
+            await asyncio.to_thread(requests.migrate, local.store, run_id, version)
+    async with local.working(
+        Agent(old, name="agent", version="1"), Agent(fitting, name="agent", version="2")
+    ):
+        await local.client.send(run_id, "go")
+        await local.end(run_id)
+    with pytest.raises((IllegalTransition, AndonError), match="succeeded"):
+        await asyncio.to_thread(requests.migrate, local.store, run_id, "2")
