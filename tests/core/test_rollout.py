@@ -1,5 +1,6 @@
 """What a deploy did: every hold counted once, nothing done twice unseen, nothing lost unseen."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from andon.core.rollout import (
     orchestrator_for,
     overruns,
     part_of,
+    steps_have,
     tally,
     versions_after,
 )
@@ -44,9 +46,7 @@ holds = st.lists(
     )
 )
 leavings = st.lists(
-    st.builds(
-        Leaving, worker=st.text("abc", min_size=1, max_size=4), told_at=maybe, ended_at=maybe
-    )
+    st.builds(Leaving, worker=st.text("abc", min_size=1, max_size=4), told_at=maybe, ended_at=maybe)
 )
 
 
@@ -136,7 +136,7 @@ def test_everybody_who_left_is_in_one_deploy(found: list[Leaving]) -> None:
 @given(leavings)
 def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Leaving]) -> None:
     groups = [[one.window(NOW) for one in group] for group in deploys(found, NOW)]
-    for earlier, later in zip(groups, groups[1:], strict=False):
+    for earlier, later in pairwise(groups):
         assert min(begin for begin, _ in later) > max(end for _, end in earlier) + GAP_SECONDS
     for group in groups:
         until = group[0][1]
@@ -274,7 +274,8 @@ def test_a_drain_that_reports_is_believed_and_one_that_does_not_is_measured() ->
 @given(st.floats(0.001, 100_000))
 def test_what_is_advised_is_enough(longest: float) -> None:
     grace = grace_for(longest)
-    assert grace >= longest
+    assert steps_have(grace) >= longest
+    assert steps_have(grace - 5) < longest * 1.1 if grace > 5 else True
     assert grace % 5 == 0
     assert orchestrator_for(grace) >= grace + 5
 

@@ -13,6 +13,7 @@ from statistics import median
 
 import msgspec
 
+from andon.core.drain import Phase, plan
 from andon.core.effect import OPEN, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
@@ -21,7 +22,7 @@ from andon.core.run import TERMINAL, State
 # to become ready, before the next old one is told to go.
 GAP_SECONDS = 60.0
 # A step may take longer than it ever did: that much longer.
-SPARE = 1.25
+SPARE = 1.1
 
 
 class Part(StrEnum):
@@ -263,9 +264,18 @@ def overruns(
 # ── how long is enough ────────────────────────────────────────────────────────────────────────
 
 
+def steps_have(grace_seconds: float) -> float:
+    """How long a step that begins as its worker is told to go may take before it is cut."""
+    return plan(grace_seconds).ends[Phase.BOUNDARY]
+
+
 def grace_for(longest_seconds: float) -> float:
     """A grace period in which the longest step known ends, with room to spare; in fives."""
-    return _in_fives(longest_seconds * SPARE)
+    needed = longest_seconds * SPARE
+    grace = _in_fives(needed)
+    while steps_have(grace) < needed:
+        grace += 5.0
+    return grace
 
 
 def orchestrator_for(grace_seconds: float) -> float:
