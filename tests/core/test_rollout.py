@@ -263,12 +263,17 @@ def test_what_hangs_in_the_air_is_told(state: str, fence: int, left: bool) -> No
 
 
 def test_a_drain_that_reports_is_believed_and_one_that_does_not_is_measured() -> None:
-    phases = [("boundary", False), ("cleanup", True)]
-    assert overruns(phases, reported=True, took=99, grace_seconds=1) == ["cleanup"]
-    assert overruns([], reported=False, took=2.5, grace_seconds=2.0) == ["grace"]
-    assert overruns([], reported=False, took=1.5, grace_seconds=2.0) == []
-    assert overruns([], reported=False, took=None, grace_seconds=2.0) == []
-    assert overruns([], reported=False, took=5.0, grace_seconds=None) == []
+    phases = [("announce", False), ("boundary", True), ("cleanup", True)]
+    assert overruns(phases, ended="overrun", took=1, grace_seconds=9) == ["cleanup"]
+    assert overruns(phases[:2], ended="overrun", took=1, grace_seconds=9) == ["exit"]
+    assert overruns([], ended=None, took=2.5, grace_seconds=2.0) == ["grace"]
+    assert overruns([], ended=None, took=1.5, grace_seconds=2.0) == []
+    assert overruns([], ended=None, took=None, grace_seconds=2.0) == []
+    assert overruns([], ended=None, took=5.0, grace_seconds=None) == []
+
+
+def test_a_step_that_was_cut_in_time_is_no_overrun() -> None:
+    assert overruns([("boundary", True)], ended="clean", took=99, grace_seconds=1) == []
 
 
 @given(st.floats(0.001, 100_000))

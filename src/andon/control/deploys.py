@@ -4,6 +4,7 @@ A worker's own report only adds what nobody else can know: how long its phases t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -93,6 +94,7 @@ def _deploy(
     last = max(time for time in (*times, *ends, began) if time is not None)
     versions = _versions(rows.values(), [one.worker for one in left], last)
     workers = [_line(store, one, around.now) for one in left]
+    serving = [] if over else _serving(store, around, rows.values())
     graces = [line["grace_seconds"] for line in workers if line["grace_seconds"] is not None]
     found: dict[str, Any] = {
         "began_at": began,
@@ -105,6 +107,7 @@ def _deploy(
             agent: {"before": before, "after": after} for agent, (before, after) in versions.items()
         },
         "workers": workers,
+        "serving": serving,
         "in_hand": counted.held,
         "overruns": sum(bool(line["overran"]) for line in workers),
         **{name: getattr(counted, name) for name in counted.__struct_fields__ if name != "held"},
@@ -161,6 +164,15 @@ def _line(store: Store, gone: Gone, now: float) -> dict[str, Any]:
         "evidence": worker.evidence,
         "blocked_by": fleet.blocked_by(store, held, now) if gone.alive else [],
     }
+
+
+def _serving(store: Store, around: Surroundings, rows: Iterable[WorkerRow]) -> list[dict[str, Any]]:
+    """Who is there to take over."""
+    return [
+        {"worker": row.id, "in_hand": len(store.held_by(row.id, inf))}
+        for row in rows
+        if row.agents != "[]" and fleet.stand(row, around) == fleet.SERVING
+    ]
 
 
 def _versions(

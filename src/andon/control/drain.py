@@ -99,7 +99,7 @@ def _answer(waiting: draining.Waiting, order: Order, *, json: bool) -> int:
 
 
 def _count(lines: Sequence[Any]) -> str:
-    return f"{len(lines)} worker{'' if len(lines) == 1 else 's'}"
+    return output.plural(len(lines), "worker")
 
 
 # ── without the store ─────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,9 @@ ENDED = {"gone": EXITED, "dead": DIED, "silent": SILENT}
 def stand(worker: WorkerRow, around: Surroundings) -> str:
     """How a worker stands, also if nobody was there to notice its end."""
     if worker.state != "live":
-        return ENDED.get(worker.state, worker.state)
+        # It may have left its plain functions to the end of its process: that was no accident.
+        said = "exit" in report_of(worker)
+        return EXITED if said else ENDED.get(worker.state, worker.state)
     if is_gone(around.here, worker):
         return DIED
     if not around.is_live(worker):
@@ -66,10 +68,8 @@ def overrun(worker: WorkerRow, now: float) -> list[str]:
         for phase in report.get("phases", ())
         if isinstance(phase, dict)
     ]
-    found = overruns(
-        phases, reported="exit" in report, took=took, grace_seconds=report.get("grace_seconds")
-    )
-    return found or (["exit"] if report.get("exit") == "overrun" else [])
+    ended, grace = report.get("exit"), report.get("grace_seconds")
+    return overruns(phases, ended=ended, took=took, grace_seconds=grace)
 
 
 def blocked_by(store: Store, run_ids: Sequence[str], now: float) -> list[dict[str, Any]]:

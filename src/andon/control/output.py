@@ -120,6 +120,10 @@ def state(word: str) -> str:
     return f"{pretty if _speaks_unicode() else plain} {word}"
 
 
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def joined(parts: Sequence[str]) -> str:
     """Several short facts in one line."""
     return (" · " if _speaks_unicode() else ", ").join(parts)
@@ -166,7 +170,7 @@ def length(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
+    if minutes < 60:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"

@@ -8,7 +8,19 @@ from typing import Any
 from andon.control import deploys, fleet
 from andon.control.draining import blocks
 from andon.control.following import POLL_SECONDS, Patience, rings
-from andon.control.output import age, clean, clock, command, joined, length, note, say, state, table
+from andon.control.output import (
+    age,
+    clean,
+    clock,
+    command,
+    joined,
+    length,
+    note,
+    plural,
+    say,
+    state,
+    table,
+)
 from andon.core.rollout import GAP_SECONDS
 from andon.store.store import Store
 
@@ -27,7 +39,8 @@ def workers(found: Sequence[dict[str, Any]]) -> None:
                 one["id"],
                 one["host"],
                 str(one["pid"]),
-                state(one["state"]) + (", overran its grace" if one["overran"] else ""),
+                state(one["state"])
+                + (f", overran: {', '.join(one['overran'])}" if one["overran"] else ""),
                 f"{one['in_hand']} of {one['concurrency']}"
                 if one["concurrency"]
                 else str(one["in_hand"]),
@@ -94,6 +107,10 @@ def _table(one: dict[str, Any]) -> None:
                 _remark(line),
             )
             for line in one["workers"]
+        ]
+        + [
+            (f"  {clean(line['worker'])}", state(fleet.SERVING), str(line["in_hand"]), *[""] * 6)
+            for line in one["serving"]
         ],
     )
 
@@ -118,7 +135,7 @@ def sentence(one: dict[str, Any]) -> str:
     took = length(one["took_seconds"])
     begin = f"{state('done').split()[0]} deploy done in {took}" if one["over"] else f"... {took}"
     terms = [f"{one[part]} {_word(part)}" for part in _PARTS if one[part] or part in _PARTS[:2]]
-    counted = f"{one['runs']} runs = {' + '.join(terms)}"
+    counted = f"{plural(one['runs'], 'run')} = {' + '.join(terms)}"
     parts = [f"{begin}: {counted}"]
     if one["in_hand"]:
         parts.append(f"{one['in_hand']} in hand")
@@ -185,7 +202,9 @@ class Progress:
 
     def show(self, one: dict[str, Any]) -> None:
         if self._animated:
-            self._redraw([headline(one), *map(_progress, one["workers"]), sentence(one)])
+            serving = [_serving(line) for line in one["serving"]]
+            leaving = [_progress(line) for line in one["workers"]]
+            self._redraw([headline(one), *leaving, *serving, sentence(one)])
             return
         self._once("deploy", headline(one), one["began_at"])
         for line in one["workers"]:
@@ -222,6 +241,10 @@ def _progress(line: dict[str, Any]) -> str:
     remark = _remark(line)
     text = f"  {state(line['state'])}{took}  {line['worker']}: {counted}"
     return clean(f"{text}; {remark}" if remark else text)
+
+
+def _serving(line: dict[str, Any]) -> str:
+    return clean(f"  {state(fleet.SERVING)}  {line['worker']}: {line['in_hand']} in hand")
 
 
 def watch(

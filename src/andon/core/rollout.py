@@ -250,15 +250,21 @@ def left_in_doubt(state: str, fence: int, given_back: int) -> bool:
 def overruns(
     phases: Sequence[tuple[str, bool]],
     *,
-    reported: bool,
+    ended: str | None,
     took: float | None,
     grace_seconds: float | None,
 ) -> list[str]:
-    """Which limits a drain has overrun; one that did not report its end is judged by its time."""
-    found = [phase for phase, overran in phases if overran]
-    if not reported and took is not None and grace_seconds is not None and took > grace_seconds:
-        found.append("grace")
-    return found
+    """What a drain has overrun, beyond what was planned for.
+
+    `ended`: what the worker itself reported, "clean" or "overrun". One that did not come to
+    report is judged by its time. A boundary that took all its time is planned for: it cuts.
+    """
+    if ended is None:
+        late = took is not None and grace_seconds is not None and took > grace_seconds
+        return ["grace"] if late else []
+    if ended != "overrun":
+        return []
+    return [name for name, overran in phases if overran and name != Phase.BOUNDARY] or ["exit"]
 
 
 # ── how long is enough ────────────────────────────────────────────────────────────────────────
