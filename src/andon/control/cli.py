@@ -20,16 +20,15 @@ from andon.errors import AndonError, BadInput, NotFound, NotStorable, Unresolved
 
 DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
-# The commands of each section, and the file of andon.control.commands in which some of them are.
-# A file is imported when one of its commands runs.
-_SECTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "Run": (("run", ("work", "start")),),
-    "Look": (("look", ("ps", "show", "logs", "wait")),),
-    "Decide": (("decide", ("answer", "resume", "send")),),
-    "Roll out": (("rollout", ("deploys", "drain", "workers", "events")),),
-    "Prove": (("prove", ("verify", "doctor", "version")),),
+# Each section is a file of andon.control.commands, which is imported when one of its commands runs.
+_SECTIONS = {
+    "Run": ("run", ("work", "start")),
+    "Look": ("look", ("ps", "show", "logs", "wait")),
+    "Decide": ("decide", ("answer", "resume", "send")),
+    "Roll out": ("rollout", ("deploys", "drain", "workers", "events")),
+    "Prove": ("prove", ("verify", "doctor", "version")),
 }
-_FILES = {name: file for files in _SECTIONS.values() for file, names in files for name in names}
+_FILES = {name: file for file, names in _SECTIONS.values() for name in names}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,9 +58,8 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = self.every_command()
-        for title, files in _SECTIONS.items():
+        for title, (_, names) in _SECTIONS.items():
             with formatter.section(title):
-                names = [name for _, some in files for name in some]
                 lines = [(name, found[name].get_short_help_str(80)) for name in names]
                 formatter.write_dl(lines)
 

@@ -26,7 +26,7 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
     given = None if value is None else arguments.parse(value)
     with opened() as store:
         row = operations.find(store, run)
-        name = arguments.login() if by is None else by
+        name = _login() if by is None else by
         answered = requests.answer(store, row.id, decision, given, ask=ask, by=name)
     if asked().json:
         output.document(
@@ -52,6 +52,15 @@ def resume(run: str) -> None:
     else:
         output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
         output.note(f"next: {output.command('wait', row.id)}")
+
+
+def _login() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 @cli.command()
