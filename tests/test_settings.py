@@ -13,6 +13,7 @@ from andon.settings import Settings, load
 
 NUMBERS = [field.name for field in fields(Settings) if field.name != "store"]
 WHOLE = ["concurrency", "interruption_limit"]
+MAY_BE_ZERO = ["orchestrator_grace_seconds"]
 
 
 def load_from(
@@ -119,11 +120,19 @@ def test_what_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name not in MAY_BE_ZERO])
 @pytest.mark.parametrize("value", ["0", "-1"])
 def test_zero_and_less_are_refused(name: str, value: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, environ={f"ANDON_{name.upper()}": value}) == (
         f"setting {name!r} in the environment: expected more than 0, found {value!r}"
+    )
+
+
+@pytest.mark.parametrize("name", MAY_BE_ZERO)
+def test_where_zero_means_something_less_is_refused(name: str, tmp_path: Path) -> None:
+    assert getattr(load_from(tmp_path, toml=f"{name} = 0"), name) == 0
+    assert refusal(tmp_path, environ={f"ANDON_{name.upper()}": "-1"}) == (
+        f"setting {name!r} in the environment: expected 0 or more, found '-1'"
     )
 
 
@@ -138,7 +147,8 @@ def test_what_no_clock_can_count_to_is_refused(name: str, value: str, tmp_path: 
 def test_toml_has_nan_and_infinity_and_they_are_refused(
     name: str, value: float, tmp_path: Path
 ) -> None:
-    assert "expected more than 0" in refusal(tmp_path, toml=f"{name} = {value}")
+    expected = "0 or more" if name in MAY_BE_ZERO else "more than 0"
+    assert f"expected {expected}" in refusal(tmp_path, toml=f"{name} = {value}")
 
 
 @pytest.mark.parametrize("value", [7, ["sqlite:///a.db"], {"url": "x"}])

@@ -30,8 +30,14 @@ class Settings:
     patience_seconds: float = 120.0
     # How long a worker that was told to go finishes what it has in hand. Kubernetes gives 30 s.
     grace_seconds: float = 25.0
+    # How long the orchestrator waits before it kills; 0: not known. `andon doctor` compares both.
+    orchestrator_grace_seconds: float = 0.0
     # A run that interrupts its worker this often without one more finished step is buried.
     interruption_limit: int = 10
+
+
+# Where 0 means something of its own.
+_MAY_BE_ZERO = frozenset({"orchestrator_grace_seconds"})
 
 
 def load(
@@ -95,8 +101,11 @@ def _checked(name: str, value: Any, source: str) -> Any:
         raise BadInput(f"setting {name!r} in {source}: expected a number, found {value!r}")
     if kind == "int" and not number.is_integer():
         raise BadInput(f"setting {name!r} in {source}: expected a whole number, found {value!r}")
+    if name in _MAY_BE_ZERO and number == 0:
+        return 0.0
     if not 0 < number < inf:
-        raise BadInput(f"setting {name!r} in {source}: expected more than 0, found {value!r}")
+        allowed = "0 or more" if name in _MAY_BE_ZERO else "more than 0"
+        raise BadInput(f"setting {name!r} in {source}: expected {allowed}, found {value!r}")
     return int(number) if kind == "int" else number
 
 

@@ -8,8 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 from tests.control.terminal import Terminal, until
+from tests.control.yard import Yard
+from tests.store.parts import do
 
 from andon.control import doctor as checks
+from andon.control import grace
+from andon.settings import Settings
+from andon.store import open_store
+from andon.store.rows import StepTime
 
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -107,3 +113,113 @@ def test_a_machine_without_pidfd_is_warned_about(
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     assert checks._pidfd().status == "warn"
+
+
+# ── leaving in time ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("own", "orchestrator", "status", "words"),
+    [
+        (25, 0, "ok", "not known (set ANDON_ORCHESTRATOR_GRACE_SECONDS)"),
+        (25, 30, "ok", "of the orchestrator's 30 s"),
+        (25, 27, "warn", "leaves 2 s to say goodbye"),
+        (25, 25, "fail", "kills after 25 s"),
+        (80, 30, "fail", "kills after 30 s"),
+    ],
+)
+def test_the_grace_period_fits_into_the_orchestrators(
+    own: float, orchestrator: float, status: str, words: str
+) -> None:
+    settings = Settings(grace_seconds=own, orchestrator_grace_seconds=orchestrator)
+    found, text, advice = grace.judge_orchestrator(settings)
+    assert found == status
+    assert words in text
+    if status != "ok":
+        enough = f"terminationGracePeriodSeconds: {30 if own == 25 else 90}"
+        assert enough in advice
+        fits = float(advice.rpartition("ANDON_GRACE_SECONDS=")[2])
+        again = Settings(grace_seconds=fits, orchestrator_grace_seconds=orchestrator)
+        assert grace.judge_orchestrator(again)[0] == "ok", "its own advice is good"
+
+
+def test_even_the_shortest_limit_gets_advice() -> None:
+    settings = Settings(grace_seconds=25, orchestrator_grace_seconds=2)
+    assert "ANDON_GRACE_SECONDS=1" in grace.judge_orchestrator(settings)[2]
+
+
+def test_steps_that_would_be_cut_are_counted() -> None:
+    def took(name: str, count: int, longer: int, longest: float) -> StepTime:
+        return StepTime(agent="bot", name=name, count=count, longer=longer, longest_seconds=longest)
+
+    status, found, advice = grace.judge_steps(
+        Settings(), [took("plan", 30, 3, 61.0), took("say", 70, 0, 1.0)]
+    )
+    assert status == "warn"
+    assert "the longest took 61 s in the last 7 days (bot plan)" in found
+    assert "each has 16 s of grace_seconds 25: 3 % of 100 steps could be cut" in found
+    assert "ANDON_GRACE_SECONDS=80 and terminationGracePeriodSeconds: 90" in advice
+    enough = Settings(grace_seconds=80)
+    assert grace.judge_steps(enough, [took("plan", 30, 0, 61.0)])[0] == "ok"
+    assert "none in the last 7 days" in grace.judge_steps(Settings(), [])[1]
+    few = grace.judge_steps(Settings(), [took("plan", 10_000, 2, 61.0)])
+    assert "2 of 10,000 steps" in few[1]
+
+
+@pytest.mark.parametrize(
+    ("pid", "above", "status"),
+    [
+        (1, [], "ok"),
+        (7, [["sh", "-c", "andon work a.py"]], "warn"),
+        (7, [["/bin/bash", "/entrypoint.sh"]], "warn"),
+        (7, [["/bin/sh", "-c", "andon work"], ["/sbin/tini", "--", "sh"]], "warn"),
+        (7, [["/sbin/tini", "--", "andon"]], "ok"),
+        (7, [["-bash"], ["sshd"], ["/sbin/init"]], "ok"),  # a terminal signals its whole group
+        (7, [["/bin/sh", "-c", "andon work"], ["/lib/systemd/systemd"]], "ok"),  # the whole cgroup
+        (7, [[], ["/sbin/init"]], "ok"),
+    ],
+)
+def test_a_shell_that_keeps_the_signal_is_found(
+    pid: int, above: list[list[str]], status: str
+) -> None:
+    found, text, advice = grace.judge_signals(pid, [["andon", "work"], *above])
+    assert found == status
+    assert ("exec andon work" in advice) == (status == "warn")
+    assert text
+
+
+def test_the_processes_above_are_read_up_to_the_first() -> None:
+    lines = grace.lines_above(os.getpid())
+    assert any("python" in word or "pytest" in word for word in lines[0])
+    assert len(lines) > 1
+    assert grace.lines_above(2**22 + 1) == []
+
+
+def test_a_stop_file_is_pointed_out(local: Terminal) -> None:
+    (local.folder / ".stop").touch()
+    found = by_name(local.json("doctor"))["stop file"]
+    assert found["status"] == "warn"
+    assert "rm .stop" in found["advice"]
+
+
+def test_the_orchestrators_limit_is_compared(local: Terminal) -> None:
+    done = local.run("doctor", code=1, env={"ANDON_ORCHESTRATOR_GRACE_SECONDS": "10"})
+    assert "FAIL  grace" in done.stdout
+    assert "terminationGracePeriodSeconds: 30" in done.stdout
+
+
+def test_a_slow_step_and_a_late_drain_are_warned_about(andon: Terminal) -> None:
+    store = open_store(andon.url)
+    yard = Yard(store)
+    yard.worker("late")
+    yard.start("r")
+    [held] = yard.take("late", "r")
+    now = store.now()
+    do(store, held.append(of={"name": "think", "since": now - 61, "at": now}))
+    yard.tell("late", ago=60.0)
+    store.close()
+    found = by_name(andon.json("doctor"))
+    assert "(agent think)" in found["steps"]["found"]
+    assert "100 % of 1 steps could be cut" in found["steps"]["found"]
+    assert found["drain"]["status"] == "warn"
+    assert "late has overrun its grace period, 1 in hand: run r" in found["drain"]["found"]

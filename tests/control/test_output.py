@@ -146,3 +146,19 @@ def test_a_reader_that_has_seen_enough_is_no_error(local: Terminal) -> None:
     done = subprocess.run(shell, env=local.environment, capture_output=True, check=True)
     assert len(done.stdout) == 10
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-1, "0 ms"),
+        (0.0034, "3 ms"),
+        (6.12, "6.1 s"),
+        (21.4, "21 s"),
+        (131, "2 min 11 s"),
+        (3599.9, "1 h 0 min"),
+        (7080, "1 h 58 min"),
+    ],
+)
+def test_how_long_is_said_exactly_enough(seconds: float, words: str) -> None:
+    assert output.length(seconds) == words

@@ -43,6 +43,27 @@ def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
     return given
 
 
+def seconds(text: str) -> float:
+    """How long: 30s, 5m, 2h, 1d."""
+    try:
+        found = timedelta(seconds=float(text[:-1]) * _UNITS[text[-1]]).total_seconds()
+    except (ValueError, KeyError, IndexError, OverflowError):
+        found = -1.0
+    if not found > 0:
+        raise BadInput(f"time {text!r}: expected how long, like 30s, 5m, 2h or 1d")
+    return found
+
+
+def login() -> str:
+    """Who types; empty if the machine does not know."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
 def moment(text: str, now: float) -> float:
     """A time: ISO 8601 (local, unless it says otherwise), or +30s, +5m, +2h, +1d from now."""
     try:

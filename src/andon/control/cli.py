@@ -25,6 +25,7 @@ _SECTIONS = {
     "Run": ("run", ("work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
     "Decide": ("decide", ("answer", "resume", "send", "compensate", "migrate")),
+    "Roll out": ("rollout", ("deploys", "drain", "workers", "events")),
     "Prove": ("prove", ("verify", "doctor", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
@@ -51,7 +52,7 @@ class _Commands(click.Group):
         return self.commands.get(cmd_name)
 
     def every_command(self) -> dict[str, click.Command]:
-        for file, _ in _SECTIONS.values():
+        for file in dict.fromkeys(_FILES.values()):
             import_module(f"andon.control.commands.{file}")
         return {name: self.commands[name] for name in _FILES}
 

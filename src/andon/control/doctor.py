@@ -11,15 +11,20 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from andon.control import fleet, grace
 from andon.control.operations import PAGE, Surroundings, doing, every_run
 from andon.control.output import age, command
+from andon.core.rollout import steps_have
 from andon.core.run import State
 from andon.errors import AndonError
+from andon.settings import Settings
 from andon.store.rows import Filter, RunRow
 from andon.store.store import Store
 
@@ -43,9 +48,13 @@ class Check(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def examine(open_store: Callable[[], Store], path: Path | None) -> Iterator[Check]:
+def examine(
+    open_store: Callable[[], Store], path: Path | None, settings: Settings
+) -> Iterator[Check]:
     """Every check, one after the other; `path` is the file of an SQLite store."""
     yield _pidfd()
+    yield from _stop_file(settings)
+    yield _orchestrator(settings)
     if path is not None:
         yield from _folder(path)
         if not path.exists():
@@ -58,11 +67,22 @@ def examine(open_store: Callable[[], Store], path: Path | None) -> Iterator[Chec
         yield Check("database", FAIL, str(error))
         return
     with contextlib.closing(store):
-        for check in (_database, _write, _clock, _locks, _workers, _stuck):
+        steps = partial(_steps, settings)
+        for name, check in (
+            ("database", _database),
+            ("write", _write),
+            ("clock", _clock),
+            ("locks", _locks),
+            ("workers", _workers),
+            ("signals", _signals),
+            ("drain", _drains),
+            ("steps", steps),
+            ("runs", _stuck),
+        ):
             try:
                 yield from check(store)
             except AndonError as error:
-                yield Check(check.__name__.strip("_"), FAIL, str(error))
+                yield Check(name, FAIL, str(error))
 
 
 # ── the machine ───────────────────────────────────────────────────────────────────────────────
@@ -228,6 +248,43 @@ def _workers(store: Store) -> Iterator[Check]:
         names = ", ".join(worker.id for worker in lost[:NAMED])
         found = f"{len(lost)} are dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
         yield Check("workers", WARN, found, "the next worker takes over what they had")
+
+
+def _drains(store: Store) -> Iterator[Check]:
+    now = store.now()
+    late = [worker for worker in store.fleet(inf) if fleet.overrun(worker, now)]
+    for worker in late[:NAMED]:
+        held = [one.run_id for one in store.held_by(worker.id, inf)]
+        found = f"{worker.id} has overrun its grace period, {len(held)} in hand"
+        for busy in fleet.blocked_by(store, held, now)[:1]:
+            found += f": run {busy['run']} {busy['doing']}"
+        yield Check("drain", WARN, found, f"kill -9 {worker.pid} on {worker.host} loses nothing")
+
+
+# ── leaving in time ───────────────────────────────────────────────────────────────────────────
+
+
+def _orchestrator(settings: Settings) -> Check:
+    return Check("grace", *grace.judge_orchestrator(settings))
+
+
+def _steps(settings: Settings, store: Store) -> Iterator[Check]:
+    longer_than = steps_have(settings.grace_seconds)
+    times = store.slowest_steps(store.now() - grace.STEPS_SECONDS, longer_than)
+    yield Check("steps", *grace.judge_steps(settings, times))
+
+
+def _signals(store: Store) -> Iterator[Check]:
+    pids = [worker.pid for worker in fleet.here(store)] or [os.getpid()]
+    for pid in pids[:NAMED]:
+        yield Check("signals", *grace.judge_signals(pid, grace.lines_above(pid)))
+
+
+def _stop_file(settings: Settings) -> Iterator[Check]:
+    path = Path(str(getattr(settings, "stop_file", "") or ".stop"))
+    if path.exists():
+        advice = f"a worker that is started here goes at once: rm {path}"
+        yield Check("stop file", WARN, f"{path.absolute()} exists", advice)
 
 
 def _stuck(store: Store) -> Iterator[Check]:

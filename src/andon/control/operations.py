@@ -71,7 +71,7 @@ class Surroundings:
     """What a run's state depends on besides itself, read once: the time and who is alive."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.now, self._here = store, store.now(), this_process()
+        self.store, self.now, self.here = store, store.now(), this_process()
         self.workers = store.workers()
         self.live = {worker.id: worker for worker in self.workers if self.is_live(worker)}
         self.carried: set[tuple[str, str]] = set()
@@ -93,7 +93,7 @@ class Surroundings:
     def is_live(self, worker: WorkerRow) -> bool:
         """Whether it is what it says: its lease holds, and its process is not known to be gone."""
         in_time = worker.state == "live" and worker.lease_until >= self.now
-        return in_time and not is_gone(self._here, worker)
+        return in_time and not is_gone(self.here, worker)
 
 
 def listing(
@@ -162,7 +162,7 @@ def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
         case State.SUSPENDED if asks:
             return f"asks: {asks[0].question}"
         case State.RUNNING:
-            return _in_hand(around.store.last_entry(row.id)) + _orphaned(row, around)
+            return in_hand(around.store.last_entry(row.id)) + _orphaned(row, around)
         case State.SUSPENDED:
             waits = json.loads(row.waits) if row.waits else []
             return "; ".join(_wait(wait, around.now) for wait in waits)
@@ -182,7 +182,8 @@ def _queued(row: RunRow, around: Surroundings) -> str:
     return f"starts in {age(left)}{again}"
 
 
-def _in_hand(last: Entry | None) -> str:
+def in_hand(last: Entry | None) -> str:
+    """What the journal says a run has in hand."""
     if last is None or last.kind == EntryKind.START:
         return "at its first step"
     if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:

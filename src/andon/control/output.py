@@ -25,6 +25,15 @@ SYMBOLS = {
     "failed": ("✗", "x"),
     "cancelled": ("■", "#"),
     "dead": ("☠", "X"),
+    # of workers
+    "serving": ("●", "*"),
+    "asked": ("◐", "~"),
+    "draining": ("◐", "~"),
+    "exited": ("■", "#"),
+    "died": ("☠", "X"),
+    "silent": ("!", "!"),
+    # of what was asked for
+    "done": ("✓", "+"),
 }
 # Invisible, but part of how some scripts and emoji are written.
 _JOINERS = "\u200c\u200d"
@@ -111,6 +120,15 @@ def state(word: str) -> str:
     return f"{pretty if _speaks_unicode() else plain} {word}"
 
 
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Several short facts in one line."""
+    return (" · " if _speaks_unicode() else ", ").join(parts)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns; the last one is cut at the edge of the terminal, if there is one."""
     lines = [list(head), *(list(map(clean, row)) for row in rows)]
@@ -140,6 +158,22 @@ def age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def length(seconds: float) -> str:
+    """How long, exactly enough to compare."""
+    seconds = max(seconds, 0.0)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
 
 
 def clock(at: float | None) -> str:

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from andon.control import output
+from andon.settings import Settings
 from andon.store import open_store
 from andon.store.store import Store
 
@@ -42,8 +43,9 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
     return 1 if tally.damage else 0
 
 
-def doctor(url: str, *, json: bool) -> int:
+def doctor(settings: Settings, *, json: bool) -> int:
     """0 unless something fails."""
+    url = settings.store
     from andon.control.doctor import FAIL, Check, examine
     from andon.store import sqlite_path
 
@@ -52,7 +54,7 @@ def doctor(url: str, *, json: bool) -> int:
     found: list[Check] = []
     if not json:
         output.say(f"store {output.clean(output.without_password(url))}")
-    for check in examine(lambda: open_store(url, create=False), path):
+    for check in examine(lambda: open_store(url, create=False), path, settings):
         found.append(check)
         if not json:
             advice = f"  -> {check.advice}" if check.advice else ""

@@ -18,6 +18,7 @@ from andon.store.rows import (
     Loaded,
     Obligation,
     RunRow,
+    StepTime,
 )
 from andon.store.store import AgentRow, EffectRow, WorkerRow
 
@@ -140,9 +141,16 @@ class SqlReads:
     def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]:
         return [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]
 
-    def last_event(self) -> int:
-        number: int = self.read("last_event")[0][0]
+    def last_event(self, before: float | None = None) -> int:
+        if before is None:
+            number: int = self.read("last_event")[0][0]
+        else:
+            number = self.read("last_event_before", before=before)[0][0]
         return number
+
+    def slowest_steps(self, since: float, longer_than: float, runs: int = 2000) -> list[StepTime]:
+        rows = self.read("slowest_steps", since=since, longer_than=longer_than, runs=runs)
+        return [build(StepTime, row) for row in rows]
 
     def agents(self, name: str | None = None) -> list[AgentRow]:
         return self._agents(name, self.read)

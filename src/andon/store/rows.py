@@ -108,6 +108,16 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the steps of one name took, of those that were done."""
+
+    agent: str
+    name: str
+    count: int
+    longer: int  # than what was asked about
+    longest_seconds: float
+
+
 class AskRow(msgspec.Struct, frozen=True, kw_only=True):
     """An ask, and its answer if there is one."""
 

@@ -403,6 +403,19 @@ SELECT id, at, kind, run_id, worker, body FROM andon_events
 -- last_event --
 SELECT coalesce(max(id), 0) FROM andon_events;
 
+-- last_event_before --
+SELECT coalesce((SELECT id FROM andon_events WHERE at < :before ORDER BY at DESC, id DESC LIMIT 1), 0);
+
+-- slowest_steps --
+-- How long steps took, by the newest runs: the journal of them all may be large.
+SELECT r.agent, j.name, count(*), count(*) FILTER (WHERE j.at - j.since > :longer_than),
+       max(j.at - j.since)
+  FROM (SELECT id, agent FROM andon_runs ORDER BY created_at DESC, id DESC LIMIT :runs) r
+  JOIN andon_journal j ON j.run_id = r.id
+ WHERE j.kind IN ('step', 'effect') AND j.state IN ('done', 'confirmed')
+   AND j.since > 0 AND j.at >= :since
+ GROUP BY r.agent, j.name ORDER BY 5 DESC, 1, 2 LIMIT 1000;
+
 -- attempts --
 SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon_attempts
  WHERE run_id = :run_id ORDER BY fence;

@@ -16,11 +16,15 @@ from andon.control.cli import advise, asked, cli, everywhere, make_settings, ope
 @click.option("--label", metavar="K=V", help="Only runs with this label.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @click.option("--before", metavar="RUN", help="The next page: runs older than this one.")
+@click.option("--obligations", "owed", is_flag=True, help="What is undone if its run ends badly.")
 @everywhere
-def ps(label: str | None, limit: int, **which: Any) -> None:
+def ps(label: str | None, limit: int, owed: bool, **which: Any) -> None:
     """Runs, newest first: the unfinished ones and those of the last hour."""
     from andon.control import arguments, operations, screen
 
+    if owed:
+        _show_obligations(limit)
+        return
     pair = arguments.pair(label, "label") if label else None
     with opened() as store:
         rows = operations.listing(store, label=pair, limit=limit, **which)
@@ -28,6 +32,17 @@ def ps(label: str | None, limit: int, **which: Any) -> None:
         output.document(rows)
     else:
         screen.runs(rows, limit)
+
+
+def _show_obligations(limit: int) -> None:
+    from andon.control import obligations
+
+    with opened() as store:
+        found = obligations.listing(store, limit)
+    if asked().json:
+        output.document(found)
+    else:
+        obligations.show(found)
 
 
 @cli.command()

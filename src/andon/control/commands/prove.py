@@ -24,7 +24,7 @@ def doctor() -> int:
     """Check the store, the machine and the runs, and say what to do. Changes nothing."""
     from andon.control import proving
 
-    return proving.doctor(make_settings().store, json=asked().json)
+    return proving.doctor(make_settings(), json=asked().json)
 
 
 @cli.command()

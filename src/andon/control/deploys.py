@@ -1,0 +1,269 @@
+"""Deploys: what became of the runs when workers left, told from attempts, journal and ledger.
+
+A worker's own report only adds what nobody else can know: how long its phases took.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+import msgspec
+
+from andon.control import fleet
+from andon.control.operations import Surroundings
+from andon.core.effect import EffectState
+from andon.core.journal import EntryKind
+from andon.core.rollout import (
+    GAP_SECONDS,
+    GIVEN_BACK,
+    Hold,
+    Leaving,
+    Part,
+    deploys,
+    doubled,
+    is_lost,
+    left_in_doubt,
+    tally,
+    versions_after,
+)
+from andon.core.run import TERMINAL
+from andon.errors import BadInput
+from andon.runtime import requests
+from andon.store.rows import RunRow
+from andon.store.store import Store, WorkerRow
+
+# Of a larger deploy the journals of so many runs are walked, and the answer says so.
+MOST_RUNS = 2000
+# What may fail a pipeline, and which number of a deploy it is about.
+FAILURES = {
+    "lost": "lost",
+    "doubled": "doubled",
+    "unresumed": "unresumed",
+    "cut": "cut",
+    "overrun": "overruns",
+    "in_doubt": "in_doubt",
+}
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A worker that left, and what it had in hand then."""
+
+    worker: WorkerRow
+    stands: str
+    holds: list[Hold]
+
+    @property
+    def alive(self) -> bool:
+        return self.stands in fleet.LEAVING
+
+
+def recent(
+    store: Store, since: float, *, lease_seconds: float, thorough: bool = True, most: int = 20
+) -> list[dict[str, Any]]:
+    """The deploys since a time, oldest first; `thorough` also walks the journals of their runs."""
+    around = Surroundings(store)
+    rows = {worker.id: worker for worker in store.fleet(since)}
+    leaving = [
+        Leaving(worker=one.id, told_at=fleet.told_at(one), ended_at=one.ended_at)
+        for one in rows.values()
+        # A worker inside a program carries nothing: its end is the program's, and no deploy.
+        if one.agents != "[]" and (one.ended_at is not None or fleet.told_at(one) is not None)
+    ]
+    groups = deploys(leaving, around.now)[-most:]
+    return [
+        _deploy(store, around, rows, group, lease_seconds if thorough else None) for group in groups
+    ]
+
+
+def _deploy(
+    store: Store,
+    around: Surroundings,
+    rows: Mapping[str, WorkerRow],
+    group: Sequence[Leaving],
+    lease_seconds: float | None,
+) -> dict[str, Any]:
+    began = min(one.window(around.now)[0] for one in group)
+    left = [_gone(store, around, rows[one.worker]) for one in group]
+    holds = [hold for one in left for hold in one.holds]
+    counted = tally(holds)
+    # Nobody was there to take these back.
+    stuck = sum(hold.part is Part.HELD for one in left if not one.alive for hold in one.holds)
+    over = not counted.held and not counted.unresumed and not any(one.alive for one in left)
+    times = [hold.next_claimed_at for hold in holds if hold.recovery is not None]
+    ends = [one.ended_at for one in group]
+    last = max(time for time in (*times, *ends, began) if time is not None)
+    versions = _versions(rows.values(), [one.worker for one in left], last)
+    workers = [_line(store, one, around.now) for one in left]
+    serving = [] if over else _serving(store, around, rows.values())
+    graces = [line["grace_seconds"] for line in workers if line["grace_seconds"] is not None]
+    found: dict[str, Any] = {
+        "began_at": began,
+        "ended_at": last if over else None,
+        "changed_at": last if over else around.now,
+        "over": over,
+        "took_seconds": round((last if over else around.now) - began, 3),
+        "grace_seconds": max(graces, default=None),
+        "versions": {
+            agent: {"before": before, "after": after} for agent, (before, after) in versions.items()
+        },
+        "workers": workers,
+        "serving": serving,
+        "in_hand": counted.held,
+        "overruns": sum(bool(line["overran"]) for line in workers),
+        **{name: getattr(counted, name) for name in counted.__struct_fields__ if name != "held"},
+    }
+    found["unresumed"] += stuck
+    if lease_seconds is not None:
+        found |= _walk(store, around, holds, began, versions, lease_seconds)
+    return found
+
+
+def _gone(store: Store, around: Surroundings, worker: WorkerRow) -> Gone:
+    told, ended = fleet.told_at(worker), worker.ended_at
+    since = told if told is not None else (ended or around.now) - GAP_SECONDS
+    holds = [
+        Hold(
+            run_id=one.run_id,
+            fence=one.fence,
+            ending=one.ending,
+            ended_at=one.ended_at,
+            next_claimed_at=one.next_claimed_at,
+            state=one.state,
+        )
+        for one in store.held_by(worker.id, since)
+    ]
+    if told is None:  # what it finished before was its ordinary work
+        holds = [hold for hold in holds if hold.part is not Part.FINISHED]
+    return Gone(worker, fleet.stand(worker, around), holds)
+
+
+def _line(store: Store, gone: Gone, now: float) -> dict[str, Any]:
+    worker, counted, report = gone.worker, tally(gone.holds), fleet.report_of(gone.worker)
+    told = fleet.told_at(worker)
+    end = worker.ended_at if worker.ended_at is not None else now
+    held = [hold.run_id for hold in gone.holds if hold.part is Part.HELD]
+    return {
+        "worker": worker.id,
+        "host": worker.host,
+        "state": gone.stands,
+        "why": report.get("why"),
+        "told_at": told,
+        "ended_at": worker.ended_at,
+        "took_seconds": None if told is None else round(max(end - told, 0.0), 3),
+        "announced_after_seconds": report.get("announced_after"),
+        "grace_seconds": report.get("grace_seconds"),
+        "in_hand": counted.held,
+        "finished": counted.finished,
+        "saved": counted.saved,
+        "cut": counted.cut,
+        "untouched": counted.untouched,
+        "interrupted": counted.interrupted,
+        "overran": fleet.overrun(worker, now),
+        "phases": report.get("phases", []),
+        "exit": report.get("exit"),
+        "evidence": worker.evidence,
+        "blocked_by": fleet.blocked_by(store, held, now) if gone.alive else [],
+    }
+
+
+def _serving(store: Store, around: Surroundings, rows: Iterable[WorkerRow]) -> list[dict[str, Any]]:
+    """Who is there to take over."""
+    return [
+        {"worker": row.id, "in_hand": len(store.held_by(row.id, inf))}
+        for row in rows
+        if row.agents != "[]" and fleet.stand(row, around) == fleet.SERVING
+    ]
+
+
+def _versions(
+    rows: Iterable[WorkerRow], left: Sequence[WorkerRow], end: float
+) -> dict[str, tuple[list[str], list[str]]]:
+    names = {worker.id for worker in left}
+    staying = [
+        row
+        for row in rows
+        if row.id not in names
+        and row.started_at <= end + GAP_SECONDS
+        and (row.ended_at is None or row.ended_at > end)
+    ]
+    return versions_after(fleet.carried(left), fleet.carried(staying))
+
+
+# ── each run of it ────────────────────────────────────────────────────────────────────────────
+
+
+def _walk(
+    store: Store,
+    around: Surroundings,
+    holds: Sequence[Hold],
+    began: float,
+    versions: Mapping[str, tuple[list[str], list[str]]],
+    lease_seconds: float,
+) -> dict[str, Any]:
+    last = {hold.run_id: hold for hold in holds}
+    back = {hold.run_id: hold for hold in holds if hold.part in GIVEN_BACK}
+    rows = {run_id: store.run(run_id) for run_id in list(last)[:MOST_RUNS]}
+    # Read after the runs: whoever holds one of them now is among these.
+    ended = {one.id: one.ended_at for one in store.fleet(began) if one.ended_at is not None}
+    lost, twice = [], []
+    in_doubt = registered = executed = kept = 0
+    for run_id, row in rows.items():
+        if row is None or is_lost(row.state, row.worker, ended, around.now, lease_seconds):
+            lost.append(run_id)
+            continue
+        entries = requests.journal(store, run_id)
+        twice += [{"run": run_id, **msgspec.to_builtins(one)} for one in doubled(entries)]
+        executed += sum(
+            entry.kind == EntryKind.EFFECT
+            and entry.state == EffectState.COMPENSATED
+            and entry.at >= began
+            for entry in entries
+        )
+        if run_id in back:
+            in_doubt += _doubts(store, back[run_id])
+            registered += sum(one.undo_at is not None for one in store.obligations(run_id))
+            kept += _is_kept(row, versions)
+    return {
+        "different_runs": len(last),
+        "checked_runs": len(rows),
+        "lost": len(lost),
+        "lost_runs": lost,
+        "doubled": len(twice),
+        "doubled_runs": twice,
+        "in_doubt": in_doubt,
+        "compensations_registered": registered,
+        "compensations_executed": executed,
+        "kept_on_old_version": kept,
+    }
+
+
+def _doubts(store: Store, hold: Hold) -> int:
+    return sum(left_in_doubt(one.state, one.fence, hold.fence) for one in store.ledger(hold.run_id))
+
+
+def _is_kept(row: RunRow, versions: Mapping[str, tuple[list[str], list[str]]]) -> bool:
+    """Whether it goes on with the code it was started with, beside newer code."""
+    _, after = versions.get(row.agent, ([], []))
+    return bool(after) and row.version not in after and row.state not in TERMINAL
+
+
+# ── what may fail a pipeline ──────────────────────────────────────────────────────────────────
+
+
+def failures_named(words: str) -> list[str]:
+    """The words of --fail-on."""
+    found = [word.strip().replace("-", "_") for word in words.split(",") if word.strip()]
+    unknown = [word for word in found if word not in FAILURES]
+    if unknown or not found:
+        raise BadInput(
+            f"--fail-on {words!r}: expected some of {','.join(FAILURES)}, "
+            f"found {', '.join(map(repr, unknown)) or 'none'}"
+        )
+    return found
+
+
+def failed(found: Iterable[Mapping[str, Any]], words: Sequence[str]) -> dict[str, int]:
+    """How many of each word there were, without those that did not occur."""
+    found = list(found)
+    counts = {word: sum(one[FAILURES[word]] for one in found) for word in words}
+    return {word: count for word, count in counts.items() if count}

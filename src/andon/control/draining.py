@@ -1,0 +1,168 @@
+"""`andon drain`: ask workers to go, and wait until they have gone.
+
+Through the store, which reaches every machine. Workers of this container are told by a signal
+when the store cannot be reached: a drain must not depend on it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from andon.control import fleet
+from andon.control.following import POLL_SECONDS, Patience, rings
+from andon.control.operations import Surroundings
+from andon.control.output import clean, length, state
+from andon.errors import AndonError
+from andon.runtime.liveness import start_ticks
+from andon.store.store import AskDrain, Store, WorkerRow
+
+
+def ask(store: Store, workers: Sequence[WorkerRow], by: str) -> None:
+    """Ask them to drain; one that has ended meanwhile needs no asking."""
+    outcomes = store.write([AskDrain(worker_id=worker.id, by=by) for worker in workers])
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+# ── waiting ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Waiting:
+    """Looks at workers until all have ended, and says what each does meanwhile, once."""
+
+    def __init__(self, store: Store, ids: Sequence[str], say: Callable[[str], None]) -> None:
+        self._store, self._ids, self._say = store, ids, say
+        self._said: dict[str, object] = {}
+        self.lines: list[dict[str, Any]] = []
+
+    def look(self) -> bool:
+        """Whether all have ended."""
+        around = Surroundings(self._store)
+        rows = {row.id: row for row in self._store.fleet(around.now - fleet.RECENT_SECONDS)}
+        self.lines = [
+            self._line(rows[worker_id], around) for worker_id in self._ids if worker_id in rows
+        ]
+        for line in self.lines:
+            blocks = line["blocked_by"]
+            known = line["state"], line["in_hand"], blocks[0]["run"] if blocks else None
+            if self._said.get(line["worker"]) != known:
+                self._said[line["worker"]] = known
+                self._say(_words(line))
+        return all(line["ended"] for line in self.lines)
+
+    def _line(self, worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
+        stands = fleet.stand(worker, around)
+        told, ended = fleet.told_at(worker), worker.state != "live" or stands == fleet.DIED
+        held = [] if ended else [one.run_id for one in self._store.held_by(worker.id, inf)]
+        end = worker.ended_at if worker.ended_at is not None else around.now
+        return {
+            "worker": worker.id,
+            "state": stands,
+            "ended": ended,
+            "in_hand": len(held),
+            "took_seconds": None if told is None else round(max(end - told, 0.0), 3),
+            "overran": fleet.overrun(worker, around.now),
+            "blocked_by": fleet.blocked_by(self._store, held, around.now),
+        }
+
+
+def _words(line: dict[str, Any]) -> str:
+    name = f"{state(line['state'])}  {clean(line['worker'])}"
+    if line["ended"]:
+        return name if line["took_seconds"] is None else f"{name}  {length(line['took_seconds'])}"
+    found = f"{name}  {line['in_hand']} in hand"
+    return f"{found}: {blocks(line['blocked_by'])}" if line["blocked_by"] else found
+
+
+def blocks(found: Sequence[dict[str, Any]]) -> str:
+    """What holds a worker up: the longest, and how many more there are."""
+    if not found:
+        return ""
+    first = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return clean(f"run {first['run']} {first['doing']} ({length(first['seconds'])}){more}", 300)
+
+
+def wait(store: Store, waiting: Waiting, timeout: float, patience: Patience) -> bool:
+    """Whether all have ended in time."""
+    until = time.monotonic() + timeout
+    with rings(store) as pause:
+        while not patience.ask(waiting.look):
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            pause(min(left, POLL_SECONDS))
+    return True
+
+
+# ── without the store ─────────────────────────────────────────────────────────────────────────
+
+
+def processes(proc: Path = Path("/proc")) -> list[int]:
+    """The workers among the processes of this user that can be seen from here."""
+    found = []
+    for folder in proc.iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            line = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            if folder.stat().st_uid == os.geteuid() and is_worker(line):
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def is_worker(line: Sequence[str]) -> bool:
+    """Whether a command line is `andon work` or `python -m andon work`, whatever Python it is."""
+    words = list(line)
+    if words and Path(words[0]).name.startswith("python"):
+        del words[0]
+        words = words[1:] if words[:1] == ["-m"] else words
+    return len(words) > 1 and Path(words[0]).name == "andon" and "work" in words[1:]
+
+
+@contextlib.contextmanager
+def signalled(pids: Iterable[int], ticks: dict[int, int] | None = None) -> Iterator[dict[int, int]]:
+    """Send SIGTERM to these processes and to no others; answers pidfd → pid."""
+    told: dict[int, int] = {}
+    try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(pid)
+                # A pid may be another process by now; one that is open cannot become one.
+                if ticks is None or ticks.get(pid) == start_ticks(pid):
+                    told[descriptor] = pid
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                else:
+                    os.close(descriptor)
+        yield told
+    finally:
+        for descriptor in told:
+            os.close(descriptor)
+
+
+def await_ends(told: dict[int, int], timeout: float) -> list[int]:
+    """The processes that have not ended in time."""
+    poll, left = select.poll(), dict(told)
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    until = time.monotonic() + timeout
+    while left and (rest := until - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(rest * 1000):
+            poll.unregister(descriptor)
+            del left[descriptor]
+    return sorted(left.values())
+
+
+def reachable(open_store: Callable[[], Any]) -> tuple[Any, AndonError | None]:
+    """The store, or why there is none."""
+    try:
+        return open_store(), None
+    except AndonError as error:
+        return None, error

@@ -1,0 +1,64 @@
+"""Obligations: confirmed effects that are undone if their run goes no further, and when."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from andon.control.output import clean, command, length, note, state, table
+from andon.core.run import TERMINAL, State
+from andon.store.rows import Obligation
+from andon.store.store import Store
+
+
+def listing(store: Store, limit: int) -> list[dict[str, Any]]:
+    """What would have to be undone, the nearest deadline first."""
+    now = store.now()
+    return [
+        {
+            "run": one.run_id,
+            "agent": one.agent,
+            "version": one.version,
+            "state": one.run_state,
+            "effect": one.name,
+            "key": one.key,
+            "effect_state": one.state,
+            "undo": one.undo,
+            "undo_within_seconds": one.undo_within,
+            "undo_at": one.undo_at,
+            "undone": when(one, now),
+        }
+        for one in store.obligations(limit=limit)
+    ]
+
+
+def show(found: Sequence[dict[str, Any]]) -> None:
+    """The table of `andon ps --obligations`."""
+    if not found:
+        note("nothing would have to be undone")
+        return
+    table(
+        ("RUN", "AGENT", "STATE", "EFFECT", "KEY", "UNDO", "UNDONE"),
+        [
+            (
+                one["run"],
+                one["agent"],
+                state(one["state"]),
+                clean(one["effect"], 60),
+                clean(one["key"], 60),
+                one["undo"],
+                one["undone"],
+            )
+            for one in found
+        ],
+    )
+
+
+def when(one: Obligation, now: float) -> str:
+    """When it will be undone."""
+    if one.state == "undoing":
+        return "now"
+    if one.undo_at is not None:
+        left = one.undo_at - now
+        return f"in {length(left)} if nobody resumes it" if left > 0 else "now"
+    if one.run_state in TERMINAL and one.run_state != State.SUCCEEDED:
+        return f"when somebody says so: {command('compensate', one.run_id)}"
+    return "when it fails"

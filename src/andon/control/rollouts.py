@@ -1,0 +1,295 @@
+"""How deploys and workers look on a terminal, and following a deploy until it is over."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from andon.control import deploys, fleet
+from andon.control.draining import blocks
+from andon.control.following import POLL_SECONDS, Patience, rings
+from andon.control.output import (
+    age,
+    clean,
+    clock,
+    command,
+    joined,
+    length,
+    note,
+    plural,
+    say,
+    state,
+    table,
+)
+from andon.core.rollout import GAP_SECONDS
+from andon.store.store import Store
+
+_PARTS = ("finished", "saved", "cut", "untouched", "interrupted")
+
+
+def workers(found: Sequence[dict[str, Any]]) -> None:
+    """The table of `andon workers`."""
+    if not found:
+        note("no workers; start one: andon work FILE   (andon workers --all lists those of a day)")
+        return
+    table(
+        ("WORKER", "HOST", "PID", "STATE", "IN HAND", "SINCE", "AGENTS"),
+        [
+            (
+                one["id"],
+                one["host"],
+                str(one["pid"]),
+                state(one["state"])
+                + (f", overran: {', '.join(one['overran'])}" if one["overran"] else ""),
+                f"{one['in_hand']} of {one['concurrency']}"
+                if one["concurrency"]
+                else str(one["in_hand"]),
+                f"{age(one['age_seconds'])} ago",
+                ", ".join(f"{agent['name']} {agent['version']}" for agent in one["agents"])
+                or "those of its program",
+            )
+            for one in found
+        ],
+    )
+
+
+# ── deploys ───────────────────────────────────────────────────────────────────────────────────
+
+
+def listing(found: Sequence[dict[str, Any]], orchestrator_seconds: float = 0.0) -> None:
+    """`andon deploys`."""
+    if not found:
+        note("no worker has left lately; --since 7d looks further back")
+        return
+    for number, one in enumerate(found):
+        if number:
+            say()
+        say(headline(one, orchestrator_seconds))
+        _table(one)
+        say(sentence(one))
+        _details(one)
+
+
+def headline(one: dict[str, Any], orchestrator_seconds: float = 0.0) -> str:
+    parts = ["deploy", _versions(one["versions"]), clock(one["began_at"])]
+    if one["grace_seconds"] is not None:
+        of = f" of {orchestrator_seconds:g} s" if orchestrator_seconds else ""
+        parts.append(f"grace {one['grace_seconds']:g} s{of}")
+    return clean("   ".join(parts))
+
+
+def _versions(versions: dict[str, dict[str, list[str]]]) -> str:
+    """Agents that changed alike are named together."""
+    alike: dict[str, list[str]] = {}
+    for agent, change in versions.items():
+        before, after = ", ".join(change["before"]), ", ".join(change["after"]) or "nobody"
+        alike.setdefault(before if before == after else f"{before} -> {after}", []).append(agent)
+    named = []
+    for text, agents in alike.items():
+        more = f" and {len(agents) - 3} more" if len(agents) > 3 else ""
+        named.append(f"{', '.join(agents[:3])}{more} {text}")
+    return "; ".join(named)
+
+
+def _table(one: dict[str, Any]) -> None:
+    table(
+        ("  WORKER", "STATE", "IN HAND", "FINISHED", "SAVED", "CUT", "FAILED", "TOOK", "REMARK"),
+        [
+            (
+                "  " + clean(line["worker"]),
+                state(line["state"]),
+                str(line["in_hand"]),
+                str(line["finished"]),
+                str(line["saved"] + line["untouched"]),
+                str(line["cut"]),
+                str(line["interrupted"]),
+                "-" if line["took_seconds"] is None else length(line["took_seconds"]),
+                _remark(line),
+            )
+            for line in one["workers"]
+        ]
+        + [
+            (f"  {clean(line['worker'])}", state(fleet.SERVING), str(line["in_hand"]), *[""] * 6)
+            for line in one["serving"]
+        ],
+    )
+
+
+def _remark(line: dict[str, Any]) -> str:
+    remarks = []
+    if line["blocked_by"]:
+        remarks.append(f"blocked by {blocks(line['blocked_by'])}")
+    if line["why"]:
+        remarks.append(f"told by {line['why']}")
+    if line["announced_after_seconds"] is not None:
+        remarks.append(f"announced in {line['announced_after_seconds'] * 1000:.0f} ms")
+    if line["overran"]:
+        remarks.append(f"overran: {', '.join(line['overran'])}")
+    if line["state"] in (fleet.DIED, fleet.SILENT) and line["evidence"]:
+        remarks.append(str(line["evidence"]))
+    return "; ".join(remarks)
+
+
+def sentence(one: dict[str, Any]) -> str:
+    """The whole deploy in a line."""
+    took = length(one["took_seconds"])
+    begin = f"{state('done').split()[0]} deploy done in {took}" if one["over"] else f"... {took}"
+    terms = [f"{one[part]} {_word(part)}" for part in _PARTS if one[part] or part in _PARTS[:2]]
+    counted = f"{plural(one['runs'], 'run')} = {' + '.join(terms)}"
+    parts = [f"{begin}: {counted}"]
+    if one["in_hand"]:
+        parts.append(f"{one['in_hand']} in hand")
+    parts.append(f"{one['resumed']} resumed{_recovery(one)}")
+    if one["unresumed"]:
+        parts.append(f"{one['unresumed']} NOT resumed")
+    if "lost" in one:
+        parts += [f"{one['lost']} lost", f"{one['doubled']} doubled"]
+        if one["in_doubt"]:
+            parts.append(f"{one['in_doubt']} effects in doubt")
+        parts.append(_compensations(one))
+        if one["kept_on_old_version"]:
+            parts.append(f"{one['kept_on_old_version']} go on with the old version")
+    if one["overruns"]:
+        parts.append(f"{one['overruns']} overran")
+    return joined(parts)
+
+
+def _word(part: str) -> str:
+    return "failed to save" if part == "interrupted" else part
+
+
+def _recovery(one: dict[str, Any]) -> str:
+    if one["recovery_median"] is None:
+        return ""
+    middle, worst = length(one["recovery_median"]), length(one["recovery_worst"])
+    return f" (median {middle}, worst {worst})"
+
+
+def _compensations(one: dict[str, Any]) -> str:
+    waiting = one["compensations_registered"]
+    more = f" ({waiting} registered)" if waiting else ""
+    return f"{one['compensations_executed']} compensations{more}"
+
+
+def _details(one: dict[str, Any]) -> None:
+    for run_id in one["lost_runs"][:5]:
+        say(clean(f"  LOST     run {run_id}: it is running, and its worker has ended"))
+    for twice in one["doubled_runs"][:5]:
+        what = f"{twice['kind']} {twice['name']} at {twice['spot']}"
+        entries = f"entries {twice['first']} and {twice['again']}"
+        say(clean(f"  DOUBLED  run {twice['run']}: {what}, {entries}"))
+    if one["checked_runs"] < one["different_runs"]:
+        unread = one["different_runs"] - one["checked_runs"]
+        say(f"  the journals of {unread:,} more runs were not looked at")
+
+
+def refuse(found: dict[str, int]) -> str:
+    """Why a pipeline fails."""
+    words = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in found.items())
+    return f"the deploy fails by --fail-on: {words}. Look: {command('deploys')}"
+
+
+# ── following one ─────────────────────────────────────────────────────────────────────────────
+
+
+class Progress:
+    """What a person sees meanwhile: on a terminal a table that changes, else a line per change."""
+
+    def __init__(self, say_line: Callable[[str], None], *, animated: bool) -> None:
+        self._say, self._animated = say_line, animated
+        self._known: dict[str, object] = {}
+        self._rows = 0
+
+    def show(self, one: dict[str, Any]) -> None:
+        if self._animated:
+            serving = [_serving(line) for line in one["serving"]]
+            leaving = [_progress(line) for line in one["workers"]]
+            self._redraw([headline(one), *leaving, *serving, sentence(one)])
+            return
+        self._once("deploy", headline(one), one["began_at"])
+        for line in one["workers"]:
+            self._once(line["worker"], _progress(line), (line["state"], line["in_hand"]))
+        if one["resumed"] or one["unresumed"]:
+            back = one["resumed"] + one["unresumed"]
+            text = f"  resumed elsewhere {one['resumed']} of {back}{_recovery(one)}"
+            self._once("resumed", text, (one["resumed"], back))
+
+    def _once(self, about: str, text: str, known: object) -> None:
+        if self._known.get(about) != known:
+            self._known[about] = known
+            self._say(text)
+
+    def _redraw(self, lines: Sequence[str]) -> None:
+        up = f"\x1b[{self._rows}F\x1b[J" if self._rows else ""
+        width = _columns()
+        sys.stderr.write(up + "".join(clean(line, width) + "\n" for line in lines))
+        sys.stderr.flush()
+        self._rows = len(lines)
+
+
+def _columns() -> int:
+    import shutil
+
+    return max(shutil.get_terminal_size().columns - 1, 20)
+
+
+def _progress(line: dict[str, Any]) -> str:
+    parts = [f"{line[part]} {_word(part)}" for part in _PARTS if line[part]]
+    took = "" if line["took_seconds"] is None else f" {length(line['took_seconds'])}"
+    hand = f"{line['in_hand']} in hand" if line["in_hand"] else ""
+    counted = ", ".join([*([hand] if hand else []), *parts]) or "nothing in hand"
+    remark = _remark(line)
+    text = f"  {state(line['state'])}{took}  {line['worker']}: {counted}"
+    return clean(f"{text}; {remark}" if remark else text)
+
+
+def _serving(line: dict[str, Any]) -> str:
+    return clean(f"  {state(fleet.SERVING)}  {line['worker']}: {line['in_hand']} in hand")
+
+
+def watch(
+    store: Store,
+    *,
+    patience: Patience,
+    timeout: float | None,
+    settle_seconds: float,
+    lease_seconds: float,
+    on_look: Callable[[dict[str, Any] | None], None],
+) -> tuple[dict[str, Any] | None, bool]:
+    """The deploy that is going on, or the next one, and whether it is over."""
+    until = None if timeout is None else time.monotonic() + timeout
+    since = store.now() - GAP_SECONDS
+    one: dict[str, Any] | None = None
+    with rings(store) as pause:
+        while True:
+            found = patience.ask(lambda: _current(store, since, lease_seconds, thorough=False))
+            one = found[-1] if found else one
+            if found is not None:
+                on_look(one)
+            if one is not None and one["over"] and _is_settled(store, one, settle_seconds):
+                over = True
+                break
+            left = POLL_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                over = False
+                break
+            pause(left)
+    if one is None:
+        return None, False
+    return _current(store, since, lease_seconds, thorough=True)[-1], over
+
+
+def _current(
+    store: Store, since: float, lease_seconds: float, *, thorough: bool
+) -> list[dict[str, Any]]:
+    """The last deploy that has not been over for longer than the gap between two."""
+    # Its first worker may have ended long ago: a deploy of many is longer than a gap.
+    found = deploys.recent(
+        store, since - fleet.RECENT_SECONDS, lease_seconds=lease_seconds, thorough=thorough, most=1
+    )
+    return [one for one in found if one["changed_at"] >= since]
+
+
+def _is_settled(store: Store, one: dict[str, Any], settle_seconds: float) -> bool:
+    """Whether nobody has left for a while: the next one may be told to go any moment."""
+    return bool(store.now() - one["changed_at"] >= settle_seconds)

@@ -1,0 +1,293 @@
+"""What a deploy did to the runs, told from what is remembered of it.
+
+Nothing here depends on what a worker says at its end: attempts, journal and ledger are enough, and
+they survive SIGKILL. Every hold on a run that a leaving worker had is counted once, as exactly one
+part; every hold that was given back is resumed, over, set aside by a person, waiting or lost.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from math import ceil
+from statistics import median
+
+import msgspec
+
+from andon.core.drain import Phase, plan
+from andon.core.effect import OPEN, EffectState
+from andon.core.journal import Entry, EntryKind, Mark
+from andon.core.run import TERMINAL, State
+
+# Drains that follow each other within this time are one deploy: a new process has to start, and
+# to become ready, before the next old one is told to go.
+GAP_SECONDS = 60.0
+# A step may take longer than it ever did: that much longer.
+SPARE = 1.1
+
+
+class Part(StrEnum):
+    """What became of a run in the hands of a worker that left."""
+
+    HELD = "held"  # it is still there
+    FINISHED = "finished"  # it came to an end or to a wait there
+    SAVED = "saved"  # given back between two steps
+    CUT = "cut"  # given back inside a step, with its latest checkpoint
+    UNTOUCHED = "untouched"  # given back before anything was executed
+    INTERRUPTED = "interrupted"  # not given back: others noticed that its worker was gone
+
+
+GIVEN_BACK = frozenset({Part.SAVED, Part.CUT, Part.UNTOUCHED, Part.INTERRUPTED})
+_PARTS = {
+    None: Part.HELD,
+    "returned": Part.SAVED,
+    "cut": Part.CUT,
+    "untouched": Part.UNTOUCHED,
+    "interrupted": Part.INTERRUPTED,
+}
+
+
+def part_of(ending: str | None) -> Part:
+    """What an attempt's ending says; what is no return is the agent's own end or wait."""
+    return _PARTS.get(ending, Part.FINISHED)
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """A leaving worker's hold on a run, and how that run stands now."""
+
+    run_id: str
+    fence: int
+    ending: str | None
+    ended_at: float | None
+    next_claimed_at: float | None
+    state: str
+
+    @property
+    def part(self) -> Part:
+        return part_of(self.ending)
+
+    @property
+    def recovery(self) -> float | None:
+        """Seconds until somebody else had it, if somebody has."""
+        if self.part not in GIVEN_BACK or self.next_claimed_at is None or self.ended_at is None:
+            return None
+        return max(self.next_claimed_at - self.ended_at, 0.0)
+
+    @property
+    def unresumed(self) -> bool:
+        """Whether it was given back and nobody has it. Paused is what a person wants it to be."""
+        waits = self.state not in TERMINAL and self.state != State.PAUSED
+        return self.part in GIVEN_BACK and self.next_claimed_at is None and waits
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds, counted. The parts add up to `runs`."""
+
+    runs: int  # that are not held any more
+    held: int
+    finished: int
+    saved: int
+    cut: int
+    untouched: int
+    interrupted: int
+    resumed: int
+    unresumed: int
+    recovery_median: float | None
+    recovery_worst: float | None
+
+
+def tally(holds: Iterable[Hold]) -> Tally:
+    """A run that was given back twice counts twice: each time something could go wrong."""
+    holds = list(holds)
+    parts = Counter(hold.part for hold in holds)
+    recoveries = [hold.recovery for hold in holds if hold.recovery is not None]
+    return Tally(
+        runs=len(holds) - parts[Part.HELD],
+        held=parts[Part.HELD],
+        finished=parts[Part.FINISHED],
+        saved=parts[Part.SAVED],
+        cut=parts[Part.CUT],
+        untouched=parts[Part.UNTOUCHED],
+        interrupted=parts[Part.INTERRUPTED],
+        resumed=len(recoveries),
+        unresumed=sum(hold.unresumed for hold in holds),
+        recovery_median=median(recoveries) if recoveries else None,
+        recovery_worst=max(recoveries, default=None),
+    )
+
+
+# ── who left together ─────────────────────────────────────────────────────────────────────────
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that was told to go, or that has ended."""
+
+    worker: str
+    told_at: float | None
+    ended_at: float | None
+
+    def window(self, now: float) -> tuple[float, float]:
+        """From when to when it left; one that died without a word left in an instant."""
+        end = now if self.ended_at is None else self.ended_at
+        begin = end if self.told_at is None else self.told_at
+        return min(begin, end), end
+
+
+def deploys(leavings: Iterable[Leaving], now: float) -> list[list[Leaving]]:
+    """Those who left together, oldest first."""
+    ordered = sorted(leavings, key=lambda one: (one.window(now), one.worker))
+    groups: list[list[Leaving]] = []
+    until = 0.0
+    for one in ordered:
+        begin, end = one.window(now)
+        if groups and begin <= until + GAP_SECONDS:
+            groups[-1].append(one)
+            until = max(until, end)
+        else:
+            groups.append([one])
+            until = end
+    return groups
+
+
+def versions_after(
+    before: frozenset[tuple[str, str]], staying: frozenset[tuple[str, str]]
+) -> dict[str, tuple[list[str], list[str]]]:
+    """For each agent that left: its versions then, and those that took over.
+
+    What is new took over; where nothing is new, what stayed goes on; else nobody does.
+    """
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for agent in sorted({name for name, _ in before}):
+        old = {version for name, version in before if name == agent}
+        carried = {version for name, version in staying if name == agent}
+        found[agent] = sorted(old), sorted(carried - old or carried)
+    return found
+
+
+# ── what must not happen ──────────────────────────────────────────────────────────────────────
+
+
+def is_lost(
+    state: str, worker: str | None, ended: Mapping[str, float], now: float, lease_seconds: float
+) -> bool:
+    """Whether a run is neither over nor waiting nor in the hands of somebody who could be alive.
+
+    `ended`: when workers have ended. For one lease it may only look so: rows are read one after
+    the other while others write them.
+    """
+    if state != State.RUNNING:
+        return False
+    if worker is None:
+        return True
+    return worker in ended and now - ended[worker] > lease_seconds
+
+
+class Twice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the journal says was done twice."""
+
+    kind: str
+    name: str
+    spot: str
+    first: int  # the entry that did it
+    again: int
+
+
+_ABOUT_THE_RUN = frozenset({EntryKind.START, EntryKind.END})
+_UNDONE = frozenset(
+    {Mark.REOPENED, EffectState.COMPENSATED, EffectState.PLANNED, EffectState.FAILED}
+)
+
+
+def doubled(entries: Iterable[Entry]) -> list[Twice]:
+    """What was done twice: done once more without having been reopened or undone in between."""
+    done: dict[tuple[str, ...], int] = {}
+    found: list[Twice] = []
+    for entry in entries:
+        if entry.kind == EntryKind.SNAPSHOT:
+            done.clear()  # the code goes on from it, and may do what it did before
+        elif entry.kind == EntryKind.RETRY:
+            _reopen(done, entry.place)
+        elif entry.kind not in _ABOUT_THE_RUN:
+            _note(done, found, entry)
+    return found
+
+
+def _spot(entry: Entry) -> tuple[str, ...]:
+    if entry.key is not None:
+        return entry.kind, entry.name, entry.key
+    return (entry.place,)
+
+
+def _note(done: dict[tuple[str, ...], int], found: list[Twice], entry: Entry) -> None:
+    spot = _spot(entry)
+    if entry.state in _UNDONE:
+        done.pop(spot, None)
+    elif entry.state in (Mark.DONE, EffectState.CONFIRMED):
+        if spot in done:
+            found.append(
+                Twice(
+                    kind=entry.kind,
+                    name=entry.name,
+                    spot=spot[-1],
+                    first=done[spot],
+                    again=entry.seq,
+                )
+            )
+        done[spot] = entry.seq
+
+
+def _reopen(done: dict[tuple[str, ...], int], place: str) -> None:
+    done.pop((place,), None)
+
+
+def left_in_doubt(state: str, fence: int, given_back: int) -> bool:
+    """Whether an effect hangs in the air since the claim `given_back`, or asks a person now.
+
+    What a later owner has started is in its hands.
+    """
+    return state == EffectState.IN_DOUBT or (state in OPEN and fence <= given_back)
+
+
+def overruns(
+    phases: Sequence[tuple[str, bool]],
+    *,
+    ended: str | None,
+    took: float | None,
+    grace_seconds: float | None,
+) -> list[str]:
+    """What a drain has overrun, beyond what was planned for.
+
+    `ended`: what the worker itself reported, "clean" or "overrun". One that did not come to
+    report is judged by its time. A boundary that took all its time is planned for: it cuts.
+    """
+    if ended is None:
+        late = took is not None and grace_seconds is not None and took > grace_seconds
+        return ["grace"] if late else []
+    if ended != "overrun":
+        return []
+    return [name for name, overran in phases if overran and name != Phase.BOUNDARY] or ["exit"]
+
+
+# ── how long is enough ────────────────────────────────────────────────────────────────────────
+
+
+def steps_have(grace_seconds: float) -> float:
+    """How long a step that begins as its worker is told to go may take before it is cut."""
+    return plan(grace_seconds).ends[Phase.BOUNDARY]
+
+
+def grace_for(longest_seconds: float) -> float:
+    """A grace period in which the longest step known ends, with room to spare; in fives."""
+    needed = longest_seconds * SPARE
+    grace = _in_fives(needed)
+    while steps_have(grace) < needed:
+        grace += 5.0
+    return grace
+
+
+def orchestrator_for(grace_seconds: float) -> float:
+    """What the orchestrator has to allow: the grace period, and time to say goodbye."""
+    return _in_fives(grace_seconds + max(5.0, grace_seconds / 10))
+
+
+def _in_fives(seconds: float) -> float:
+    return 5.0 * max(ceil(round(seconds / 5, 6)), 1)

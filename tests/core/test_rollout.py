@@ -1,0 +1,289 @@
+"""What a deploy did: every hold counted once, nothing done twice unseen, nothing lost unseen."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from andon.core.journal import Entry, EntryKind
+from andon.core.rollout import (
+    GAP_SECONDS,
+    GIVEN_BACK,
+    Hold,
+    Leaving,
+    Part,
+    deploys,
+    doubled,
+    grace_for,
+    is_lost,
+    left_in_doubt,
+    orchestrator_for,
+    overruns,
+    part_of,
+    steps_have,
+    tally,
+    versions_after,
+)
+from andon.core.run import State
+
+NOW = 1000.0
+times = st.floats(0, NOW)
+maybe = st.none() | times
+endings = st.sampled_from(
+    [None, "returned", "cut", "untouched", "interrupted", "succeeded", "failed", "suspended"]
+)
+holds = st.lists(
+    st.builds(
+        Hold,
+        run_id=st.text("ab", min_size=1, max_size=2),
+        fence=st.integers(1, 9),
+        ending=endings,
+        ended_at=maybe,
+        next_claimed_at=maybe,
+        state=st.sampled_from([*State]),
+    )
+)
+leavings = st.lists(
+    st.builds(Leaving, worker=st.text("abc", min_size=1, max_size=4), told_at=maybe, ended_at=maybe)
+)
+
+
+def hold(ending: str | None = "returned", **changes: Any) -> Hold:
+    plain: dict[str, Any] = {
+        "run_id": "r",
+        "fence": 1,
+        "ending": ending,
+        "ended_at": 10.0,
+        "next_claimed_at": None,
+        "state": "queued",
+    }
+    return Hold(**plain | changes)
+
+
+# ── counting ──────────────────────────────────────────────────────────────────────────────────
+
+
+@given(holds)
+def test_every_hold_is_counted_once(found: list[Hold]) -> None:
+    counted = tally(found)
+    parts = (counted.finished, counted.saved, counted.cut, counted.untouched, counted.interrupted)
+    assert counted.runs == sum(parts)
+    assert counted.runs + counted.held == len(found)
+    assert counted.resumed + counted.unresumed <= sum(one.part in GIVEN_BACK for one in found)
+    if counted.resumed:
+        assert counted.recovery_median is not None
+        assert counted.recovery_worst is not None
+        assert 0 <= counted.recovery_median <= counted.recovery_worst
+    else:
+        assert counted.recovery_median is counted.recovery_worst is None
+
+
+@pytest.mark.parametrize(
+    ("ending", "part"),
+    [
+        (None, Part.HELD),
+        ("returned", Part.SAVED),
+        ("cut", Part.CUT),
+        ("untouched", Part.UNTOUCHED),
+        ("interrupted", Part.INTERRUPTED),
+        ("succeeded", Part.FINISHED),
+        ("suspended", Part.FINISHED),
+        ("failed", Part.FINISHED),
+        ("a word of tomorrow", Part.FINISHED),
+    ],
+)
+def test_an_ending_says_what_became_of_a_run(ending: str | None, part: Part) -> None:
+    assert part_of(ending) is part
+
+
+def test_what_was_given_back_is_resumed_once_somebody_has_it() -> None:
+    assert hold(next_claimed_at=10.5).recovery == 0.5
+    assert not hold(next_claimed_at=10.5).unresumed
+    assert hold().recovery is None
+    assert hold().unresumed
+    assert hold("cut", state="stranded").unresumed
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "dead", "paused"])
+def test_what_is_over_or_paused_waits_for_nobody(state: str) -> None:
+    assert not hold(state=state).unresumed
+
+
+def test_what_ended_on_its_own_needs_nobody() -> None:
+    assert not hold("suspended", state="suspended").unresumed
+    assert hold("suspended", next_claimed_at=99.0).recovery is None
+
+
+def test_the_median_and_the_worst_are_told() -> None:
+    counted = tally(hold(next_claimed_at=10.0 + took) for took in (1.0, 2.0, 9.0))
+    assert (counted.recovery_median, counted.recovery_worst) == (2.0, 9.0)
+
+
+# ── grouping ──────────────────────────────────────────────────────────────────────────────────
+
+
+@given(leavings)
+def test_everybody_who_left_is_in_one_deploy(found: list[Leaving]) -> None:
+    groups = deploys(found, NOW)
+    assert sorted(one.worker for group in groups for one in group) == sorted(
+        one.worker for one in found
+    )
+    assert all(groups)
+
+
+@given(leavings)
+def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Leaving]) -> None:
+    groups = [[one.window(NOW) for one in group] for group in deploys(found, NOW)]
+    for earlier, later in pairwise(groups):
+        assert min(begin for begin, _ in later) > max(end for _, end in earlier) + GAP_SECONDS
+    for group in groups:
+        until = group[0][1]
+        for begin, end in group:
+            assert begin <= until + GAP_SECONDS
+            until = max(until, end)
+
+
+def test_a_worker_that_still_drains_drains_until_now() -> None:
+    assert Leaving(worker="w", told_at=5.0, ended_at=None).window(NOW) == (5.0, NOW)
+    assert Leaving(worker="w", told_at=None, ended_at=7.0).window(NOW) == (7.0, 7.0)
+    set_back = Leaving(worker="w", told_at=9.0, ended_at=7.0)
+    assert set_back.window(NOW) == (7.0, 7.0), "a clock that was set back"
+
+
+def test_what_is_new_took_over() -> None:
+    before = frozenset({("a", "1"), ("b", "7")})
+    staying = frozenset({("a", "1"), ("a", "2"), ("b", "7"), ("c", "1")})
+    assert versions_after(before, staying) == {"a": (["1"], ["2"]), "b": (["7"], ["7"])}
+    assert versions_after(before, frozenset()) == {"a": (["1"], []), "b": (["7"], [])}
+
+
+# ── lost ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_in_the_hands_of_the_ended_is_lost() -> None:
+    ended = {"w": 10.0}
+    assert is_lost("running", "w", ended, 21.0, 10.0)
+    assert is_lost("running", None, ended, 21.0, 10.0)
+    assert not is_lost("running", "w", ended, 19.0, 10.0), "it may have been read too early"
+    assert not is_lost("running", "alive", ended, 21.0, 10.0)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state != State.RUNNING])
+def test_a_run_that_nobody_holds_is_not_lost(state: str) -> None:
+    assert not is_lost(state, None, {}, NOW, 10.0)
+
+
+# ── doubled ───────────────────────────────────────────────────────────────────────────────────
+
+
+def journal(*lines: tuple[str, str, dict[str, Any]]) -> list[Entry]:
+    return [
+        Entry(seq=seq, kind=kind, state=state, **{"place": ":0", "name": "n"} | more)
+        for seq, (kind, state, more) in enumerate(lines)
+    ]
+
+
+def step(state: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+    return EntryKind.STEP, state, more
+
+
+def effect(state: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
+    return EntryKind.EFFECT, state, {"key": "k"} | more
+
+
+def test_a_step_that_is_done_twice_is_found() -> None:
+    [twice] = doubled(journal(step("begun"), step("done"), step("begun"), step("done")))
+    assert (twice.kind, twice.name, twice.spot, twice.first, twice.again) == (
+        "step",
+        "n",
+        ":0",
+        1,
+        3,
+    )
+
+
+def test_each_further_time_is_one_more() -> None:
+    assert len(doubled(journal(step("done"), step("done"), step("done")))) == 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [step("done"), step("done", place=":1")],
+        [step("done", key="a"), step("done", key="b")],
+        [step("retrying"), step("failed"), (EntryKind.RETRY, "reopened", {}), step("done")],
+        [step("done"), (EntryKind.RETRY, "reopened", {}), step("done")],
+        [step("done"), step("reopened"), step("done")],
+        [step("done", key="a"), (EntryKind.SNAPSHOT, "done", {}), step("done", key="a")],
+        [(EntryKind.START, "done", {}), (EntryKind.END, "done", {})],
+        [effect("started"), effect("in_doubt"), effect("started"), effect("confirmed")],
+        [effect("confirmed"), effect("compensated"), effect("started"), effect("confirmed")],
+        [effect("confirmed"), effect("confirmed", key="other")],
+        [effect("confirmed"), effect("confirmed", name="other")],
+        [effect("confirmed"), step("done", key="k")],
+    ],
+    ids=range(12),
+)
+def test_what_may_happen_again_is_not_doubled(lines: list[Any]) -> None:
+    assert doubled(journal(*lines)) == []
+
+
+def test_an_effect_that_is_confirmed_twice_is_found() -> None:
+    found = doubled(journal(effect("confirmed"), effect("started"), effect("confirmed")))
+    assert [(one.kind, one.spot) for one in found] == [("effect", "k")]
+
+
+def test_a_key_is_found_wherever_it_stands() -> None:
+    assert doubled(journal(step("done", key="a"), step("done", key="a", place="1:7")))
+
+
+def test_the_retry_of_another_step_reopens_nothing() -> None:
+    lines = journal(step("done"), (EntryKind.RETRY, "reopened", {"place": ":5"}), step("done"))
+    assert len(doubled(lines)) == 1
+
+
+# ── doubts, overruns, grace ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("state", "fence", "left"),
+    [
+        ("started", 3, True),
+        ("started", 4, False),  # the next owner has it in hand
+        ("in_doubt", 3, True),
+        ("in_doubt", 4, True),  # the next owner asks a person
+        ("confirmed", 3, False),
+        ("planned", 3, False),
+    ],
+)
+def test_what_hangs_in_the_air_is_told(state: str, fence: int, left: bool) -> None:
+    assert left_in_doubt(state, fence, 3) is left
+
+
+def test_a_drain_that_reports_is_believed_and_one_that_does_not_is_measured() -> None:
+    phases = [("announce", False), ("boundary", True), ("cleanup", True)]
+    assert overruns(phases, ended="overrun", took=1, grace_seconds=9) == ["cleanup"]
+    assert overruns(phases[:2], ended="overrun", took=1, grace_seconds=9) == ["exit"]
+    assert overruns([], ended=None, took=2.5, grace_seconds=2.0) == ["grace"]
+    assert overruns([], ended=None, took=1.5, grace_seconds=2.0) == []
+    assert overruns([], ended=None, took=None, grace_seconds=2.0) == []
+    assert overruns([], ended=None, took=5.0, grace_seconds=None) == []
+
+
+def test_a_step_that_was_cut_in_time_is_no_overrun() -> None:
+    assert overruns([("boundary", True)], ended="clean", took=99, grace_seconds=1) == []
+
+
+@given(st.floats(0.001, 100_000))
+def test_what_is_advised_is_enough(longest: float) -> None:
+    grace = grace_for(longest)
+    assert steps_have(grace) >= longest
+    assert steps_have(grace - 5) < longest * 1.1 if grace > 5 else True
+    assert grace % 5 == 0
+    assert orchestrator_for(grace) >= grace + 5
+
+
+def test_the_advice_for_a_minute() -> None:
+    assert (grace_for(61), orchestrator_for(80), orchestrator_for(25)) == (80, 90, 30)
