@@ -25,9 +25,11 @@ _SECTIONS = {
     "Run": ("run", ("work", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
     "Decide": ("decide", ("answer", "resume", "send")),
+    "Roll out": ("rendering", ("k8s",)),
     "Prove": ("prove", ("verify", "doctor", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
+_FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ class _Commands(click.Group):
         return self.commands.get(cmd_name)
 
     def every_command(self) -> dict[str, click.Command]:
-        for file, _ in _SECTIONS.values():
+        for file in dict.fromkeys(_FILES.values()):
             import_module(f"andon.control.commands.{file}")
         return {name: self.commands[name] for name in _FILES}
 
