@@ -34,6 +34,7 @@ class NoStore:
         self.held = threading.Event()
         self.held.set()
         self.rows: list[Waiting] = []
+        self.fleet: list[WorkerRow] = []
         self.asked = 0
 
     def waiting(self) -> list[Waiting]:
@@ -44,7 +45,7 @@ class NoStore:
         return self.rows
 
     def workers(self) -> list[WorkerRow]:
-        return []
+        return self.fleet
 
     def now(self) -> float:
         return 0.0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from tests.runtime.fakes import FakeWorker, NoStore, ask, until
 from tests.runtime.harness import Lab
@@ -42,6 +43,18 @@ def worker() -> FakeWorker:
 def server(worker: FakeWorker) -> Iterator[Health]:
     with watched(worker) as found:
         yield found
+
+
+def waiting(**changes: Any) -> Waiting:
+    plain: dict[str, Any] = {
+        "state": "queued",
+        "queue": "q",
+        "agent": "refunds",
+        "version": "2",
+        "runs": 3,
+        "oldest_seconds": 1.0,
+    }
+    return Waiting(**plain | changes)
 
 
 def away(store: NoStore) -> None:
@@ -127,20 +140,40 @@ def test_a_draining_worker_says_so_while_the_store_hangs(
 ) -> None:
     worker.store.held.clear()
     worker.draining = True
+    worker.last_contact -= 3600
     asked = worker.store.asked
     assert ask(server.port, "/readyz").status == 503
+    assert ask(server.port, "/livez").status == 200
     assert worker.store.asked == asked, "it asked the store first"
     worker.store.held.set()
 
 
 def test_readiness_names_versions_that_nobody_carries(worker: FakeWorker, server: Health) -> None:
-    worker.store.rows = [
-        Waiting(state="queued", queue="q", agent="refunds", version="2", runs=3, oldest_seconds=1.0)
-    ]
+    worker.store.rows = [waiting()]
     worker.active = {1: 1, 2: 2}
     found = ask(server.port, "/readyz").json
     assert found["stranded"] == [{"agent": "refunds", "version": "2", "runs": 3}]
     assert (found["runs_in_hand"], found["free_slots"]) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stranded"),
+    [
+        ({}, False),
+        ({"draining_at": 1.0}, True),
+        ({"lease_until": -1.0}, True),
+        ({"state": "silent"}, True),
+        ({"agents": '[["refunds", "1"]]'}, True),
+    ],
+    ids=str,
+)
+def test_only_a_worker_that_takes_work_carries_a_version(
+    worker: FakeWorker, server: Health, changes: dict[str, Any], stranded: bool
+) -> None:
+    carrier = {"agents": '[["refunds", "2"]]', "lease_until": 60.0, **changes}
+    worker.store.fleet = [msgspec.structs.replace(worker_row("w"), **carrier)]
+    worker.store.rows = [waiting()]
+    assert bool(ask(server.port, "/readyz").json["stranded"]) is stranded
 
 
 # ── to drain ──────────────────────────────────────────────────────────────────────────────────
@@ -297,7 +330,10 @@ def test_a_request_that_is_not_completed_ends(
     assert spoken(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
 
 
-def test_visitors_who_say_nothing_do_not_keep_a_probe_out(server: Health) -> None:
+def test_visitors_who_say_nothing_do_not_keep_a_probe_out(
+    server: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 600.0)
     with contextlib.ExitStack() as stack:
         for _ in range(5 * serving.MOST):
             idle = socket.create_connection(("127.0.0.1", server.port), timeout=30)
@@ -399,10 +435,8 @@ def given_runs(lab: Lab) -> None:
     """Two queues; a version that a live worker carries, one that nobody does, and secrets."""
     store: Any = lab.store
     agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
-    row = worker_row("w")
-    live = {name: getattr(row, name) for name in row.__struct_fields__}
-    live["agents"] = '[["a", "1"]]'
-    do(store, Register(worker=type(row)(**live), agents=(agent,), lease_seconds=60))
+    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]')
+    do(store, Register(worker=row, agents=(agent,), lease_seconds=60))
     for number, (queue, version) in enumerate(
         [("default", "1"), ("default", "1"), ('o"dd', "1"), ("default", "2")]
     ):

@@ -140,7 +140,8 @@ class FakeGce(Cloud):
             return 404, "", flavor
         if query.get("wait_for_change") == ["true"]:
             until_then = time.monotonic() + float(query["timeout_sec"][0])
-            while query.get("last_etag") == [self.etag] and time.monotonic() < until_then:
+            known = query.get("last_etag", [self.etag])  # else: what it is now
+            while known == [self.etag] and time.monotonic() < until_then:
                 time.sleep(0.002)
         return 200, "TRUE" if self.gone else "FALSE", {**flavor, "ETag": self.etag}
 
@@ -287,6 +288,22 @@ def test_a_machine_that_goes_before_the_first_question_is_not_missed(worker: Fak
     cloud = FakeGce()
     cloud.gone = True  # it will not change any more
     with served(cloud) as url:
+        watch = Preemption(worker, "gce", url)
+        until(lambda: worker.told)
+        watch.close()
+
+
+def test_a_machine_that_goes_between_two_questions_is_not_missed(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sudden(FakeGce):
+        def answer(self, *asked: Any) -> tuple[int, str, Any]:
+            found = super().answer(*asked)
+            self.gone = True
+            return found
+
+    monkeypatch.setattr(Gce, "hold_seconds", 600)
+    with served(Sudden()) as url:
         watch = Preemption(worker, "gce", url)
         until(lambda: worker.told)
         watch.close()

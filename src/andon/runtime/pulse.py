@@ -142,7 +142,8 @@ class Pulse:
         limit = self._told.settings.liveness_seconds
         while not self._ended.wait(min(BEAT_SECONDS, limit / 4)):
             self._ask()
-            if time.monotonic() - self._told.last_contact > limit / 2:
+            quiet = time.monotonic() - self._told.last_contact > limit / 2
+            if quiet and not self._told.draining:
                 self.sight.look()  # since when it is there counts
 
     def _ask(self) -> None:
