@@ -30,6 +30,12 @@ _FROM_A_PAGE = ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
 # What a proxy adds: then the neighbour is not who asks.
 _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip", "x-envoy-external-address")
 _LOOPBACK = ("127.0.0.1", "::1")  # a mesh passes on what comes from outside from others of them
+# What a worker counts, for those who read it without this file.
+_COUNTED = {
+    "runs_finished_total": "Runs that came to their end here.",
+    "runs_saved_total": "Runs that were given back unfinished at a boundary.",
+    "runs_cut_total": "Runs that were given back in the middle of a step.",
+}
 _LOCAL = "only this machine may ask for that: kubectl exec, preStop exec, or andon drain"
 
 
@@ -186,7 +192,7 @@ class Health:
             plain = "andon_" + re.sub(r"[^a-z0-9_]", "_", name.lower())
             kind = "counter" if plain.endswith("_total") else "gauge"
             if plain != "andon_runs_in_hand":
-                yield one(plain, kind, f"{name.replace('_', ' ')} of this worker.", number)
+                yield one(plain, kind, _COUNTED.get(name, "As this worker counts."), number)
 
 
 def _fleet_numbers(view: View | None) -> Iterator[Family]:
