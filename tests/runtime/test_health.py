@@ -20,8 +20,10 @@ from andon.runtime import pulse, serving
 from andon.runtime.health import Health, refusal
 from andon.runtime.serving import parse
 from andon.runtime.telling import reachable
+from andon.store import open_store
 from andon.store.rows import Waiting
 from andon.store.store import AgentRow, Register, Start
+from andon.testing.postgres import Cluster
 
 
 @contextlib.contextmanager
@@ -133,6 +135,24 @@ def test_a_store_that_is_away_kills_no_worker(how: str, monkeypatch: pytest.Monk
         assert worker.store.asked < 20 or how == "broken"  # one question at a time
         worker.store.broken = None
         worker.store.held.set()
+
+
+def test_a_server_that_is_killed_kills_no_worker(
+    cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "FRESH_SECONDS", 0.0)
+    with contextlib.closing(open_store(postgres_url)) as store:
+        worker = FakeWorker(store)
+        with watched(worker) as server:
+            until(lambda: ask(server.port, "/readyz").status == 200)
+            cluster.kill()
+            worker.last_contact -= 3600
+            assert ask(server.port, "/readyz").json["status"] == "store away"
+            assert ask(server.port, "/livez").status == 200
+            assert "andon_store_up 0" in ask(server.port, "/metrics").text
+            cluster.start()
+            worker.last_contact += 3600
+            until(lambda: ask(server.port, "/readyz").status == 200)
 
 
 def test_a_draining_worker_says_so_while_the_store_hangs(

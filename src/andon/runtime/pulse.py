@@ -51,8 +51,11 @@ class Sight:
             if self._looked_at and time.monotonic() - self._looked_at < FRESH_SECONDS:
                 return self._view
             if self._looking is None:
+                try:
+                    threading.Thread(target=self._see, name="andon-look", daemon=True).start()
+                except RuntimeError:  # the machine has no thread left
+                    return None
                 self._looking = threading.Event()
-                threading.Thread(target=self._see, name="andon-look", daemon=True).start()
             done = self._looking
         answered = done.wait(PATIENCE_SECONDS)
         with self._lock:

@@ -102,9 +102,13 @@ class Server:
                     continue
             with self._lock:
                 self._reading[connection] = None
-            threading.Thread(
+            served = threading.Thread(
                 target=self._serve, args=(connection, peer[0]), name="andon-probe", daemon=True
-            ).start()
+            )
+            try:
+                served.start()
+            except RuntimeError:  # the machine has no thread left: this visitor is not served
+                self._leave(connection)
 
     def _cut_oldest(self) -> None:
         with self._lock:
@@ -115,12 +119,16 @@ class Server:
 
     def _serve(self, connection: socket.socket, peer: str) -> None:
         try:
-            with connection, contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
                 self._exchange(connection, peer)
         finally:
-            with self._lock:
-                self._reading.pop(connection, None)
-            self._slots.release()
+            self._leave(connection)
+
+    def _leave(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._reading.pop(connection, None)
+        connection.close()
+        self._slots.release()
 
     def _exchange(self, connection: socket.socket, peer: str) -> None:
         whole = True
