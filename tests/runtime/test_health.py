@@ -18,7 +18,7 @@ from andon.core.run import State
 from andon.errors import Refused, StoreUnavailable
 from andon.runtime import pulse, serving
 from andon.runtime.health import Health, refusal
-from andon.runtime.serving import parse
+from andon.runtime.answering import parse
 from andon.runtime.telling import reachable
 from andon.store import open_store
 from andon.store.rows import Waiting

@@ -17,7 +17,7 @@ from andon.core import health, metrics
 from andon.core.health import Verdict
 from andon.core.metrics import Family, one
 from andon.runtime.pulse import Pulse, View
-from andon.runtime.serving import Request, Response, Server
+from andon.runtime.answering import Request, Response, Server
 from andon.runtime.told import Told
 
 # The longest that /drain waits, and how many may wait at once: the others need places too.
