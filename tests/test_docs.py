@@ -180,7 +180,8 @@ def test_python_on_the_pages_is_python(page: Path) -> None:
 
 @every_page
 def test_the_pages_use_the_words_of_the_glossary(page: Path) -> None:
-    assert not OTHER_WORDS.findall(pages.prose(page))
+    own = re.sub(r"`[^`\n]+`", "", pages.prose(page))  # what is quoted is named by somebody else
+    assert not OTHER_WORDS.findall(own)
 
 
 def test_a_page_that_lacks_a_row_is_noticed() -> None:

@@ -11,9 +11,11 @@ import pytest
 from andon.errors import BadInput
 from andon.settings import Settings, load
 
-NUMBERS = [field.name for field in fields(Settings) if field.name != "store"]
-WHOLE = ["concurrency", "interruption_limit"]
-MAY_BE_ZERO = ["orchestrator_grace_seconds"]
+NUMBERS = [field.name for field in fields(Settings) if field.type is not str]
+WHOLE = ["concurrency", "interruption_limit", "health_port"]
+# Where 0 means something: nothing less than this.
+LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0}
+MORE_THAN_0 = [name for name in NUMBERS if name not in LEAST]
 
 
 def load_from(
@@ -120,7 +122,7 @@ def test_what_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("name", [name for name in NUMBERS if name not in MAY_BE_ZERO])
+@pytest.mark.parametrize("name", MORE_THAN_0)
 @pytest.mark.parametrize("value", ["0", "-1"])
 def test_zero_and_less_are_refused(name: str, value: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, environ={f"ANDON_{name.upper()}": value}) == (
@@ -128,11 +130,22 @@ def test_zero_and_less_are_refused(name: str, value: str, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("name", MAY_BE_ZERO)
-def test_where_zero_means_something_less_is_refused(name: str, tmp_path: Path) -> None:
-    assert getattr(load_from(tmp_path, toml=f"{name} = 0"), name) == 0
-    assert refusal(tmp_path, environ={f"ANDON_{name.upper()}": "-1"}) == (
-        f"setting {name!r} in the environment: expected 0 or more, found '-1'"
+@pytest.mark.parametrize(("name", "least"), LEAST.items())
+def test_where_0_means_something_less_than_that_is_refused(
+    name: str, least: int, tmp_path: Path
+) -> None:
+    assert getattr(load_from(tmp_path, given={name: least}), name) == least
+    assert refusal(tmp_path, given={name: least - 1}) == (
+        f"setting {name!r} in the arguments: expected at least {least}, found {least - 1}"
+    )
+
+
+@pytest.mark.parametrize("value", ["ec2", "gce", "azure", "auto"])
+def test_a_cloud_is_one_that_is_known(value: str, tmp_path: Path) -> None:
+    assert load_from(tmp_path, environ={"ANDON_PREEMPTION": value}).preemption == value
+    assert refusal(tmp_path, environ={"ANDON_PREEMPTION": value.upper()}) == (
+        "setting 'preemption' in the environment: expected ec2, gce, azure, auto, or nothing; "
+        f"found {value.upper()!r}"
     )
 
 
@@ -147,8 +160,8 @@ def test_what_no_clock_can_count_to_is_refused(name: str, value: str, tmp_path: 
 def test_toml_has_nan_and_infinity_and_they_are_refused(
     name: str, value: float, tmp_path: Path
 ) -> None:
-    expected = "0 or more" if name in MAY_BE_ZERO else "more than 0"
-    assert f"expected {expected}" in refusal(tmp_path, toml=f"{name} = {value}")
+    wanted = "expected at least 0" if name in LEAST else "expected more than 0"
+    assert wanted in refusal(tmp_path, toml=f"{name} = {value}")
 
 
 @pytest.mark.parametrize("value", [7, ["sqlite:///a.db"], {"url": "x"}])

@@ -30,14 +30,28 @@ class Settings:
     patience_seconds: float = 120.0
     # How long a worker that was told to go finishes what it has in hand. Kubernetes gives 30 s.
     grace_seconds: float = 25.0
-    # How long the orchestrator waits before it kills; 0: not known. `andon doctor` compares both.
-    orchestrator_grace_seconds: float = 0.0
     # A run that interrupts its worker this often without one more finished step is buried.
     interruption_limit: int = 10
+    # Where a worker answers probes and metrics: -1 nowhere, 0 on any free port.
+    health_port: int = -1
+    # Probes come from outside the container; what they could do to harm is for this machine only.
+    health_host: str = "0.0.0.0"  # noqa: S104
+    # A worker whose event loop, or whose contact with a store that is there, is silent for longer
+    # is not alive. Three leases: a restart must not be a reaction to one slow moment.
+    liveness_seconds: float = 30.0
+    # Creating this file drains the workers of the folder.
+    stop_file: str = ".stop"
+    # Whose notices to watch for before a machine is taken away: ec2, gce, azure, or auto.
+    preemption: str = ""
+    # Where to ask for them, instead of the cloud's own address.
+    preemption_url: str = ""
+    # What the orchestrator gives before it kills: 0 is not known. `andon doctor` compares.
+    orchestrator_grace_seconds: float = 0.0
 
 
-# Where 0 means something of its own.
-_MAY_BE_ZERO = frozenset({"orchestrator_grace_seconds"})
+# Where 0 and less mean something: the least that is allowed.
+_LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0}
+_CHOICES = {"preemption": ("", "ec2", "gce", "azure", "auto")}
 
 
 def load(
@@ -94,19 +108,28 @@ def _checked(name: str, value: Any, source: str) -> Any:
     kind = getattr(kinds[name], "__name__", str(kinds[name]))
     if kind == "str":
         if isinstance(value, str):
-            return value
+            return _chosen(name, value, source)
         raise BadInput(f"setting {name!r} in {source}: expected text, found {value!r}")
     number = _number(value)
     if number is None:
         raise BadInput(f"setting {name!r} in {source}: expected a number, found {value!r}")
     if kind == "int" and not number.is_integer():
         raise BadInput(f"setting {name!r} in {source}: expected a whole number, found {value!r}")
-    if name in _MAY_BE_ZERO and number == 0:
-        return 0.0
-    if not 0 < number < inf:
-        allowed = "0 or more" if name in _MAY_BE_ZERO else "more than 0"
-        raise BadInput(f"setting {name!r} in {source}: expected {allowed}, found {value!r}")
+    least = _LEAST.get(name)
+    if not (number > 0 if least is None else least <= number) or number == inf:
+        wanted = "more than 0" if least is None else f"at least {least}"
+        raise BadInput(f"setting {name!r} in {source}: expected {wanted}, found {value!r}")
     return int(number) if kind == "int" else number
+
+
+def _chosen(name: str, value: str, source: str) -> str:
+    choices = _CHOICES.get(name, (value,))
+    if value not in choices:
+        known = ", ".join(filter(None, choices))
+        raise BadInput(
+            f"setting {name!r} in {source}: expected {known}, or nothing; found {value!r}"
+        )
+    return value
 
 
 def _number(value: Any) -> float | None:

@@ -25,10 +25,11 @@ _SECTIONS = {
     "Run": ("run", ("work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
     "Decide": ("decide", ("answer", "resume", "send", "compensate", "migrate")),
-    "Roll out": ("rollout", ("deploys", "drain", "workers", "events")),
+    "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
     "Prove": ("prove", ("verify", "doctor", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
+_FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,6 +14,8 @@ from andon.core.drain import Phase
 from andon.core.run import TERMINAL, State
 from andon.runtime.agent import Agent
 from andon.runtime.clock import own_time
+from andon.runtime.notices import refuse_if_stopped
+from andon.runtime.telling import reachable
 from andon.runtime.worker import CLOSE_SECONDS, Worker
 from andon.settings import Settings
 from andon.store.rows import RunRow
@@ -42,6 +44,7 @@ def prepare_logging(verbose: int) -> None:
 def work(store: Store, agents: list[Agent], settings: Settings, *, verbose: int, json: bool) -> int:
     """Serve the agents; 0 once everything was finished or given back."""
     prepare_logging(verbose)
+    refuse_if_stopped(settings.stop_file)
 
     def settled(run_id: str, ending: str) -> None:
         if verbose:
@@ -57,6 +60,7 @@ def run_one(
 ) -> tuple[RunRow, bool]:
     """Execute one run in this process; answers its row, and whether it was told to go before."""
     prepare_logging(verbose)
+    refuse_if_stopped(settings.stop_file)
 
     def settled(settled_id: str, ending: str) -> None:
         if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
@@ -71,7 +75,9 @@ def run_one(
 
 def _serve(worker: Worker, on_ready: Callable[[], None]) -> None:
     async def serve() -> None:
-        await worker.run(on_ready)
+        worker.loop = asyncio.get_running_loop()
+        with reachable(worker, note):
+            await worker.run(on_ready)
         if worker.drain.why != OVER:
             note(_story(worker))
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -10,12 +10,14 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from andon.core.lease import renew_every, trusted_until
+from andon.core.run import TERMINAL
 from andon.errors import AndonError, Fenced, StoreError
 from andon.points import point
 from andon.runtime import branch
@@ -54,7 +56,7 @@ class Worker:
         self.drain = Drain(self)
         self.announced = asyncio.Event()
         self.started = False  # registered, and a first claim was answered
-        self.last_contact = own_time()  # when the store last answered
+        self.last_contact = time.monotonic()  # when the store last answered
         self.endings: Counter[str] = Counter()  # how attempts have ended here
         self.clock = StoreClock()
         self.active: dict[Attempt, asyncio.Task[str]] = {}
@@ -130,10 +132,11 @@ class Worker:
 
     def counts(self) -> dict[str, float]:
         """Numbers for whoever watches."""
+        saved = self.endings["returned"] + self.endings["untouched"]
         return {
-            "in_hand": len(self.active),
-            "free": max(0, self.settings.concurrency - len(self.active)),
-            **{f"ended_{ending}": number for ending, number in sorted(self.endings.items())},
+            "runs_finished_total": sum(self.endings[word] for word in TERMINAL),
+            "runs_saved_total": saved,
+            "runs_cut_total": self.endings["cut"],
         }
 
     def cleanup_left(self) -> float:
@@ -201,7 +204,7 @@ class Worker:
     def _heard(self, now: float, asked_at: float) -> None:
         self.clock.set(now)
         self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
-        self.last_contact = own_time()
+        self.last_contact = time.monotonic()
 
     @property
     def trusted(self) -> bool:
@@ -313,7 +316,7 @@ class Worker:
             self._dead = {**dead, **self._dead}
             raise
         self._claim_number += 1
-        self.started, self.last_contact = True, own_time()
+        self.started, self.last_contact = True, time.monotonic()
         if result.runs:
             point("claim:claimed")
         for run in result.runs:

@@ -439,6 +439,18 @@ VALUES (andon.now(), %(kind)s, %(run_id)s, %(worker)s, %(body)s);
 SELECT id, at, kind, run_id, worker, body FROM andon.events
  WHERE id > %(after)s ORDER BY id LIMIT %(limit)s;
 
+-- waiting --
+-- What waits for a worker now, and what is put aside. Counted from the oldest on and not beyond
+-- the limit: it is asked every few seconds.
+SELECT state, queue, agent, version, count(*), greatest(0, andon.now() - min(available_at))
+  FROM (SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
+                        WHERE state = 'queued' AND available_at <= andon.now()
+                        ORDER BY available_at LIMIT %(limit)s) q
+         UNION ALL
+        SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon.runs
+                        WHERE state = 'stranded' LIMIT %(limit)s) s) w
+ GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
+
 -- last_event --
 SELECT coalesce(max(id), 0) FROM andon.events;
 

@@ -19,6 +19,7 @@ from andon.store.rows import (
     Obligation,
     RunRow,
     StepTime,
+    Waiting,
 )
 from andon.store.store import AgentRow, EffectRow, WorkerRow
 
@@ -137,6 +138,9 @@ class SqlReads:
     def obligations(self, run_id: str | None = None, limit: int = 1000) -> list[Obligation]:
         rows = self.read("obligations", run_id=run_id, limit=limit)
         return [build(Obligation, row) for row in rows]
+
+    def waiting(self, limit: int = 100_000) -> list[Waiting]:
+        return [build(Waiting, row) for row in self.read("waiting", limit=limit)]
 
     def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]:
         return [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]

@@ -97,6 +97,17 @@ class Obligation(msgspec.Struct, frozen=True, kw_only=True):
     undo_at: float | None
 
 
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that wait for a worker now, or are stranded: how many, and how long the oldest does."""
+
+    state: str
+    queue: str
+    agent: str
+    version: str
+    runs: int
+    oldest_seconds: float
+
+
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to the fleet or to a run."""
 

@@ -400,6 +400,18 @@ VALUES (unixepoch('subsec'), :kind, :run_id, :worker, :body);
 SELECT id, at, kind, run_id, worker, body FROM andon_events
  WHERE id > :after ORDER BY id LIMIT :limit;
 
+-- waiting --
+-- What waits for a worker now, and what is put aside. Counted from the oldest on and not beyond
+-- the limit: it is asked every few seconds.
+SELECT state, queue, agent, version, count(*), max(0, unixepoch('subsec') - min(available_at))
+  FROM (SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon_runs
+                        WHERE state = 'queued' AND available_at <= unixepoch('subsec')
+                        ORDER BY available_at LIMIT :limit)
+         UNION ALL
+        SELECT * FROM (SELECT state, queue, agent, version, available_at FROM andon_runs
+                        WHERE state = 'stranded' LIMIT :limit))
+ GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
+
 -- last_event --
 SELECT coalesce(max(id), 0) FROM andon_events;
 

@@ -26,6 +26,7 @@ from andon.store.rows import (
     Obligation,
     RunRow,
     StepTime,
+    Waiting,
 )
 
 
@@ -382,6 +383,10 @@ class Store(Protocol):
 
     def held_by(self, worker_id: str, since: float = 0.0) -> list[Held]: ...
     def obligations(self, run_id: str | None = None, limit: int = 1000) -> list[Obligation]: ...
+    def waiting(self, limit: int = 100_000) -> list[Waiting]:
+        """Runs that wait for a worker now, and stranded ones, by queue and version."""
+        ...
+
     def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]: ...
     def last_event(self, before: float | None = None) -> int:
         """The number of the last event, or of the last one before a time; 0 if there is none."""

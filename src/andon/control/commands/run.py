@@ -23,6 +23,17 @@ from andon.control.cli import advise, asked, cli, everywhere, make_settings, ope
     help="How long to finish steps when told to go.",
 )
 @click.option(
+    "--health-port",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    help="Answer probes and metrics there; 0 for any free port.",
+)
+@click.option(
+    "--preemption",
+    type=click.Choice(("ec2", "gce", "azure", "auto")),
+    help="Drain when this cloud announces that it takes the machine away.",
+)
+@click.option(
     "-v", "--verbose", count=True, help="A line for each settled run; -vv for everything."
 )
 @everywhere

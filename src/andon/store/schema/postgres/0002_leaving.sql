@@ -13,6 +13,8 @@ ALTER TABLE andon.runs ADD COLUMN trial text;              -- JSON: the version 
 CREATE INDEX runs_undo ON andon.runs (undo_at) WHERE undo_at IS NOT NULL;
 CREATE INDEX runs_recalled ON andon.runs (worker) WHERE undoing IS NOT NULL AND state = 'running';
 
+CREATE INDEX runs_stranded ON andon.runs (agent, version) WHERE state = 'stranded';
+
 ALTER TABLE andon.effects ADD COLUMN undo text;            -- the function that undoes it
 ALTER TABLE andon.effects ADD COLUMN undo_within double precision;
 CREATE INDEX effects_owed ON andon.effects (run_id)

@@ -13,6 +13,8 @@ ALTER TABLE andon_runs ADD COLUMN trial TEXT;              -- JSON: the version 
 CREATE INDEX andon_runs_undo ON andon_runs (undo_at) WHERE undo_at IS NOT NULL;
 CREATE INDEX andon_runs_recalled ON andon_runs (worker) WHERE undoing IS NOT NULL AND state = 'running';
 
+CREATE INDEX andon_runs_stranded ON andon_runs (agent, version) WHERE state = 'stranded';
+
 ALTER TABLE andon_effects ADD COLUMN undo TEXT;            -- the function that undoes it
 ALTER TABLE andon_effects ADD COLUMN undo_within REAL;
 CREATE INDEX andon_effects_owed ON andon_effects (run_id)

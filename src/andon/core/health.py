@@ -1,0 +1,67 @@
+"""Whether a worker is alive, ready and started, from what can be seen of it.
+
+Liveness is about the way on which work arrives: the event loop answers, and the store is reached.
+A restart must be able to help: a database that is away makes no worker dead, only not ready.
+A worker that leaves is left alone until its grace is over.
+"""
+
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    """What can be seen of a worker from outside its event loop."""
+
+    started: bool
+    draining: bool
+    loop_silent: float  # seconds for which the event loop has not answered
+    contact_age: float  # seconds since the store last answered the worker
+    store_up_for: float | None  # seconds for which the store answers others; None: it is away
+
+
+class Verdict(NamedTuple):
+    ok: bool
+    status: str
+    why: str = ""
+
+
+def live(seen: Seen, limit_seconds: float) -> Verdict:
+    """Whether a restart would not help."""
+    if seen.draining:
+        return Verdict(True, "draining")
+    stuck = _stuck(seen, limit_seconds)
+    if stuck:
+        return Verdict(False, "stuck", stuck)
+    if seen.store_up_for is None:
+        return Verdict(True, "live", "the store is away; a restart would not bring it back")
+    return Verdict(True, "live")
+
+
+def ready(seen: Seen, limit_seconds: float) -> Verdict:
+    """Whether new work may be expected to be taken here."""
+    if seen.draining:
+        return Verdict(False, "draining", "it takes nothing any more and gives back what it has")
+    if not seen.started:
+        return Verdict(False, "starting", "it is not registered yet")
+    if seen.store_up_for is None:
+        return Verdict(False, "store away", "the store does not answer")
+    stuck = _stuck(seen, limit_seconds)
+    return Verdict(False, "stuck", stuck) if stuck else Verdict(True, "ready")
+
+
+def begun(seen: Seen) -> Verdict:
+    """Whether it has started; one that is leaving has."""
+    if seen.started or seen.draining:
+        return Verdict(True, "started")
+    return Verdict(False, "starting", "it is not registered yet")
+
+
+def _stuck(seen: Seen, limit_seconds: float) -> str:
+    if seen.loop_silent > limit_seconds:
+        return f"its event loop has not answered for {seen.loop_silent:.0f} s"
+    if not seen.started or seen.store_up_for is None:
+        return ""
+    # After an outage the worker needs a moment too: it is late only if the store was there.
+    late = min(seen.contact_age, seen.store_up_for)
+    if late > limit_seconds:
+        return f"the store answers, but this worker has not reached it for {seen.contact_age:.0f} s"
+    return ""

@@ -1,0 +1,519 @@
+"""A worker tells the truth about itself, whatever its agents, its store or its visitors do."""
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from tests.runtime.fakes import FakeWorker, NoStore, ask, until
+from tests.runtime.harness import Lab
+from tests.store.parts import do, new_run, worker_row
+
+from andon.core.run import State
+from andon.errors import Refused, StoreUnavailable
+from andon.runtime import pulse, serving
+from andon.runtime.answering import parse
+from andon.runtime.health import Health, refusal
+from andon.runtime.telling import reachable
+from andon.store import open_store
+from andon.store.rows import Waiting
+from andon.store.store import AgentRow, Register, Start
+from andon.testing.postgres import Cluster
+
+
+@contextlib.contextmanager
+def watched(worker: FakeWorker) -> Iterator[Health]:
+    server = Health(worker)
+    try:
+        yield server
+    finally:
+        server.close()
+        worker.close()
+
+
+@pytest.fixture
+def worker() -> FakeWorker:
+    return FakeWorker(concurrency=10)
+
+
+@pytest.fixture
+def server(worker: FakeWorker) -> Iterator[Health]:
+    with watched(worker) as found:
+        yield found
+
+
+def waiting(**changes: Any) -> Waiting:
+    plain: dict[str, Any] = {
+        "state": "queued",
+        "queue": "q",
+        "agent": "refunds",
+        "version": "2",
+        "runs": 3,
+        "oldest_seconds": 1.0,
+    }
+    return Waiting(**plain | changes)
+
+
+def away(store: NoStore) -> None:
+    store.broken = StoreUnavailable("away")
+
+
+# ── probes ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", ["/livez", "/health", "/readyz", "/ready", "/startupz"])
+def test_a_worker_that_works_says_so(server: Health, path: str) -> None:
+    found = ask(server.port, path)
+    assert found.status == 200
+    assert found.headers["Content-Type"] == "application/json"
+    assert found.json["status"] in ("live", "ready", "started")
+    assert found.json["worker"] == "host.1.abc"
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/ready"])
+def test_a_draining_worker_is_not_ready_and_lives(
+    worker: FakeWorker, server: Health, path: str
+) -> None:
+    worker.draining = True
+    found = ask(server.port, path)
+    assert (found.status, found.json["status"]) == (503, "draining")
+    assert ask(server.port, "/livez").status == 200
+
+
+def test_a_worker_that_starts_is_not_ready_and_lives(worker: FakeWorker, server: Health) -> None:
+    worker.started = False
+    assert ask(server.port, "/startupz").status == 503
+    assert ask(server.port, "/readyz").json["status"] == "starting"
+    assert ask(server.port, "/livez").status == 200
+
+
+def test_a_blocked_event_loop_is_answered_for_and_reported() -> None:
+    worker = FakeWorker(liveness_seconds=0.05)
+    with watched(worker) as server:
+        with worker.blocked():
+            until(lambda: ask(server.port, "/livez").status == 503)
+            worker.last_contact = time.monotonic()  # its heart is a thread: it beats on
+            found = ask(server.port, "/livez").json
+            assert found["status"] == "stuck"
+            assert "event loop" in found["why"]
+        worker.last_contact = time.monotonic() + 3600
+        until(lambda: ask(server.port, "/livez").status == 200)
+
+
+def test_a_worker_that_does_not_reach_its_store_is_not_alive() -> None:
+    worker = FakeWorker(liveness_seconds=0.05)
+    with watched(worker) as server:
+        worker.last_contact = time.monotonic() - 99
+        until(lambda: ask(server.port, "/livez").status == 503)
+        assert "the store answers" in ask(server.port, "/livez").json["why"]
+        worker.last_contact = time.monotonic() + 3600
+        assert ask(server.port, "/livez").status == 200
+
+
+@pytest.mark.parametrize("how", ["broken", "silent"])
+def test_a_store_that_is_away_kills_no_worker(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(pulse, "PATIENCE_SECONDS", 0.1)
+    worker = FakeWorker(liveness_seconds=0.05)
+    with watched(worker) as server:
+        if how == "broken":
+            away(worker.store)
+        else:
+            worker.store.held.clear()
+        worker.last_contact = time.monotonic() - 99
+        for _ in range(5):
+            found = ask(server.port, "/livez")
+            assert found.status == 200
+        assert "away" in found.json["why"]
+        found = ask(server.port, "/readyz")
+        assert (found.status, found.json["status"]) == (503, "store away")
+        assert worker.store.asked < 20 or how == "broken"  # one question at a time
+        worker.store.broken = None
+        worker.store.held.set()
+
+
+def test_a_server_that_is_killed_kills_no_worker(
+    cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "FRESH_SECONDS", 0.0)
+    with contextlib.closing(open_store(postgres_url)) as store:
+        worker = FakeWorker(store)
+        with watched(worker) as server:
+            until(lambda: ask(server.port, "/readyz").status == 200)
+            cluster.kill()
+            worker.last_contact -= 3600
+            assert ask(server.port, "/readyz").json["status"] == "store away"
+            assert ask(server.port, "/livez").status == 200
+            assert "andon_store_up 0" in ask(server.port, "/metrics").text
+            cluster.start()
+            worker.last_contact += 3600
+            until(lambda: ask(server.port, "/readyz").status == 200)
+
+
+def test_a_draining_worker_says_so_while_the_store_hangs(
+    worker: FakeWorker, server: Health
+) -> None:
+    worker.store.held.clear()
+    worker.draining = True
+    worker.last_contact -= 3600
+    asked = worker.store.asked
+    assert ask(server.port, "/readyz").status == 503
+    assert ask(server.port, "/livez").status == 200
+    assert worker.store.asked == asked, "it asked the store first"
+    worker.store.held.set()
+
+
+def test_readiness_names_versions_that_nobody_carries(worker: FakeWorker, server: Health) -> None:
+    worker.store.rows = [waiting()]
+    worker.active = {1: 1, 2: 2}
+    found = ask(server.port, "/readyz").json
+    assert found["stranded"] == [{"agent": "refunds", "version": "2", "runs": 3}]
+    assert (found["runs_in_hand"], found["free_slots"]) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stranded"),
+    [
+        ({}, False),
+        ({"draining_at": 1.0}, True),
+        ({"lease_until": -1.0}, True),
+        ({"state": "silent"}, True),
+        ({"agents": '[["refunds", "1"]]'}, True),
+    ],
+    ids=str,
+)
+def test_only_a_worker_that_takes_work_carries_a_version(
+    worker: FakeWorker, server: Health, changes: dict[str, Any], stranded: bool
+) -> None:
+    carrier = {"agents": '[["refunds", "2"]]', "lease_until": 60.0, **changes}
+    worker.store.fleet = [msgspec.structs.replace(worker_row("w"), **carrier)]
+    worker.store.rows = [waiting()]
+    assert bool(ask(server.port, "/readyz").json["stranded"]) is stranded
+
+
+# ── to drain ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_post_drains(worker: FakeWorker, server: Health) -> None:
+    found = ask(server.port, "/shutdown", "POST", body=b"x" * 5000)
+    assert (found.status, found.json["status"]) == (202, "draining")
+    assert worker.told == [("POST /shutdown from 127.0.0.1", None)]
+    assert ask(server.port, "/readyz").status == 503
+
+
+def test_get_drains_and_waits_until_nothing_is_in_hand(worker: FakeWorker, server: Health) -> None:
+    worker.active = {1: 1}
+    assert ask(server.port, "/drain").json["status"] == "draining"
+    assert ask(server.port, "/drain?wait=0.01").status == 202
+    threading.Timer(0.05, worker.active.clear).start()
+    found = ask(server.port, "/drain?wait=30")
+    assert (found.status, found.json["status"]) == (200, "drained")
+
+
+@pytest.mark.parametrize("wait", ["-1", "x", "nan", "inf", "601"])
+def test_a_wait_that_is_none_drains_nothing(worker: FakeWorker, server: Health, wait: str) -> None:
+    assert ask(server.port, f"/drain?wait={wait}").status == 400
+    assert not worker.told
+
+
+DRAINING = [("GET", "/drain"), ("POST", "/shutdown")]
+
+
+@pytest.mark.parametrize(("method", "path"), DRAINING)
+def test_who_is_not_on_this_machine_drains_nothing(
+    worker: FakeWorker, server: Health, method: str, path: str
+) -> None:
+    found = ask(server.port, path, method, source="127.0.0.2")  # not an address of the worker's
+    assert found.status == 403
+    assert found.json["error"].startswith("only this machine may ask for that")
+    assert not worker.told
+    assert ask(server.port, "/readyz", source="127.0.0.2").status == 200
+
+
+@pytest.mark.parametrize(("method", "path"), DRAINING)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Referer": "http://evil.example/"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "evil.example"},
+        {"Host": "localhost.evil.example:8080"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"X-Forwarded-For": "10.0.0.9"},
+        {"Via": "1.1 proxy"},
+    ],
+    ids=str,
+)
+def test_no_page_and_no_proxy_drains(
+    worker: FakeWorker, server: Health, method: str, path: str, headers: dict[str, str]
+) -> None:
+    assert ask(server.port, path, method, headers=headers).status == 403
+    assert not worker.told
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "host", "allowed"),
+    [
+        ("127.0.0.1", "127.0.0.1", "localhost:8080", True),
+        ("::1", "::1", "[::1]:8080", True),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", "127.0.0.1", True),
+        ("10.0.0.5", "10.0.0.5", "10.0.0.5:8080", True),  # a container of the same pod
+        ("10.0.0.6", "10.0.0.5", "10.0.0.5:8080", False),
+        ("127.0.0.6", "10.0.0.5", "10.0.0.5:8080", False),  # a mesh that passes on
+        ("fe80::1%eth0", "fe80::2%eth0", "[fe80::2]", False),
+        ("", "", "localhost", False),
+    ],
+)
+def test_only_addresses_of_this_machine_drain(
+    peer: str, own: str, host: str, allowed: bool
+) -> None:
+    request = parse(f"GET /drain HTTP/1.1\r\nHost: {host}\r\n\r\n", peer, own)
+    assert (refusal(request) == "") is allowed
+
+
+# ── what else is asked ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/", 404, None),
+        ("GET", "/livez/", 404, None),
+        ("GET", "//livez", 404, None),
+        ("POST", "/livez", 405, "GET, HEAD"),
+        ("GET", "/shutdown", 405, "POST"),
+        ("POST", "/drain", 405, "GET"),
+        ("DELETE", "/metrics", 405, "GET, HEAD"),
+    ],
+)
+def test_what_there_is_not_is_refused_in_a_sentence(
+    server: Health, method: str, path: str, status: int, allow: str | None
+) -> None:
+    found = ask(server.port, path, method)
+    assert (found.status, found.headers.get("Allow")) == (status, allow)
+    assert found.json["error"]
+
+
+def test_head_is_get_without_a_body(server: Health) -> None:
+    found = ask(server.port, "/livez", "HEAD")
+    assert (found.status, found.text) == (200, "")
+    assert int(found.headers["Content-Length"]) > 0
+
+
+def spoken(port: int, text: bytes) -> bytes:
+    """What a client gets for bytes of its own choice."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(text)
+        received = b""
+        while more := connection.recv(4096):
+            received += more
+        return received
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/2\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n folded: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\n\n",
+        b"GET /drain?" + b"a=1&" * 30 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_answered_with_400(
+    worker: FakeWorker, server: Health, text: bytes
+) -> None:
+    assert spoken(server.port, text).startswith(b"HTTP/1.1 400 ")
+    assert not worker.told
+
+
+def test_a_head_without_end_is_cut_off(server: Health) -> None:
+    assert spoken(server.port, b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 2000).startswith(
+        b"HTTP/1.1 431 "
+    )
+
+
+def test_a_request_that_is_not_completed_ends(
+    server: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.05)
+    assert spoken(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
+
+
+def test_visitors_who_say_nothing_do_not_keep_a_probe_out(
+    server: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 600.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(5 * answering.MOST):
+            idle = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            stack.enter_context(idle)
+        assert ask(server.port, "/livez").status == 200
+        probes = [t for t in threading.enumerate() if t.name == "andon-probe"]
+        assert len(probes) <= answering.MOST
+
+
+def test_those_who_wait_for_a_drain_do_not_keep_a_probe_out(
+    worker: FakeWorker, server: Health
+) -> None:
+    worker.active = {1: 1}
+    waiting = [
+        threading.Thread(target=ask, args=(server.port, "/drain?wait=30"))
+        for _ in range(answering.MOST + 4)
+    ]
+    for one in waiting:
+        one.start()
+    assert ask(server.port, "/livez").status == 200
+    worker.active.clear()
+    for one in waiting:
+        one.join(30)
+        assert not one.is_alive()
+
+
+def test_a_defect_is_an_answer_and_not_the_end(
+    worker: FakeWorker, server: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> dict[str, float]:
+        raise RuntimeError("counts")
+
+    monkeypatch.setattr(worker, "counts", broken)
+    assert ask(server.port, "/metrics").status == 500
+    assert ask(server.port, "/livez").status == 200
+
+
+def test_a_port_that_is_taken_is_refused_with_what_to_do(server: Health) -> None:
+    for port, why in ((server.port, "in use"), (65536, "no such port")):
+        second = FakeWorker(health_port=port)
+        with pytest.raises(Refused, match=rf"{why}.*--health-port 0"):
+            Health(second)
+        second.close()
+
+
+def test_after_the_close_nobody_listens(worker: FakeWorker) -> None:
+    with watched(worker) as server:
+        port = server.port
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "/livez")
+
+
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────
+
+
+def read(text: str) -> dict[str, float]:
+    """The samples of an exposition; every one must belong to a family."""
+    families = set(re.findall(r"^# TYPE (\S+) (?:gauge|counter)$", text, re.MULTILINE))
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, number = line.rsplit(" ", 1)
+            assert name.partition("{")[0] in families
+            found[name] = float(number)
+    return found
+
+
+def test_metrics_have_the_workers_own_numbers(worker: FakeWorker, server: Health) -> None:
+    worker.active = {1: 1}
+    worker.numbers = {"runs_finished_total": 7, "runs_saved_total": 2, "odd name": 1.5}
+    found = ask(server.port, "/metrics")
+    assert found.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    numbers = read(found.text)
+    assert numbers["andon_runs_in_hand"] == 1
+    assert numbers["andon_free_slots"] == 9
+    assert numbers["andon_draining"] == 0
+    assert numbers["andon_runs_finished_total"] == 7
+    assert numbers["andon_odd_name"] == 1.5
+    assert "# TYPE andon_runs_saved_total counter" in found.text
+    assert 0 <= numbers["andon_contact_seconds"] < 60
+
+
+def test_a_scrape_does_not_need_the_store(worker: FakeWorker, server: Health) -> None:
+    away(worker.store)
+    found = ask(server.port, "/metrics")
+    assert found.status == 200
+    numbers = read(found.text)
+    assert numbers["andon_store_up"] == 0
+    assert not [name for name in numbers if "queue" in name or "stranded" in name]
+
+
+def test_many_scrapes_are_one_question_to_the_store(worker: FakeWorker, server: Health) -> None:
+    for _ in range(5):
+        ask(server.port, "/metrics")
+    assert worker.store.asked == 1
+
+
+def given_runs(lab: Lab) -> None:
+    """Two queues; a version that a live worker carries, one that nobody does, and secrets."""
+    store: Any = lab.store
+    agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
+    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]')
+    do(store, Register(worker=row, agents=(agent,), lease_seconds=60))
+    for number, (queue, version) in enumerate(
+        [("default", "1"), ("default", "1"), ('o"dd', "1"), ("default", "2")]
+    ):
+        run = new_run(
+            f"r{number}", agent="a", version=version, queue=queue, labels='{"who": "SECRET"}'
+        )
+        do(store, Start(run=run))
+    do(store, Start(run=new_run("later", agent="a", version="1", delay_seconds=3600)))
+
+
+def test_queues_and_stranded_versions_are_those_of_the_store(lab: Lab) -> None:
+    given_runs(lab)
+    with watched(FakeWorker(lab.store)) as server:
+        text = ask(server.port, "/metrics").text
+        numbers = read(text)
+        assert numbers["andon_store_up"] == 1
+        assert numbers['andon_queue_depth{queue="default"}'] == 3
+        assert numbers['andon_queue_depth{queue="o\\"dd"}'] == 1
+        assert numbers['andon_queue_oldest_seconds{queue="default"}'] >= 0
+        assert numbers['andon_stranded_runs{agent="a",version="2"}'] == 1
+        assert not [name for name in numbers if 'version="1"' in name]
+        ready = ask(server.port, "/readyz")
+        assert ready.json["stranded"] == [{"agent": "a", "version": "2", "runs": 1}]
+        assert "SECRET" not in text + ready.text
+
+
+def test_what_waits_is_counted_from_the_oldest_on(lab: Lab) -> None:
+    given_runs(lab)
+    [first] = lab.store.waiting(limit=1)
+    assert (first.state, first.runs, first.version) == (State.QUEUED, 1, "1")
+    assert [(row.queue, row.version, row.runs) for row in lab.store.waiting()] == [
+        ("default", "1", 2),
+        ("default", "2", 1),
+        ('o"dd', "1", 1),
+    ]
+
+
+# ── all together ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_is_reachable_while_it_works(tmp_path: Any) -> None:
+    worker = FakeWorker(stop_file=str(tmp_path / "stop"))
+    said: list[str] = []
+    with reachable(worker, said.append) as server:
+        assert server is not None
+        assert said == [f"health: http://127.0.0.1:{server.port}/readyz"]
+        assert ask(server.port, "/readyz").status == 200
+        (tmp_path / "stop").touch()
+        until(lambda: worker.draining)
+        assert ask(server.port, "/readyz").json["status"] == "draining"
+    worker.close()
+
+
+def test_nothing_listens_that_was_not_asked_for() -> None:
+    worker = FakeWorker(health_port=-1, stop_file="")
+    before = threading.active_count()
+    with reachable(worker) as server:
+        assert server is None
+        assert threading.active_count() == before
+    worker.close()
