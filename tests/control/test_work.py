@@ -43,7 +43,7 @@ def test_a_worker_that_is_told_to_go_returns_its_runs(
     andon: Terminal, number: signal.Signals
 ) -> None:
     marker = marked(andon.folder)
-    with andon.worker("agents.py", "--grace", "0.1") as worker:
+    with andon.worker("agents.py", "--grace", "1") as worker:
         run_id = andon.start("stuck", f"marker={marker}")
         until(marker.exists, "the step")
         worker.signal(number)
@@ -82,7 +82,7 @@ def test_the_third_signal_ends_the_worker_at_once(local: Terminal) -> None:
 
 def test_a_plain_step_that_does_not_end_cannot_keep_the_worker(local: Terminal) -> None:
     marker = marked(local.folder)
-    with local.worker("agents.py", "--grace", "0.1") as worker:
+    with local.worker("agents.py", "--grace", "1") as worker:
         run_id = local.start("stuck", f"marker={marker}", "plain=true")
         until(marker.exists, "the step")
         worker.signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from tests.store.parts import do, new_run, worker_row
 
 from andon.core.run import State
 from andon.errors import Refused, StoreUnavailable
-from andon.runtime import pulse, serving
+from andon.runtime import answering, pulse
 from andon.runtime.answering import parse
 from andon.runtime.health import Health, refusal
 from andon.runtime.telling import reachable
@@ -346,14 +346,14 @@ def test_a_head_without_end_is_cut_off(server: Health) -> None:
 def test_a_request_that_is_not_completed_ends(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 0.05)
     assert spoken(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
 
 
 def test_visitors_who_say_nothing_do_not_keep_a_probe_out(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "PATIENCE_SECONDS", 600.0)
+    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 600.0)
     with contextlib.ExitStack() as stack:
         for _ in range(5 * answering.MOST):
             idle = socket.create_connection(("127.0.0.1", server.port), timeout=30)
