@@ -39,6 +39,7 @@ class Event(StrEnum):
     CANCEL = "cancel"
     BURY = "bury"
     REDRIVE = "redrive"
+    DROP = "drop"  # given up by a person
 
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DEAD})
@@ -77,7 +78,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.SUCCEEDED: {},
     State.FAILED: {},
     State.CANCELLED: {},
-    State.DEAD: {Event.REDRIVE: State.QUEUED},
+    State.DEAD: {Event.REDRIVE: State.QUEUED, Event.DROP: State.FAILED},
 }
 
 
