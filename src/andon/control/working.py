@@ -32,10 +32,18 @@ def prepare_logging(verbose: int) -> None:
     logging.getLogger("andon").setLevel(LEVELS[min(verbose, len(LEVELS) - 1)])
 
 
-def work(store: Store, agents: list[Agent], settings: Settings, *, verbose: int, json: bool) -> int:
+def work(
+    store: Store,
+    agents: list[Agent],
+    settings: Settings,
+    options: dict[str, Any],
+    *,
+    verbose: int,
+    json: bool,
+) -> int:
     """Serve the agents; 0 once everything was finished or given back."""
     prepare_logging(verbose)
-    worker = asyncio.run(_work(store, agents, settings, verbose=verbose, json=json))
+    worker = asyncio.run(_work(store, agents, settings, options, verbose=verbose, json=json))
     if worker.in_threads:
         # A plain function goes on in its thread, and Python would wait for it for ever. Its run
         # was given back; it must not look as if its process had ended before it has.
@@ -45,7 +53,13 @@ def work(store: Store, agents: list[Agent], settings: Settings, *, verbose: int,
 
 
 async def _work(
-    store: Store, agents: list[Agent], settings: Settings, *, verbose: int, json: bool
+    store: Store,
+    agents: list[Agent],
+    settings: Settings,
+    options: dict[str, Any],
+    *,
+    verbose: int,
+    json: bool,
 ) -> Worker:
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -54,7 +68,7 @@ async def _work(
         if verbose:
             note(f"run {clean(run_id)}: {ending}")
 
-    worker = Worker(store, agents, settings, on_settled=settled)
+    worker = Worker(store, agents, settings, on_settled=settled, **options)
 
     def told(number: int) -> None:
         name = signal.Signals(number).name

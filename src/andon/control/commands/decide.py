@@ -4,6 +4,7 @@ import click
 
 from andon.control import output
 from andon.control.cli import asked, cli, everywhere, opened
+from andon.control.people import named
 
 
 @cli.command()
@@ -26,7 +27,7 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
     given = None if value is None else arguments.parse(value)
     with opened() as store:
         row = operations.find(store, run)
-        name = _login() if by is None else by
+        name = named(by)
         answered = requests.answer(store, row.id, decision, given, ask=ask, by=name)
     if asked().json:
         output.document(
@@ -52,15 +53,6 @@ def resume(run: str) -> None:
     else:
         output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
         output.note(f"next: {output.command('wait', row.id)}")
-
-
-def _login() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 @cli.command()
