@@ -374,9 +374,10 @@ def test_a_deadlock_is_tried_again(store: PostgresStore, monkeypatch: pytest.Mon
         start(store, "s")
 
 
+@pytest.mark.parametrize("name", ["claim_runs", "candidates"])
 @pytest.mark.parametrize("analyzed", [True, False])
 def test_a_claim_does_not_sort_the_queue(
-    store: PostgresStore, user: "psycopg.Connection[Any]", *, analyzed: bool
+    store: PostgresStore, user: "psycopg.Connection[Any]", name: str, *, analyzed: bool
 ) -> None:
     """With a hundred thousand runs waiting, one claim must not look at all of them."""
     user.autocommit = True
@@ -389,8 +390,10 @@ def test_a_claim_does_not_sort_the_queue(
     )
     if analyzed:
         user.execute("ANALYZE andon.runs")
-    query = store._sql["claim_runs"].decode()
-    values = {"worker_id": "'w'", "agents": """'[["agent","1"]]'""", "only": "NULL"}
+    query = store._sql[name].decode()
+    values = {"worker_id": "'w'", "agents": """'[["agent","1"]]'"""}
+    values |= {"only": "NULL", "queues": "NULL", "chosen": "NULL"}
+    values |= {"taken": "'[]'", "held": """'[["queue", "slow", "", 0]]'"""}
     names = sorted(set(re.findall(r"%\((\w+)\)s", query)))
     kinds = ", ".join("text" if name in values else "bigint" for name in names)
     given = ", ".join(values.get(name, "1") for name in names)
