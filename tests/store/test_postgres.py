@@ -30,7 +30,7 @@ from andon.core.journal import check_chain
 from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, StoreUnavailable
 from andon.store import postgres, postgres_bell
 from andon.store.postgres import PostgresStore
-from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, Start
+from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, SetLimit, Start
 from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
 
@@ -651,3 +651,23 @@ def test_one_append_is_one_round_trip(pooler: Pooler, monkeypatch: pytest.Monkey
         store.write([held.append(), held.append(effects=(effect(),))])
     assert pooler.round_trips - before == 10
     store.close()
+
+
+def test_a_limit_waits_for_claims_that_have_not_seen_it(
+    store: PostgresStore, user: "psycopg.Connection[Any]"
+) -> None:
+    register(store)
+    user.execute("SELECT 1 FROM andon.workers WHERE id = 'w' FOR NO KEY UPDATE")  # as a claim does
+    with ThreadPoolExecutor(1) as pool:
+        limit = pool.submit(do, store, SetLimit(scope="agent", name="agent", at_most=1))
+        with psycopg.connect(store.url, autocommit=True) as watching:
+            eventually(
+                lambda: watching.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+                    " AND wait_event_type = 'Lock'"
+                ).fetchall(),
+                "nobody waits",
+            )
+        assert not limit.done()
+        user.rollback()
+        assert limit.result() is True

@@ -232,7 +232,7 @@ def _in_hand(last: Entry | None) -> str:
         return "at its first step"
     if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:
         return f"{last.kind} {last.name}"
-    if last.kind == EntryKind.RETRY:
+    if last.kind in (EntryKind.RETRY, EntryKind.END):  # the end of a run that was redriven
         return "tries again"
     return f"after {last.kind} {last.name}".rstrip()
 
@@ -318,7 +318,7 @@ def show(store: Store, run_id: str) -> dict[str, Any]:
         "asks": [as_ask(ask) for ask in asks],
         "attempts": _attempts(store, row.id),
         "children": [
-            {"id": child.id, "agent": child.agent, "state": child.state}
+            {"id": child.id, "agent": child.agent, "state": around.state_of(child)}
             for child in _every(store, Filter(parent_id=row.id, limit=PAGE))
         ],
         "journal": {"entries": len(entries), "head_hash": row.head_hash},
