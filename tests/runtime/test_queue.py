@@ -202,6 +202,10 @@ class Fragile:
         return run_id
 
 
+def endings(lab: Lab, run_id: str) -> list[str]:
+    return [attempt.ending for attempt in lab.store.attempts(run_id)]
+
+
 async def test_a_redriven_run_tries_what_failed_it_again_and_nothing_else(lab: Lab) -> None:
     fragile = Fragile()
     async with lab.working(fragile.agent):
@@ -211,6 +215,7 @@ async def test_a_redriven_run_tries_what_failed_it_again_and_nothing_else(lab: L
         dead.redrive(lab.store, run_id, by="ana")
         assert await lab.result(run_id) == ["first", "second"]
     assert fragile.executed == ["first", "second", "second", "second"]
+    assert endings(lab, run_id) == ["failed", "dead", "succeeded"], "at once, not by a retry"
     check_chain(await lab.journal(run_id), run_id=run_id)
     [event] = [one for one in lab.store.events() if one.kind == "run.redriven"]
     assert event.run_id == run_id
@@ -251,6 +256,7 @@ async def test_all_of_the_steps_that_failed_a_run_together_are_tried_again(lab: 
         broken[0] = False
         dead.redrive(lab.store, run_id, by="ana")
         assert await lab.result(run_id) == ["a", "b"]
+    assert endings(lab, run_id) == ["failed", "dead", "succeeded"]
 
 
 async def test_a_run_that_raised_by_itself_goes_on_where_it_raised(lab: Lab) -> None:
