@@ -222,13 +222,23 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
    AND (%(queues)s::text IS NULL
         OR r.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(%(queues)s::text::jsonb))))
    AND r.id <> ALL (ARRAY(SELECT jsonb_array_elements_text(%(taken)s::text::jsonb)))
-   AND NOT EXISTS (
-     SELECT 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
-      WHERE (NOT (h ->> 3)::boolean OR (r.attempt = 0 AND r.undoing IS NULL))
-        AND CASE h ->> 0
-              WHEN 'queue' THEN r.queue = h ->> 1
-              WHEN 'agent' THEN r.agent = h ->> 1
-              ELSE r.labels::jsonb ->> (h ->> 1) = h ->> 2 END)
+   AND r.queue <> ALL (ARRAY(
+         SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+          WHERE h ->> 0 = 'queue' AND h ->> 3 = '0'))
+   AND r.agent <> ALL (ARRAY(
+         SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+          WHERE h ->> 0 = 'agent' AND h ->> 3 = '0'))
+   AND (r.attempt > 0 OR r.undoing IS NOT NULL OR (
+         r.queue <> ALL (ARRAY(
+           SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+            WHERE h ->> 0 = 'queue' AND h ->> 3 = '1'))
+         AND r.agent <> ALL (ARRAY(
+           SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+            WHERE h ->> 0 = 'agent' AND h ->> 3 = '1'))))
+   AND (r.labels = '{}' OR NOT EXISTS (
+         SELECT 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+          WHERE h ->> 0 = 'label' AND r.labels::jsonb ->> (h ->> 1) = h ->> 2
+            AND (h ->> 3 = '0' OR (r.attempt = 0 AND r.undoing IS NULL))))
    AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s AND draining_at IS NULL) = 'live'
    AND (r.fruitless < %(suspect_from)s OR (
      r.id = (SELECT s.id FROM andon.runs s

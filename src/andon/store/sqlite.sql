@@ -188,6 +188,9 @@ RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, he
 -- candidates --
 -- What claim_runs would take, without what a limit holds back. `held`: slots that are full, or
 -- spent, which hold back only runs that begin.
+WITH held AS MATERIALIZED (
+  SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:held)
+)
 SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
   FROM andon_runs r
  WHERE r.state = 'queued' AND +r.available_at <= unixepoch('subsec')
@@ -197,14 +200,15 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
    AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
    AND (:queues IS NULL OR r.queue IN (SELECT value FROM json_each(:queues)))
    AND r.id NOT IN (SELECT value FROM json_each(:taken))
-   AND NOT EXISTS (
-     SELECT 1 FROM json_each(:held) h
-      WHERE (NOT (h.value ->> 3) OR (r.attempt = 0 AND r.undoing IS NULL))
-        AND CASE h.value ->> 0
-              WHEN 'queue' THEN r.queue = h.value ->> 1
-              WHEN 'agent' THEN r.agent = h.value ->> 1
-              ELSE EXISTS (SELECT 1 FROM json_each(r.labels) l
-                            WHERE l.key = h.value ->> 1 AND l.value = h.value ->> 2) END)
+   AND ('queue', r.queue, '', 0) NOT IN held
+   AND ('agent', r.agent, '', 0) NOT IN held
+   AND (r.attempt > 0 OR r.undoing IS NOT NULL
+        OR (('queue', r.queue, '', 1) NOT IN held AND ('agent', r.agent, '', 1) NOT IN held))
+   AND (r.labels = '{}' OR NOT EXISTS (
+     SELECT 1 FROM json_each(r.labels) l
+      WHERE ('label', l.key, l.value, 0) IN held
+         OR (r.attempt = 0 AND r.undoing IS NULL
+             AND ('label', l.key, l.value, 1) IN held)))
    AND (r.fruitless < :suspect_from OR (
      r.id = (SELECT s.id FROM andon_runs s
               WHERE s.state = 'queued' AND s.fruitless >= :suspect_from
