@@ -61,10 +61,12 @@ def test_runs_that_need_somebody_are_named(andon: Terminal) -> None:
         worker.signal(signal.SIGKILL)
         worker.ends()
     andon.start("greet", "--id", "q-1")
+    until(lambda: andon.state("q-1") == "stranded", "the allowance for a restart")
     before = andon.json("show", "r-1"), andon.json("show", "q-1")
     found = by_name(andon.json("doctor"))
     assert found["workers"]["status"] == "warn"
-    assert "q-1: queued: no live worker carries greet 1" in found["forsaken runs"]["found"]
+    assert "q-1: no live worker carries greet 1" in found["stranded runs"]["found"]
+    assert found["runs"]["found"] == "1 stranded, 1 suspended"
     assert found["asks"]["advice"] == "andon show r-1"
     if andon.url.startswith("sqlite"):
         assert "1 left by dead ones" in found["lock files"]["found"]

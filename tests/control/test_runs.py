@@ -257,11 +257,14 @@ def test_a_queued_run_that_nobody_carries_says_so(andon: Terminal) -> None:
         pass
     done = andon.run("start", "listener", "--id", "q-1")
     assert "no live worker carries listener 2.1" in done.stderr
-    listed = andon("ps")
-    assert "queued: no live worker carries listener 2.1" in listed
+    assert "no live worker carries listener 2.1" in andon("ps")
+    until(lambda: "stranded" in andon("ps"), "the allowance for a restart")
+    assert andon.state("q-1") == "stranded"
+    assert [row["id"] for row in andon.json("ps", "--state", "stranded")] == ["q-1"]
+    assert andon.json("ps", "--state", "queued") == []
     assert "andon work FILE" in andon.run("show", "q-1").stderr
     waited = andon.run("wait", "q-1", "--timeout", "0", code=3)
-    assert "no live worker carries listener 2.1" in waited.stderr
+    assert waited.stderr.count("is stranded: no live worker carries listener 2.1") == 1
     with andon.worker("agents.py:listener") as worker:
         until(lambda: "waits for event go" in andon("ps"), "the run being carried out")
         andon.start("listener", "--id", "q-2", "--at", "+1d")
@@ -269,7 +272,9 @@ def test_a_queued_run_that_nobody_carries_says_so(andon: Terminal) -> None:
         worker.signal(signal.SIGKILL)
         worker.ends()
         # Nobody has declared it dead yet, and its lease still holds.
-        assert "queued: no live worker carries listener 2.1" in andon("ps", "--state", "queued")
+        listed = andon("ps", "--state", "queued")
+        assert "starts in 24 h; no live worker carries listener 2.1" in listed
+        assert andon.state("q-2") == "queued", "it is not due yet"
 
 
 def test_ps_filters_and_pages(registered: Terminal) -> None:

@@ -50,7 +50,7 @@ def test_a_worker_that_is_told_to_go_returns_its_runs(
         assert worker.ends() == 0
     assert "1 runs in hand" in worker.text
     found = andon.json("show", run_id)
-    assert found["state"] == "queued"
+    assert found["state"] in ("queued", "stranded"), "nobody is left to take it"
     assert [attempt["ending"] for attempt in found["attempts"]] == ["cut"]
     assert [step["state"] for step in found["steps"]] == ["done"]
     assert found["interruptions"] == 0
@@ -88,7 +88,7 @@ def test_a_plain_step_that_does_not_end_cannot_keep_the_worker(local: Terminal) 
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 0
     assert "did not end in time" in worker.text
-    assert local.state(run_id) == "queued"
+    assert local.state(run_id) in ("queued", "stranded"), "nobody is left to take it"
 
 
 def test_a_killed_workers_run_goes_on_elsewhere(andon: Terminal) -> None:

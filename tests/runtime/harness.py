@@ -22,6 +22,7 @@ from andon.store.store import EffectRow
 
 # Generous: it is only reached by a test that fails.
 LIMIT_SECONDS = 30.0
+WORKER_OPTIONS = ("queues", "promote", "promote_known")
 
 
 def agent(function: Callable[..., Any], **options: Any) -> Agent:
@@ -54,8 +55,10 @@ class Lab:
         """A worker with a store of its own, as another process would have."""
         store = open_store(self.url)
         options: dict[str, Any] = {"grace_seconds": 5.0, **settings}
+        told = {name: options.pop(name) for name in WORKER_OPTIONS if name in options}
+        found = Settings(store=self.url, **options)
         try:
-            async with Worker(store, list(agents), Settings(store=self.url, **options)) as worker:
+            async with Worker(store, list(agents), found, **told) as worker:
                 yield worker
         finally:
             store.close()

@@ -30,7 +30,7 @@ from andon.core.journal import check_chain
 from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, StoreUnavailable
 from andon.store import postgres, postgres_bell
 from andon.store.postgres import PostgresStore
-from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, Start
+from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, SetLimit, Start
 from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
 
@@ -374,9 +374,10 @@ def test_a_deadlock_is_tried_again(store: PostgresStore, monkeypatch: pytest.Mon
         start(store, "s")
 
 
+@pytest.mark.parametrize("name", ["claim_runs", "candidates"])
 @pytest.mark.parametrize("analyzed", [True, False])
 def test_a_claim_does_not_sort_the_queue(
-    store: PostgresStore, user: "psycopg.Connection[Any]", *, analyzed: bool
+    store: PostgresStore, user: "psycopg.Connection[Any]", name: str, *, analyzed: bool
 ) -> None:
     """With a hundred thousand runs waiting, one claim must not look at all of them."""
     user.autocommit = True
@@ -389,8 +390,10 @@ def test_a_claim_does_not_sort_the_queue(
     )
     if analyzed:
         user.execute("ANALYZE andon.runs")
-    query = store._sql["claim_runs"].decode()
-    values = {"worker_id": "'w'", "agents": """'[["agent","1"]]'""", "only": "NULL"}
+    query = store._sql[name].decode()
+    values = {"worker_id": "'w'", "agents": """'[["agent","1"]]'"""}
+    values |= {"only": "NULL", "queues": "NULL", "chosen": "NULL"}
+    values |= {"taken": "'[]'", "held": """'[["queue", "slow", "", 0]]'"""}
     names = sorted(set(re.findall(r"%\((\w+)\)s", query)))
     kinds = ", ".join("text" if name in values else "bigint" for name in names)
     given = ", ".join(values.get(name, "1") for name in names)
@@ -648,3 +651,23 @@ def test_one_append_is_one_round_trip(pooler: Pooler, monkeypatch: pytest.Monkey
         store.write([held.append(), held.append(effects=(effect(),))])
     assert pooler.round_trips - before == 10
     store.close()
+
+
+def test_a_limit_waits_for_claims_that_have_not_seen_it(
+    store: PostgresStore, user: "psycopg.Connection[Any]"
+) -> None:
+    register(store)
+    user.execute("SELECT 1 FROM andon.workers WHERE id = 'w' FOR NO KEY UPDATE")  # as a claim does
+    with ThreadPoolExecutor(1) as pool:
+        limit = pool.submit(do, store, SetLimit(scope="agent", name="agent", at_most=1))
+        with psycopg.connect(store.url, autocommit=True) as watching:
+            eventually(
+                lambda: watching.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+                    " AND wait_event_type = 'Lock'"
+                ).fetchall(),
+                "nobody waits",
+            )
+        assert not limit.done()
+        user.rollback()
+        assert limit.result() is True

@@ -234,14 +234,14 @@ def test_a_very_long_path_can_be_listened_on(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_claim_does_not_sort_the_queue(path: Path) -> None:
+@pytest.mark.parametrize("name", ["claim_runs", "candidates"])
+def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
     """With a hundred thousand runs waiting, one claim must not look at all of them."""
     store = SqliteStore(path)
     register(store)
     params = {"worker_id": "w", "agents": "[]", "only": None, "limit": 1, "suspect_from": 1}
-    plan = store._writer.execute(
-        f"EXPLAIN QUERY PLAN {store._sql['claim_runs']}", params
-    ).fetchall()
+    params |= {"queues": None, "chosen": None, "taken": "[]", "held": "[]"}
+    plan = store._writer.execute(f"EXPLAIN QUERY PLAN {store._sql[name]}", params).fetchall()
     words = " ".join(str(row[3]) for row in plan)
     assert "andon_runs_queued" in words
     assert "TEMP B-TREE" not in words

@@ -54,16 +54,6 @@ def seconds(text: str) -> float:
     return found
 
 
-def login() -> str:
-    """Who types; empty if the machine does not know."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-
-
 def moment(text: str, now: float) -> float:
     """A time: ISO 8601 (local, unless it says otherwise), or +30s, +5m, +2h, +1d from now."""
     try:

@@ -24,6 +24,7 @@ DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 _SECTIONS = {
     "Run": ("run", ("work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
+    "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
     "Decide": ("decide", ("answer", "resume", "send", "compensate", "migrate")),
     "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
     "Prove": ("prove", ("verify", "doctor", "version")),

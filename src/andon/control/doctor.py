@@ -293,30 +293,31 @@ def _stuck(store: Store) -> Iterator[Check]:
     counts = Counter[str]()
     waiting: list[RunRow] = []
     for row in every_run(store, unfinished):
-        counts[row.state] += 1
-        if around.is_forsaken(row):
+        counts[around.state_of(row)] += 1
+        if around.is_stranded(row):
             waiting.append(row)
         if counts.total() >= 20 * PAGE:
             break
     yield Check(
         "runs", OK, ", ".join(f"{n} {word}" for word, n in counts.items()) or "none unfinished"
     )
-    if waiting:
-        found = f"{len(waiting)} without a worker, e.g. {_named(waiting, around)}"
-        yield Check("forsaken runs", WARN, found, "start a worker that carries that version")
-    for state, advice in (
-        (State.STRANDED, "code and journal disagree: andon show says where"),
-        (State.DEAD, "they kept failing or killing their worker: andon show says how"),
+    for rows, name, advice in (
+        (waiting, "stranded runs", "start a worker that takes them: andon work FILE"),
+        (_page(store, State.STRANDED), "stranded runs", "andon show says where code differs"),
+        (_page(store, State.DEAD), "dead runs", "andon dead list says why they are"),
     ):
-        rows = store.runs(Filter(states=(state,), limit=PAGE))
         if rows:
             found = f"{_count(rows)}, e.g. {_named(rows, around)}"
-            yield Check(f"{state} runs", WARN, found, advice)
+            yield Check(name, WARN, found, advice)
     asks = store.asks()
     if asks:
         names = ", ".join(ask.run_id for ask in asks[:NAMED])
         found = f"{len(asks)} wait for a person, in {names}{' ...' if len(asks) > NAMED else ''}"
         yield Check("asks", WARN, found, command("show", asks[0].run_id))
+
+
+def _page(store: Store, state: State) -> list[RunRow]:
+    return store.runs(Filter(states=(state,), limit=PAGE))
 
 
 def _count(rows: list[RunRow]) -> str:

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
-from andon.control import arguments, draining, fleet, output
+from andon.control import draining, fleet, output
 from andon.control.following import Patience
+from andon.control.people import named
 from andon.errors import AndonError, StoreError
 from andon.settings import Settings
 from andon.store import open_store
@@ -56,7 +57,7 @@ def _through(
         advise("there is no live worker" + (" here" if order.this else ""))
         return DONE
     try:
-        draining.ask(store, workers, arguments.login() if order.by is None else order.by)
+        draining.ask(store, workers, named(order.by))
     except StoreError as error:
         ticks = {worker.pid: worker.start_ticks for worker in workers}
         return _signal(list(ticks), order, error, advise, ticks=ticks, json=json)

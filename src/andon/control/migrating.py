@@ -16,7 +16,8 @@ LOOK_SECONDS = 0.05
 
 def migrate(store: Store, row: RunRow, version: str, by: str, timeout: float, *, json: bool) -> int:
     """Ask for it and wait for the answer; answers the exit code."""
-    if (row.agent, version) not in Surroundings(store).carried and _is_known(store, row, version):
+    carried = Surroundings(store).is_version_carried(row.agent, version)
+    if not carried and _is_known(store, row, version):
         raise Conflict(
             f"no live worker carries {row.agent} {version}, so nobody can find out whether its "
             "code fits. Start one: andon work FILE --no-promote"

@@ -6,7 +6,10 @@ The surfaces (the command line now, others later) only translate. Rules are runt
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from andon.control.output import age
 from andon.core import value
@@ -17,7 +20,7 @@ from andon.errors import NotFound
 from andon.runtime import requests
 from andon.runtime.liveness import is_gone, this_process
 from andon.store.rows import AskRow, Filter, RunRow
-from andon.store.store import Store, WorkerRow
+from andon.store.store import ALLOWANCE_SECONDS, Store, WorkerRow
 
 # A worker that is started together with `andon start` needs a moment to register.
 REGISTRATION_SECONDS = 3.0
@@ -74,26 +77,69 @@ class Surroundings:
         self.store, self.now, self.here = store, store.now(), this_process()
         self.workers = store.workers()
         self.live = {worker.id: worker for worker in self.workers if self.is_live(worker)}
-        self.carried: set[tuple[str, str]] = set()
-        for worker in self.live.values():
-            self.carried |= {(name, version) for name, version in json.loads(worker.agents)}
+        serving = [worker for worker in self.live.values() if worker.draining_at is None]
+        lately = [one for one in store.fleet(self.now - ALLOWANCE_SECONDS) if self._has_left(one)]
+        self._carried = _Carried(serving)
+        self._carried_lately = _Carried(lately)
 
     def carries(self, agent: str) -> bool:
         """Whether somebody carries the agent, in whichever version."""
-        return agent in {name for name, _ in self.carried}
+        return agent in {name for name, _ in self._carried.versions}
+
+    def is_version_carried(self, agent: str, version: str) -> bool:
+        return (agent, version) in self._carried.versions
 
     def is_carried(self, row: RunRow) -> bool:
-        return (row.agent, row.version) in self.carried
+        return self._carried.takes(row)
 
     def is_forsaken(self, row: RunRow) -> bool:
         """Whether the run could go on, and nobody is alive who would."""
         ready = row.state in (State.QUEUED, State.RUNNING) and row.worker not in self.live
         return ready and not self.is_carried(row)
 
+    def is_stranded(self, row: RunRow) -> bool:
+        """Whether that is so for longer than a restart takes."""
+        since = row.available_at if row.state == State.QUEUED else row.changed_at
+        lasts = self.now - since >= ALLOWANCE_SECONDS and not self._carried_lately.takes(row)
+        return lasts and self.is_forsaken(row)
+
+    def state_of(self, row: RunRow) -> str:
+        """The state that people see: what nobody works on is never a quiet "queued"."""
+        return State.STRANDED if self.is_stranded(row) else row.state
+
+    def who_lacks(self, row: RunRow) -> str:
+        """The worker that a forsaken run would need."""
+        what = f"{row.agent} {row.version}"
+        if (row.agent, row.version) in self._carried.versions:
+            return f"no live worker that carries {what} serves queue {row.queue}"
+        return f"no live worker carries {what}"
+
+    def _has_left(self, worker: WorkerRow) -> bool:
+        at = worker.ended_at if worker.draining_at is None else worker.draining_at
+        return at is not None and at > self.now - ALLOWANCE_SECONDS
+
     def is_live(self, worker: WorkerRow) -> bool:
         """Whether it is what it says: its lease holds, and its process is not known to be gone."""
         in_time = worker.state == "live" and worker.lease_until >= self.now
         return in_time and not is_gone(self.here, worker)
+
+
+class _Carried:
+    """The versions, and the queues, that some workers take runs of."""
+
+    def __init__(self, workers: Sequence[WorkerRow]) -> None:
+        self.versions: set[tuple[str, str]] = set()
+        self._taken: set[tuple[str, str, str | None]] = set()
+        for worker in workers:
+            for name, version in json.loads(worker.agents):
+                self.versions.add((name, version))
+                for queue in json.loads(worker.queues) if worker.queues else [None]:
+                    self._taken |= {(name, version, queue), (name, "", queue)}
+
+    def takes(self, row: RunRow) -> bool:
+        # Whoever has any version of its agent may undo it.
+        version = row.version if row.undoing is None else ""
+        return any((row.agent, version, queue) in self._taken for queue in (row.queue, None))
 
 
 def listing(
@@ -113,25 +159,32 @@ def listing(
         last = find(store, before)
         cursor = (last.created_at, last.id)
     which = Filter(states=tuple(states), agent=agent, label=label, limit=limit, before=cursor)
-    if states or everything:
+    if states:
+        requests.refuse_unknown(states)
+        rows = _as_shown(which, around)
+    elif everything:
         rows = requests.list_runs(store, which)
     else:
         rows = _current(store, which, around.now)
     return [_line(row, around) for row in rows]
 
 
+def _as_shown(which: Filter, around: Surroundings) -> list[RunRow]:
+    """Runs by the state that people see, which for some is not the one that is stored."""
+    stored = set(which.states)
+    if State.STRANDED in stored:
+        stored |= {State.QUEUED, State.RUNNING}
+    pages = replace(which, states=tuple(sorted(stored)), limit=max(which.limit, PAGE))
+    fitting = (row for row in _every(around.store, pages) if around.state_of(row) in which.states)
+    return list(islice(fitting, which.limit))
+
+
 def _current(store: Store, which: Filter, now: float) -> list[RunRow]:
-    unfinished = store.runs(_with(which, _UNFINISHED, which.limit))
-    over = store.runs(_with(which, tuple(TERMINAL), max(which.limit, PAGE)))
+    unfinished = store.runs(replace(which, states=_UNFINISHED))
+    over = store.runs(replace(which, states=tuple(TERMINAL), limit=max(which.limit, PAGE)))
     recent = [row for row in over if row.changed_at >= now - RECENT_SECONDS]
     newest = sorted([*unfinished, *recent], key=lambda row: (row.created_at, row.id), reverse=True)
     return newest[: which.limit]
-
-
-def _with(which: Filter, states: tuple[str, ...], limit: int) -> Filter:
-    return Filter(
-        states=states, agent=which.agent, label=which.label, limit=limit, before=which.before
-    )
 
 
 def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
@@ -140,7 +193,7 @@ def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
         "id": row.id,
         "agent": row.agent,
         "version": row.version,
-        "state": row.state,
+        "state": around.state_of(row),
         "attempt": row.attempt,
         "created_at": row.created_at,
         "changed_at": row.changed_at,
@@ -173,13 +226,12 @@ def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
 
 
 def _queued(row: RunRow, around: Surroundings) -> str:
-    if not around.is_carried(row):
-        return f"queued: no live worker carries {row.agent} {row.version}"
+    forsaken = "" if around.is_carried(row) else around.who_lacks(row)
     left = row.available_at - around.now
     if left <= 0:
-        return ""
+        return forsaken
     again = f"; failed {row.failures} times, {_error(row)}" if row.failures else ""
-    return f"starts in {age(left)}{again}"
+    return "; ".join(filter(None, (f"starts in {age(left)}{again}", forsaken)))
 
 
 def in_hand(last: Entry | None) -> str:
@@ -188,7 +240,7 @@ def in_hand(last: Entry | None) -> str:
         return "at its first step"
     if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:
         return f"{last.kind} {last.name}"
-    if last.kind == EntryKind.RETRY:
+    if last.kind in (EntryKind.RETRY, EntryKind.END):  # the end of a run that was redriven
         return "tries again"
     return f"after {last.kind} {last.name}".rstrip()
 
@@ -199,7 +251,7 @@ def _orphaned(row: RunRow, around: Surroundings) -> str:
         return ""
     if around.is_carried(row):
         return "; its worker is gone"
-    return f"; its worker is gone, and no live worker carries {row.agent} {row.version}"
+    return f"; its worker is gone, and {around.who_lacks(row)}"
 
 
 def _wait(wait: dict[str, Any], now: float) -> str:
@@ -249,7 +301,7 @@ def show(store: Store, run_id: str) -> dict[str, Any]:
         "id": row.id,
         "agent": row.agent,
         "version": row.version,
-        "state": row.state,
+        "state": around.state_of(row),
         "doing": doing(row, still_open, around),
         "attempt": row.attempt,
         "fence": run.fence,
@@ -274,7 +326,7 @@ def show(store: Store, run_id: str) -> dict[str, Any]:
         "asks": [as_ask(ask) for ask in asks],
         "attempts": _attempts(store, row.id),
         "children": [
-            {"id": child.id, "agent": child.agent, "state": child.state}
+            {"id": child.id, "agent": child.agent, "state": around.state_of(child)}
             for child in _every(store, Filter(parent_id=row.id, limit=PAGE))
         ],
         "journal": {"entries": len(entries), "head_hash": row.head_hash},
@@ -328,10 +380,7 @@ def _every(store: Store, which: Filter) -> Iterator[RunRow]:
     """All runs that fit, page by page."""
     while page := store.runs(which):
         yield from page
-        cursor = (page[-1].created_at, page[-1].id)
-        which = Filter(
-            states=which.states, parent_id=which.parent_id, limit=which.limit, before=cursor
-        )
+        which = replace(which, before=(page[-1].created_at, page[-1].id))
 
 
 def every_run(store: Store, states: tuple[str, ...] = ()) -> Iterator[RunRow]:

@@ -22,10 +22,10 @@ class Advice:
 
     def look(self, row: RunRow) -> None:
         """Called at every look; a new state of the run may need a new word."""
-        if Surroundings(self._store).is_forsaken(row):
+        around = Surroundings(self._store)
+        if around.is_stranded(row):
             self._say(
-                f"run {row.id} waits: no live worker carries {row.agent} {row.version}. "
-                "Start one: andon work FILE"
+                f"run {row.id} is stranded: {around.who_lacks(row)}. Start one: andon work FILE"
             )
         if row.state == State.SUSPENDED:
             asks = self._store.asks(row.id)

@@ -41,7 +41,15 @@ def prepare_logging(verbose: int) -> None:
     logging.getLogger("andon").setLevel(LEVELS[min(verbose, len(LEVELS) - 1)])
 
 
-def work(store: Store, agents: list[Agent], settings: Settings, *, verbose: int, json: bool) -> int:
+def work(
+    store: Store,
+    agents: list[Agent],
+    settings: Settings,
+    options: dict[str, Any],
+    *,
+    verbose: int,
+    json: bool,
+) -> int:
     """Serve the agents; 0 once everything was finished or given back."""
     prepare_logging(verbose)
     refuse_if_stopped(settings.stop_file)
@@ -50,7 +58,7 @@ def work(store: Store, agents: list[Agent], settings: Settings, *, verbose: int,
         if verbose:
             note(f"run {clean(run_id)}: {ending}")
 
-    worker = Worker(store, agents, settings, on_settled=settled)
+    worker = Worker(store, agents, settings, on_settled=settled, **options)
     _serve(worker, lambda: _announce(worker, json=json))
     return int(worker.drain.unreturned > 0)
 

@@ -1,10 +1,16 @@
-"""The order of waiting runs, how long to wait before a retry, and when to give up.
+"""The order of waiting runs, how long to wait before a retry, when to give up, and who may start.
 
-Order: work that was returned or interrupted, then priority (higher first), then age.
+Order: work that was returned or interrupted, then priority (higher first), then age. Limits hold
+runs back without changing that order: how many at once, and how many may begin in a time.
 """
 
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
+
+from andon.errors import BadInput
 
 # A run that interrupts its worker this often without finishing one more step is buried.
 INTERRUPTION_LIMIT = 10
@@ -68,3 +74,186 @@ def note_begin(interruptions: int) -> bool:
     it lose another, the step that was in hand is known.
     """
     return interruptions > 0
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Scope(StrEnum):
+    """What a limit is about."""
+
+    QUEUE = "queue"
+    AGENT = "agent"
+    LABEL = "label"  # each value of that label by itself
+
+
+class Slot(NamedTuple):
+    """Where runs count together: a queue, an agent, or one value of a label."""
+
+    scope: str
+    name: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many runs of a slot may run at once, and how many may begin in a time."""
+
+    scope: str
+    name: str
+    at_most: int | None = None
+    rate: int = 0  # no limit
+    per_seconds: float = 1.0
+
+    def slot(self, run: "Candidate") -> Slot | None:
+        """Where the run counts; None if this limit is not about it."""
+        match self.scope:
+            case Scope.QUEUE:
+                return Slot(self.scope, self.name) if run.queue == self.name else None
+            case Scope.AGENT:
+                return Slot(self.scope, self.name) if run.agent == self.name else None
+            case _:
+                value = run.labels.get(self.name)
+                return None if value is None else Slot(self.scope, self.name, value)
+
+    def fill(self, bucket: "Bucket | None", now: float) -> "Bucket":
+        """The bucket as it is now. A new one is full, and so is one after a whole period."""
+        if bucket is None:
+            return Bucket(self.rate, now)
+        gained = max(now - bucket.filled_at, 0.0) * self.rate / self.per_seconds
+        return Bucket(min(bucket.unspent + gained, self.rate), now)
+
+    def wait(self, bucket: "Bucket") -> float:
+        """Seconds until one more run may begin."""
+        return max(1 - bucket.unspent, 0.0) * self.per_seconds / self.rate
+
+
+class Bucket(NamedTuple):
+    """How many more runs of a slot may begin, counted at a moment."""
+
+    unspent: float
+    filled_at: float
+
+
+class Candidate(NamedTuple):
+    """A waiting run, as far as limits look at it."""
+
+    id: str
+    queue: str
+    agent: str
+    labels: Mapping[str, str]
+    spends: bool  # it begins; what was begun before is never held back by a rate
+
+
+class Admission(NamedTuple):
+    """Which runs may start, and how the slots stand then."""
+
+    ids: list[str]
+    running: dict[Slot, int]
+    buckets: dict[Slot, Bucket]  # those that were spent from
+    full: set[Slot]  # no run of these may start
+    spent: dict[Slot, float]  # no run of these may begin for so many seconds
+
+
+# Adding up fractions of seconds must not make somebody wait for a billionth of a run.
+_WHOLE = 1 - 1e-6
+
+
+def tally(running: Iterable[tuple[Candidate, int]], limits: Sequence[Limit]) -> dict[Slot, int]:
+    """How many runs count in each slot."""
+    found: dict[Slot, int] = {}
+    for run, count in running:
+        for limit in limits:
+            slot = limit.slot(run)
+            if slot is not None:
+                found[slot] = found.get(slot, 0) + count
+    return found
+
+
+def admit(
+    candidates: Iterable[Candidate],
+    limits: Sequence[Limit],
+    running: Mapping[Slot, int],
+    buckets: Mapping[Slot, Bucket],
+    *,
+    now: float,
+    room: int,
+) -> Admission:
+    """Choose from the candidates, in their order, those that no limit holds back.
+
+    What is held back holds up nobody behind it.
+    """
+    ids: list[str] = []
+    counts, left = dict(running), dict(buckets)
+    # A clock that was set back must not stop the filling until it has caught up.
+    changed = {slot for slot, bucket in left.items() if bucket.filled_at > now}
+    left |= {slot: Bucket(left[slot].unspent, now) for slot in changed}
+    for run in candidates:
+        if len(ids) >= room:
+            break
+        slots = [(limit, slot) for limit in limits if (slot := limit.slot(run)) is not None]
+        if any(_is_full(limit, counts.get(slot, 0)) for limit, slot in slots):
+            continue
+        filled = {slot: limit.fill(left.get(slot), now) for limit, slot in slots if limit.rate}
+        if run.spends and any(bucket.unspent < _WHOLE for bucket in filled.values()):
+            continue
+        ids.append(run.id)
+        for _, slot in slots:
+            counts[slot] = counts.get(slot, 0) + 1
+        if run.spends:
+            for slot, bucket in filled.items():
+                left[slot] = Bucket(max(bucket.unspent - 1, 0.0), now)
+                changed.add(slot)
+    return Admission(
+        ids,
+        counts,
+        {slot: left[slot] for slot in changed},
+        _full(limits, counts),
+        _spent(limits, left, now),
+    )
+
+
+def _is_full(limit: Limit, running: int) -> bool:
+    return limit.at_most is not None and running >= limit.at_most
+
+
+def _full(limits: Sequence[Limit], running: Mapping[Slot, int]) -> set[Slot]:
+    return {
+        slot
+        for limit in limits
+        for slot in _slots_of(limit, running)
+        if _is_full(limit, running[slot])
+    }
+
+
+def _spent(
+    limits: Sequence[Limit], buckets: Mapping[Slot, Bucket], now: float
+) -> dict[Slot, float]:
+    found: dict[Slot, float] = {}
+    for limit in (one for one in limits if one.rate):
+        for slot in _slots_of(limit, buckets):
+            bucket = limit.fill(buckets[slot], now)
+            if bucket.unspent < _WHOLE:
+                found[slot] = limit.wait(bucket)
+    return found
+
+
+def _slots_of(limit: Limit, slots: Iterable[Slot]) -> list[Slot]:
+    return [slot for slot in slots if (slot.scope, slot.name) == (limit.scope, limit.name)]
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_RATE = re.compile(r"(\d{1,9})/(\d{0,6}(?:\.\d{1,3})?)([smhd])")
+
+
+def rate_of(text: str) -> tuple[int, float]:
+    """A rate as people write it: 100/1h is (100, 3600.0)."""
+    found = _RATE.fullmatch(text)
+    rate, seconds = (0, 0.0) if found is None else _rate(*found.groups())
+    if rate < 1 or seconds <= 0:
+        raise BadInput(f"rate {text!r}: expected N/TIME with N of 1 or more, like 10/1m or 100/1h")
+    return rate, seconds
+
+
+def _rate(count: str, length: str, unit: str) -> tuple[int, float]:
+    return int(count), float(length or 1) * _UNITS[unit]

@@ -40,6 +40,7 @@ class Event(StrEnum):
     BURY = "bury"
     REDRIVE = "redrive"
     COMPENSATE = "compensate"  # what it did is undone, by the next worker that claims it
+    DROP = "drop"  # given up by a person
 
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.DEAD})
@@ -82,7 +83,11 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.SUCCEEDED: {Event.COMPENSATE: State.QUEUED},
     State.FAILED: {Event.COMPENSATE: State.QUEUED},
     State.CANCELLED: {Event.COMPENSATE: State.QUEUED},
-    State.DEAD: {Event.REDRIVE: State.QUEUED, Event.COMPENSATE: State.QUEUED},
+    State.DEAD: {
+        Event.REDRIVE: State.QUEUED,
+        Event.DROP: State.FAILED,
+        Event.COMPENSATE: State.QUEUED,
+    },
 }
 
 

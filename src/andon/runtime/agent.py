@@ -10,7 +10,7 @@ from typing import Any, overload
 import msgspec
 
 from andon.core import value
-from andon.core.queue import Retry
+from andon.core.queue import Retry, rate_of
 from andon.errors import BadInput
 from andon.store.store import AgentRow
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[\w.\-]{1,100}")
 
 
 class Agent:
-    """A function with a name, a version and a retry policy.
+    """A function with a name, a version, a retry policy and limits.
 
     The version is what its author says it is, never a hash of the source: a run stays with the
     version it was started on, and only its author knows which changes matter to it.
@@ -32,6 +32,8 @@ class Agent:
         version: str = "1",
         retries: int | Retry = 0,
         queue: str = "default",
+        at_most: int | None = None,
+        rate: str | None = None,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -40,6 +42,11 @@ class Agent:
         for what, text in (("name", self.name), ("version", self.version), ("queue", queue)):
             if not isinstance(text, str) or not _NAME.fullmatch(text):
                 raise BadInput(f"agent {what} {text!r}: expected letters, digits, '_', '-', '.'")
+        self.at_most = None if at_most is None else _count(self.name, at_most)
+        self.rate: int | None = None
+        self.per_seconds: float | None = None
+        if rate is not None:
+            self.rate, self.per_seconds = rate_of(rate)
         self.is_async = inspect.iscoroutinefunction(function)
         self.parameters = _parameters(self.name, function)
         self.result_decoder = value.result_decoder(function)
@@ -63,6 +70,9 @@ class Agent:
             queue=self.queue,
             parameters=json.dumps(self.parameters),
             retries=self.retry.retries,
+            at_most=self.at_most,
+            rate=self.rate,
+            per_seconds=self.per_seconds,
         )
 
     async def run(self, *args: Any, id: str | None = None, **kwargs: Any) -> Any:  # noqa: A002
@@ -104,6 +114,12 @@ class Agent:
         return given
 
 
+def _count(name: str, at_most: int) -> int:
+    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
+        raise BadInput(f"agent {name!r}: at_most={at_most!r}: expected a whole number from 1 on")
+    return at_most
+
+
 def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     """What may be passed, as it is registered in the store."""
     parameters = list(inspect.signature(function).parameters.values())
@@ -134,6 +150,8 @@ def agent(
     version: str = ...,
     retries: int | Retry = ...,
     queue: str = ...,
+    at_most: int | None = ...,
+    rate: str | None = ...,
 ) -> Callable[[Callable[..., Any]], Agent]: ...
 
 

@@ -63,6 +63,7 @@ class Client:
         *args: Any,
         id: str | None = None,  # noqa: A002 (the word users know)
         priority: int = 0,
+        queue: str | None = None,
         labels: dict[str, str] | None = None,
         at: float | datetime | None = None,
         connection: Any = None,
@@ -72,7 +73,7 @@ class Client:
 
         `connection`: a psycopg connection; the run then exists once its transaction commits.
         """
-        options = {"id": id, "priority": priority, "labels": labels, "at": at}
+        options = {"id": id, "priority": priority, "labels": labels, "at": at, "queue": queue}
         if connection is not None and hasattr(connection, "__aenter__"):
             return await self._start_on_async(connection, agent, args, kwargs, options)
         started: str = await self._ask(

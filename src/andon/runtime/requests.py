@@ -46,7 +46,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
 
-def _write(store: Any, message: Message) -> Any:
+def write(store: Any, message: Message) -> Any:
+    """Carry one message out; raises what it is refused with."""
     [outcome] = store.write([message])
     if isinstance(outcome, BaseException):
         raise outcome
@@ -61,6 +62,7 @@ def prepare(
     *,
     id: str | None = None,  # noqa: A002 (the word users know)
     priority: int = 0,
+    queue: str | None = None,
     labels: dict[str, str] | None = None,
     at: float | datetime | None = None,
 ) -> NewRun:
@@ -71,6 +73,7 @@ def prepare(
         kwargs or {},
         run_id=id,
         priority=priority,
+        queue=queue,
         labels=labels,
         at=at.timestamp() if isinstance(at, datetime) else at,
         now=store.now(),
@@ -89,7 +92,7 @@ def start(
     """Start a run and answer its id. An id that exists with the same input is that run."""
     run = prepare(store, agent, args, kwargs, **options)
     if connection is None:
-        _write(store, Start(run=run))
+        write(store, Start(run=run))
     else:
         _refuse_no_postgres(store)
         store.start_on(connection, run)
@@ -153,10 +156,14 @@ def body_of(store: Any, entry: Entry) -> str:
     return entry.body if entry.body is not None else "null"
 
 
-def list_runs(store: Any, which: Filter) -> list[RunRow]:
-    unknown = set(which.states) - set(State)
+def refuse_unknown(states: Sequence[str]) -> None:
+    unknown = set(states) - set(State)
     if unknown:
         raise BadInput(f"state {', '.join(sorted(unknown))}: expected one of {', '.join(State)}")
+
+
+def list_runs(store: Any, which: Filter) -> list[RunRow]:
+    refuse_unknown(which.states)
     found: list[RunRow] = store.runs(which)
     return found
 
@@ -175,7 +182,7 @@ def send(
     message = Deliver(
         run_id=row.id, kind="event", name=name, body=body, message_id=id or uuid.uuid4().hex
     )
-    return bool(_write(store, message))
+    return bool(write(store, message))
 
 
 def answer(
@@ -198,7 +205,7 @@ def answer(
         )
     _refuse_wrong_value(decision, given)
     body = value.encode({"decision": decision, "value": given, "by": by}, "the answer").decode()
-    _write(
+    write(
         store,
         Deliver(
             run_id=row.id,
@@ -234,7 +241,7 @@ def resume(store: Any, run_id: str) -> RunRow:
     """Let a stranded run go on: the code that fits its journal must be carried by a worker."""
     row = find(store, run_id)
     state = advance(State(row.state), Event.RESUME, run_id=row.id)
-    _write(store, Move(run_id=row.id, seen=row.state, state=state))
+    write(store, Move(run_id=row.id, seen=row.state, state=state))
     return row
 
 
@@ -250,10 +257,10 @@ def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRo
     undoing = json.dumps({"why": why or "somebody asked for it", "by": by})
     note = Note(kind="run.undoing", run_id=row.id, body=undoing)
     if row.state == State.RUNNING:
-        _write(store, Recall(run_id=row.id, undoing=undoing, note=note))
+        write(store, Recall(run_id=row.id, undoing=undoing, note=note))
         return row
     state = advance(State(row.state), Event.COMPENSATE, run_id=row.id)
-    _write(
+    write(
         store,
         Move(run_id=row.id, seen=row.state, state=state, undoing=undoing, forgets=False, note=note),
     )
@@ -291,7 +298,7 @@ def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
         forgets=False,
         note=note,
     )
-    _write(store, message)
+    write(store, message)
     return row
 
 

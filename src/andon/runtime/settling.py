@@ -88,7 +88,8 @@ def _failure(attempt: "Attempt", error: BaseException, *, final: bool = False) -
             failed=True,
         )
     event = Event.BURY if retry.retries and not final else Event.FAIL
-    return _end(attempt, event, msgspec.json.encode(described), failed=True)
+    places = None if final else places_of(error)
+    return _end(attempt, event, msgspec.json.encode(described), failed=True, places=places)
 
 
 def _draft_retry(place: str, described: dict[str, Any], delay: float) -> Draft:
@@ -96,8 +97,19 @@ def _draft_retry(place: str, described: dict[str, Any], delay: float) -> Draft:
     return Draft(kind=EntryKind.RETRY, state=Mark.REOPENED, place=place, body=body)
 
 
-def _end(attempt: "Attempt", event: Event, body: bytes, *, failed: bool = False) -> Settle:
+def _end(
+    attempt: "Attempt",
+    event: Event,
+    body: bytes,
+    *,
+    failed: bool = False,
+    places: list[str] | None = None,
+) -> Settle:
+    """`places`: of the operations that failed it, for whoever redrives it."""
     state = advance(State.RUNNING, event)
+    error = body.decode() if failed else None
+    if event is Event.BURY:
+        body = msgspec.json.encode({**json.loads(body), "places": places})
     draft = Draft(kind=EntryKind.END, state=state, name=attempt.agent.name, body=body)
     entries, blobs, _ = attempt.number([draft])
     return Settle(
@@ -107,7 +119,7 @@ def _end(attempt: "Attempt", event: Event, body: bytes, *, failed: bool = False)
         ending=state,
         entries=entries,
         blobs=blobs,
-        error=body.decode() if failed else None,
+        error=error,
         failed=failed,
     )
 

@@ -1,6 +1,7 @@
 """How a run comes to be: which agent is meant, whether the arguments fit, what is stored."""
 
 import json
+import re
 import uuid
 from difflib import get_close_matches
 from typing import Any
@@ -10,13 +11,21 @@ from andon.core.journal import GENESIS, Entry, EntryKind, Mark, chain
 from andon.errors import BadInput, NotFound
 from andon.store.store import AgentRow, Blob, NewRun
 
+QUEUE = re.compile(r"[\w.\-]{1,100}")
+
 
 def resolve(store: Any, agent: Any) -> AgentRow:
-    """The registered agent that is meant: by name the newest one, or the object itself."""
+    """The registered agent that is meant: by name the promoted one, or the object itself."""
     if not isinstance(agent, str):
         row: AgentRow = agent.row
         return row
     found: list[AgentRow] = store.agents(agent)
+    if found and found[0].promoted_at is None:
+        there = ", ".join(row.version for row in found)
+        raise NotFound(
+            f"agent {agent!r} has no promoted version (registered: {there}). "
+            f"Choose one: andon promote VERSION --agent {agent}"
+        )
     if found:
         return found[0]
     known = sorted({row.name for row in store.agents()})
@@ -65,6 +74,7 @@ def new_run(
     *,
     run_id: str | None = None,
     priority: int = 0,
+    queue: str | None = None,
     labels: dict[str, str] | None = None,
     at: float | None = None,
     parent_id: str | None = None,
@@ -94,7 +104,7 @@ def new_run(
         id=run_id,
         agent=row.name,
         version=row.version,
-        queue=row.queue,
+        queue=row.queue if queue is None else checked_queue(queue),
         priority=_whole(priority),
         labels=json.dumps(checked_labels(labels or {})),
         entry=entry,
@@ -108,6 +118,12 @@ def new_run(
 def refuse_bad_id(run_id: str) -> None:
     if not isinstance(run_id, str) or not 0 < len(run_id) <= 200 or not run_id.isprintable():
         raise BadInput(f"run id {run_id!r:.80}: expected 1 to 200 printable characters")
+
+
+def checked_queue(queue: str) -> str:
+    if not isinstance(queue, str) or not QUEUE.fullmatch(queue):
+        raise BadInput(f"queue {queue!r:.80}: expected letters, digits, '_', '-', '.'")
+    return queue
 
 
 def _whole(priority: int) -> int:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -46,12 +46,17 @@ class Worker:
         settings: Settings | None = None,
         *,
         only: Counter[str] | None = None,
+        queues: Sequence[str] | None = None,
+        promote: bool = True,
+        promote_known: bool = False,
         on_settled: Callable[[str, str], None] | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.store = store
         self.agents = by_identity(agents)
         self.only = only  # these runs and no others: library mode
+        self.queues = tuple(queues) if queues else None  # the runs of these and no others
+        self.promote, self._promote_known = promote, promote_known
         self.draining = False  # set before anything else once it is told to go
         self.drain = Drain(self)
         self.announced = asyncio.Event()
@@ -153,17 +158,21 @@ class Worker:
         agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
         named = {field: getattr(row, field) for field in row.__struct_fields__}
         named.update(lock=lock, agents=json.dumps(agents), concurrency=self.settings.concurrency)
+        named.update(queues=json.dumps(self.queues) if self.queues else None)
         asked_at = own_time()
         message = Register(
             worker=WorkerRow(**named),
             agents=tuple(agent.row for agent in self.agents.values()),
             lease_seconds=self.settings.lease_seconds,
+            promote=self.promote,
+            promote_known=self._promote_known,
         )
         try:
             _, now = await self.writer.write(message)
         except BaseException:
             self.store.release(row.id)
             raise
+        self._promote_known = False  # once: after a lost lease somebody may have promoted another
         self.worker_id = row.id
         self._heard(now, asked_at)
         self._peers = Peers(self.store, message.worker, self._died_from_thread)
@@ -304,6 +313,7 @@ class Worker:
             agents=tuple(self.agents),
             limit=max(0, self.settings.concurrency - len(self.active)),
             only=None if self.only is None else tuple(sorted(self.only)),
+            queues=self.queues,
             dead=tuple(dead.items()),
             expire=True,
             lease_seconds=self.settings.lease_seconds,

@@ -9,10 +9,11 @@ from typing import Any
 
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence, may_expire_others
-from andon.core.queue import bury, suspect_from
+from andon.core.queue import bury
 from andon.core.run import Event, State, advance
 from andon.errors import Conflict, Fenced, NotFound
-from andon.store.reads import Rows, SqlReads, build, fields
+from andon.store.limits import SqlLimits, wanted
+from andon.store.reads import build, fields
 from andon.store.store import (
     AskDrain,
     Beat,
@@ -29,12 +30,8 @@ from andon.store.store import (
 OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
 
 
-class SqlFleet(SqlReads):
+class SqlFleet(SqlLimits):
     """The messages about workers."""
-
-    def q(self, name: str, /, **params: Any) -> Rows:
-        """Run a named query on the writing connection, inside the batch's transaction."""
-        raise NotImplementedError
 
     def _register(self, m: Register) -> tuple[int, float]:
         for agent in m.agents:
@@ -47,6 +44,10 @@ class SqlFleet(SqlReads):
                     )
         for agent in m.agents:
             self.q("register_agent", **fields(agent), promote=m.promote)
+            if m.promote_known:
+                self.q("promote", version=agent.version, name=agent.name)
+                self._note("version.promoted", agent=agent.name, version=agent.version)
+        self._declare({agent.name for agent in m.agents})
         self.q("register_worker", **fields(m.worker), lease_seconds=m.lease_seconds)
         self._note("worker.started", worker=m.worker.id, agents=json.loads(m.worker.agents))
         return self.q("epoch")[0][0], self.q("now")[0][0]
@@ -85,12 +86,8 @@ class SqlFleet(SqlReads):
             raise NotFound(f"there is no version {m.version!r} of {of}; andon versions lists them")
         for name in names:
             self._note("version.promoted", agent=name, version=m.version, by=m.by)
+        self._declare(set(names))
         return sorted(names)
-
-    def _note(
-        self, kind: str, *, run_id: str | None = None, worker: str | None = None, **body: Any
-    ) -> None:
-        self.q("insert_event", kind=kind, run_id=run_id, worker=worker, body=json.dumps(body))
 
     def _write_note(self, m: Note) -> None:
         self.q("insert_event", **fields(m))
@@ -147,14 +144,15 @@ class SqlFleet(SqlReads):
         self.q("wake_due", limit=100)
         for (run_id,) in self.q("give_up_overdue", limit=100, undoing=OVERDUE):
             self._note("run.undoing", run_id=run_id, **json.loads(OVERDUE))
-        rows = self._claim_runs(m) if m.limit > 0 else []
+        [[drain, limited]] = self.q("drain_wanted", worker_id=m.worker_id) or [(False, False)]
+        rows, rate_in = self._claim_runs(m, limited=limited) if m.limit > 0 else ([], None)
         [[wake_in]] = self.q("next_wake")
-        wanted = self.q("drain_wanted", worker_id=m.worker_id)
+        times = [seconds for seconds in (wake_in, rate_in) if seconds is not None]
         return ClaimResult(
             runs=rows,
-            wake_in=wake_in,
+            wake_in=min(times, default=None),
             returned=returned,
-            drain=bool(wanted and wanted[0][0]),
+            drain=bool(drain),
             recalled=[str(run_id) for (run_id,) in self.q("recalled", worker_id=m.worker_id)],
         )
 
@@ -166,19 +164,16 @@ class SqlFleet(SqlReads):
         [(since, now)] = contact
         return may_expire_others(since, now, m.lease_seconds)
 
-    def _claim_runs(self, m: Claim) -> list[Claimed]:
+    def _claim_runs(self, m: Claim, *, limited: bool) -> tuple[list[Claimed], float | None]:
+        """The runs, and when a rate lets the next one begin."""
         if m.number:
             before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
             if before:
-                return [_claimed(row) for row in before]
-        rows = self.q(
-            "claim_runs",
-            worker_id=m.worker_id,
-            agents=json.dumps(m.agents),
-            only=None if m.only is None else json.dumps(m.only),
-            limit=m.limit,
-            suspect_from=suspect_from(m.interruption_limit),
-        )
+                return [_claimed(row) for row in before], None
+        if limited:
+            rows, rate_in = self._claim_admitted(m)
+        else:
+            rows, rate_in = self.q("claim_runs", **wanted(m), limit=m.limit, chosen=None), None
         runs = [_claimed(row) for row in rows]
         for run in runs:
             self.q(
@@ -189,7 +184,7 @@ class SqlFleet(SqlReads):
                 worker_id=m.worker_id,
                 claim=m.number,
             )
-        return runs
+        return runs, rate_in
 
     def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:
         if parent_id is None or not self.q("deliver", run_id=parent_id):

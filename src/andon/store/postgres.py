@@ -48,7 +48,8 @@ UNKNOWN_SECONDS = 10.0
 # A larger one might not be taken by the network at once, and the loop would wait for it.
 DIRECT_BYTES = 16_000
 T = TypeVar("T")
-_RETURNS = ("SELECT", "RETURNING")
+_RETURNS = ("SELECT", "RETURNING", "WITH")
+_LOCKS = {"lock_worker", "lock_workers", "lock_limits"}
 
 
 class PostgresStore(SqlStore):
@@ -65,7 +66,7 @@ class PostgresStore(SqlStore):
         self._sql = {name: sql.encode() for name, sql in named.items()}
         self._append_sql = {k: v.encode() for k, v in queries.load("postgres_append").items()}
         # In a pipeline these are not waited for; their errors come with the next answer.
-        self._silent = {name for name, sql in named.items() if not _answers(sql)} | {"lock_worker"}
+        self._silent = {name for name, sql in named.items() if not _answers(sql)} | _LOCKS
         self._begin = _begin(self.link)
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._reading = threading.Lock()

@@ -14,22 +14,29 @@ UPDATE andon.meta SET epoch = epoch + 1, identity = %(identity)s WHERE identity 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, concurrency, started_at)
+INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at)
 VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(lock)s, 'live',
-        andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, %(concurrency)s, andon.now())
+        andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, %(queues)s, %(concurrency)s,
+        andon.now())
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
 -- The first registration of a version promotes it, unless its worker was told not to.
-INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at)
+INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
+                          rate, per_seconds)
 VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now(),
-        CASE WHEN %(promote)s::boolean THEN andon.now() END)
-ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, retries = excluded.retries
+        CASE WHEN %(promote)s::boolean THEN andon.now() END, %(at_most)s, %(rate)s,
+        %(per_seconds)s)
+ON CONFLICT (name, version) DO UPDATE
+   SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
+       rate = excluded.rate, per_seconds = excluded.per_seconds
 RETURNING parameters;
 
 -- agents --
 -- The promoted version of each first.
-SELECT name, version, queue, parameters, retries, registered_at, promoted_at FROM andon.agents
+SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at_most, rate,
+       per_seconds
+  FROM andon.agents
  WHERE %(name)s::text IS NULL OR name = %(name)s
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
 
@@ -40,13 +47,13 @@ RETURNING name;
 
 -- workers --
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
   FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- fleet --
 -- Also workers that have ended since; newest first.
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
   FROM andon.workers WHERE state = 'live' OR ended_at >= %(since)s::float8 ORDER BY started_at, id;
 
 -- ask_drain --
@@ -65,7 +72,8 @@ RETURNING draining_at;
 UPDATE andon.workers SET drain = %(drain)s WHERE id = %(worker_id)s;
 
 -- drain_wanted --
-SELECT drain_asked_at IS NOT NULL FROM andon.workers WHERE id = %(worker_id)s;
+-- Asked at every claim, which must also know whether there are limits.
+SELECT drain_asked_at IS NOT NULL, EXISTS (SELECT 1 FROM andon.limits) FROM andon.workers WHERE id = %(worker_id)s;
 
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
@@ -159,6 +167,7 @@ SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
 -- Rows that somebody else is claiming are skipped. Arrays instead of joins, and the + 0, keep it on
 -- the index of that order whatever the planner believes: else it would sort the whole queue.
 -- Of the runs that may have killed their workers one at most, and none beside another one.
+-- `chosen`: only these, which no limit holds back (see candidates).
 WITH ready AS (
   SELECT r.id FROM andon.runs r
    WHERE r.state = 'queued' AND r.available_at + 0 <= (SELECT andon.now())
@@ -168,6 +177,10 @@ WITH ready AS (
               AND r.agent = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb) ->> 0))))
      AND (%(only)s::text IS NULL
           OR r.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
+     AND (%(queues)s::text IS NULL
+          OR r.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(%(queues)s::text::jsonb))))
+     AND (%(chosen)s::text IS NULL
+          OR r.id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(chosen)s::text::jsonb))))
      AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s AND draining_at IS NULL) = 'live'
      AND (r.fruitless < %(suspect_from)s OR (
        r.id = (SELECT s.id FROM andon.runs s
@@ -177,6 +190,8 @@ WITH ready AS (
                       = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
                   AND (%(only)s::text IS NULL
                        OR s.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
+                  AND (%(queues)s::text IS NULL
+                       OR s.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(%(queues)s::text::jsonb))))
                 ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
        AND NOT EXISTS (SELECT 1 FROM andon.runs h
                         WHERE h.worker = %(worker_id)s AND h.state = 'running'
@@ -191,6 +206,135 @@ UPDATE andon.runs r
  WHERE r.id = ANY (ARRAY(SELECT id FROM ready))
 RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
           r.head_seq, r.head_hash, r.inbox, r.parent_id, r.root_id, r.labels, r.queue, r.undoing, r.trial;
+
+-- candidates --
+-- What claim_runs would take, without what a limit holds back. `held`: slots that are full, or
+-- spent, which hold back only runs that begin.
+SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
+  FROM andon.runs r
+ WHERE r.state = 'queued' AND r.available_at + 0 <= (SELECT andon.now())
+   AND (jsonb_build_array(r.agent, r.version)
+        = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+        OR (r.undoing IS NOT NULL
+            AND r.agent = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb) ->> 0))))
+   AND (%(only)s::text IS NULL
+        OR r.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
+   AND (%(queues)s::text IS NULL
+        OR r.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(%(queues)s::text::jsonb))))
+   AND r.id <> ALL (ARRAY(SELECT jsonb_array_elements_text(%(taken)s::text::jsonb)))
+   AND r.queue <> ALL (ARRAY(
+         SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+          WHERE h ->> 0 = 'queue' AND h ->> 3 = '0'))
+   AND r.agent <> ALL (ARRAY(
+         SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+          WHERE h ->> 0 = 'agent' AND h ->> 3 = '0'))
+   AND (r.attempt > 0 OR r.undoing IS NOT NULL OR (
+         r.queue <> ALL (ARRAY(
+           SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+            WHERE h ->> 0 = 'queue' AND h ->> 3 = '1'))
+         AND r.agent <> ALL (ARRAY(
+           SELECT h ->> 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+            WHERE h ->> 0 = 'agent' AND h ->> 3 = '1'))))
+   AND (r.labels = '{}' OR NOT EXISTS (
+         SELECT 1 FROM jsonb_array_elements(%(held)s::text::jsonb) h
+          WHERE h ->> 0 = 'label' AND r.labels::jsonb ->> (h ->> 1) = h ->> 2
+            AND (h ->> 3 = '0' OR (r.attempt = 0 AND r.undoing IS NULL))))
+   AND (SELECT state FROM andon.workers WHERE id = %(worker_id)s AND draining_at IS NULL) = 'live'
+   AND (r.fruitless < %(suspect_from)s OR (
+     r.id = (SELECT s.id FROM andon.runs s
+              WHERE s.state = 'queued' AND s.fruitless >= %(suspect_from)s
+                AND s.available_at + 0 <= (SELECT andon.now())
+                AND jsonb_build_array(s.agent, s.version)
+                    = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+                AND (%(only)s::text IS NULL
+                     OR s.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
+                AND (%(queues)s::text IS NULL
+                     OR s.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(%(queues)s::text::jsonb))))
+              ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
+     AND NOT EXISTS (SELECT 1 FROM andon.runs h
+                      WHERE h.worker = %(worker_id)s AND h.state = 'running'
+                        AND h.fruitless >= %(suspect_from)s AND h.progress_seq = h.claimed_seq)))
+ ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
+ LIMIT %(limit)s;
+
+-- lock_limits --
+-- Whoever claims under limits counts first: one after the other, until it commits.
+SELECT pg_advisory_xact_lock(4701822938610213711);
+
+-- lock_workers --
+-- Every claim holds its worker: those that have not seen a new limit end before it holds.
+SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;
+
+-- limits --
+SELECT scope, name, at_most, rate, per_seconds, set_by, set_at FROM andon.limits ORDER BY scope, name;
+
+-- set_limit --
+INSERT INTO andon.limits (scope, name, at_most, rate, per_seconds, set_by, set_at)
+VALUES (%(scope)s, %(name)s, %(at_most)s, %(rate)s, %(per_seconds)s, %(set_by)s, andon.now())
+ON CONFLICT (scope, name) DO UPDATE
+   SET at_most = excluded.at_most, rate = excluded.rate, per_seconds = excluded.per_seconds,
+       set_by = excluded.set_by, set_at = excluded.set_at;
+
+-- drop_limit --
+DELETE FROM andon.limits WHERE scope = %(scope)s AND name = %(name)s RETURNING name;
+
+-- running --
+-- By everything that a limit may look at.
+SELECT queue, agent, labels, count(*) FROM andon.runs
+ WHERE worker IS NOT NULL AND state = 'running' GROUP BY queue, agent, labels;
+
+-- buckets --
+SELECT scope, name, value, unspent, filled_at FROM andon.buckets;
+
+-- fill_bucket --
+INSERT INTO andon.buckets (scope, name, value, unspent, filled_at)
+VALUES (%(scope)s, %(name)s, %(value)s, %(unspent)s, %(filled_at)s)
+ON CONFLICT (scope, name, value) DO UPDATE
+   SET unspent = excluded.unspent, filled_at = excluded.filled_at;
+
+-- sweep_buckets --
+-- Those that are full again say nothing: a bucket is full a period after it was last spent from.
+DELETE FROM andon.buckets
+ WHERE NOT EXISTS (SELECT 1 FROM andon.limits l
+                    WHERE l.scope = buckets.scope AND l.name = buckets.name
+                      AND l.rate IS NOT NULL AND filled_at + l.per_seconds > (SELECT andon.now()));
+
+-- queues --
+SELECT queue, sum(waiting)::bigint, sum(returned)::bigint, sum(later)::bigint, sum(running)::bigint, min(oldest) FROM (
+  SELECT queue, (available_at <= (SELECT andon.now()))::int AS waiting,
+         (available_at <= (SELECT andon.now()) AND returned)::int AS returned,
+         (available_at > (SELECT andon.now()))::int AS later, 0 AS running,
+         CASE WHEN available_at <= (SELECT andon.now()) THEN available_at END AS oldest
+    FROM andon.runs WHERE state = 'queued'
+  UNION ALL
+  SELECT queue, 0, 0, 0, 1, NULL FROM andon.runs WHERE worker IS NOT NULL AND state = 'running'
+) counted GROUP BY queue ORDER BY queue;
+
+-- unfinished --
+SELECT agent, version, state, count(*) FROM andon.runs
+ WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+   AND (%(agent)s::text IS NULL OR agent = %(agent)s)
+ GROUP BY agent, version, state;
+
+-- forsaken --
+-- Queued runs that no worker would take: nobody carries their version (for those to be undone, any
+-- version), or serves their queue. With an allowance, so that a restart goes unnoticed.
+WITH carried AS (
+  SELECT a ->> 0 AS agent, a ->> 1 AS version, w.queues
+    FROM andon.workers w, jsonb_array_elements(w.agents::jsonb) a
+   WHERE (w.state = 'live' AND w.draining_at IS NULL AND w.lease_until >= (SELECT andon.now()))
+      OR coalesce(w.draining_at, w.ended_at) > (SELECT andon.now()) - %(allowance)s::float8
+), waiting AS (
+  SELECT agent, version, queue, undoing IS NOT NULL AS undone, count(*) AS runs,
+         min(available_at) AS oldest
+    FROM andon.runs WHERE state = 'queued' AND available_at <= (SELECT andon.now()) - %(allowance)s::float8
+   GROUP BY agent, version, queue, undoing IS NOT NULL
+)
+SELECT r.agent, r.version, sum(r.runs)::bigint, min(r.oldest) FROM waiting r
+ WHERE NOT EXISTS (SELECT 1 FROM carried c
+                    WHERE c.agent = r.agent AND (c.version = r.version OR r.undone)
+                      AND (c.queues IS NULL OR r.queue IN (SELECT jsonb_array_elements_text(c.queues::jsonb))))
+ GROUP BY r.agent, r.version ORDER BY r.agent, r.version;
 
 -- claimed_before --
 -- What this very claim has claimed already (its commit's outcome was unknown).

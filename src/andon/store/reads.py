@@ -7,21 +7,26 @@ from typing import Any, TypeVar
 import msgspec
 
 from andon.core.journal import Entry
+from andon.core.queue import Bucket, Candidate, Slot
 from andon.errors import Corrupt, NotFound
 from andon.store.rows import (
     AskRow,
     AttemptRow,
     EventRow,
     Filter,
+    Forsaken,
     Held,
     Letter,
+    LimitRow,
     Loaded,
     Obligation,
+    QueueRow,
     RunRow,
     StepTime,
+    Usage,
     Waiting,
 )
-from andon.store.store import AgentRow, EffectRow, WorkerRow
+from andon.store.store import ALLOWANCE_SECONDS, AgentRow, EffectRow, WorkerRow
 
 Rows = list[tuple[Any, ...]]
 T = TypeVar("T", bound=msgspec.Struct)
@@ -161,6 +166,32 @@ class SqlReads:
 
     def _agents(self, name: str | None, ask: Callable[..., Rows]) -> list[AgentRow]:
         return [build(AgentRow, row) for row in ask("agents", name=name)]
+
+    def limits(self) -> list[LimitRow]:
+        return self._limits(self.read)
+
+    def _limits(self, ask: Callable[..., Rows]) -> list[LimitRow]:
+        return [build(LimitRow, row) for row in ask("limits")]
+
+    def usage(self) -> Usage:
+        return self._usage(self.read)
+
+    def _usage(self, ask: Callable[..., Rows]) -> Usage:
+        running = [
+            (Candidate("", queue, agent, json.loads(labels), spends=False), count)
+            for queue, agent, labels, count in ask("running")
+        ]
+        return Usage(running, {Slot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")})
+
+    def queues(self) -> list[QueueRow]:
+        return [build(QueueRow, row) for row in self.read("queues")]
+
+    def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
+        rows = self.read("unfinished", agent=agent)
+        return [(name, version, state, count) for name, version, state, count in rows]
+
+    def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[Forsaken]:
+        return [Forsaken(*row) for row in self.read("forsaken", allowance=allowance)]
 
     def now(self) -> float:
         now: float = self.read("now")[0][0]

@@ -1,8 +1,11 @@
 """What a store answers: rows as people and programs read them."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from andon.core.journal import Entry
+from andon.core.queue import Bucket, Candidate, Limit, Slot
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +145,49 @@ class AskRow(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None
     answer: str | None
     answered_at: float | None
+
+
+class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit: how many runs at once, and how many may begin in a time."""
+
+    scope: str
+    name: str
+    at_most: int | None
+    rate: int | None
+    per_seconds: float | None
+    set_by: str
+    set_at: float
+
+    @property
+    def limit(self) -> Limit:
+        return Limit(self.scope, self.name, self.at_most, self.rate or 0, self.per_seconds or 1.0)
+
+
+class Usage(NamedTuple):
+    """What counts against limits: the runs that run, and what is left of the rates."""
+
+    running: list[tuple[Candidate, int]]
+    buckets: dict[Slot, Bucket]
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue that has runs."""
+
+    name: str
+    waiting: int
+    returned: int  # of these
+    later: int  # they start at a time to come
+    running: int
+    oldest_at: float | None  # since when the oldest of the waiting ones could have been claimed
+
+
+class Forsaken(NamedTuple):
+    """Queued runs of a version that no live worker would take."""
+
+    agent: str
+    version: str
+    runs: int
+    oldest_available_at: float
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ from andon.store.store import (
     Promote,
     Recall,
     Register,
+    SetLimit,
     Settle,
     Start,
 )
@@ -55,7 +56,7 @@ NUL = (
     "written. Remove it from the name, key, label or message."
 )
 _DELIVERY = {"event": "receive an event", "answer": "be answered"}
-_RINGS = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move, Recall)
+_RINGS = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move, Recall, SetLimit)
 
 
 class SqlStore(SqlFleet):
@@ -74,6 +75,7 @@ class SqlStore(SqlFleet):
             Drain: self._drain,
             AskDrain: self._ask_drain,
             Promote: self._promote,
+            SetLimit: self._set_limit,
             Note: self._write_note,
             Claim: self._claim,
             Start: self._start,

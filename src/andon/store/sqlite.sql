@@ -12,23 +12,28 @@ UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, concurrency, started_at)
+INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at)
 VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
-        unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, :concurrency,
-        unixepoch('subsec'))
+        unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, :queues,
+        :concurrency, unixepoch('subsec'))
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
 -- The first registration of a version promotes it, unless its worker was told not to.
-INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at, promoted_at)
+INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
+                          rate, per_seconds)
 VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'),
-        CASE WHEN :promote THEN unixepoch('subsec') END)
-ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, retries = excluded.retries
+        CASE WHEN :promote THEN unixepoch('subsec') END, :at_most, :rate, :per_seconds)
+ON CONFLICT (name, version) DO UPDATE
+   SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
+       rate = excluded.rate, per_seconds = excluded.per_seconds
 RETURNING parameters;
 
 -- agents --
 -- The promoted version of each first.
-SELECT name, version, queue, parameters, retries, registered_at, promoted_at FROM andon_agents
+SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at_most, rate,
+       per_seconds
+  FROM andon_agents
  WHERE :name IS NULL OR name = :name
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
 
@@ -39,13 +44,13 @@ RETURNING name;
 
 -- workers --
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
   FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- fleet --
 -- Also workers that have ended since; newest first.
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
   FROM andon_workers WHERE state = 'live' OR ended_at >= :since ORDER BY started_at, id;
 
 -- ask_drain --
@@ -64,7 +69,8 @@ RETURNING draining_at;
 UPDATE andon_workers SET drain = :drain WHERE id = :worker_id;
 
 -- drain_wanted --
-SELECT drain_asked_at IS NOT NULL FROM andon_workers WHERE id = :worker_id;
+-- Asked at every claim, which must also know whether there are limits.
+SELECT drain_asked_at IS NOT NULL, EXISTS (SELECT 1 FROM andon_limits) FROM andon_workers WHERE id = :worker_id;
 
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
@@ -148,6 +154,7 @@ SELECT state FROM andon_workers WHERE id = :worker_id;
 -- Ready runs of the versions this worker carries: what was begun before first, then priority, age.
 -- The + keeps it on the index of that order: by available_at it would sort the whole queue.
 -- Of the runs that may have killed their workers one at most, and none beside another one.
+-- `chosen`: only these, which no limit holds back (see candidates).
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
        epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq, returned = 0,
@@ -159,12 +166,15 @@ UPDATE andon_runs
            OR (r.undoing IS NOT NULL
                AND r.agent IN (SELECT value ->> 0 FROM json_each(:agents))))
       AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
+      AND (:queues IS NULL OR r.queue IN (SELECT value FROM json_each(:queues)))
+      AND (:chosen IS NULL OR r.id IN (SELECT value FROM json_each(:chosen)))
       AND (r.fruitless < :suspect_from OR (
         r.id = (SELECT s.id FROM andon_runs s
                  WHERE s.state = 'queued' AND s.fruitless >= :suspect_from
                    AND +s.available_at <= unixepoch('subsec')
                    AND (s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
                    AND (:only IS NULL OR s.root_id IN (SELECT value FROM json_each(:only)))
+                   AND (:queues IS NULL OR s.queue IN (SELECT value FROM json_each(:queues)))
                  ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
         AND NOT EXISTS (SELECT 1 FROM andon_runs h
                          WHERE h.worker = :worker_id AND h.state = 'running'
@@ -174,6 +184,123 @@ UPDATE andon_runs
    AND (SELECT state FROM andon_workers WHERE id = :worker_id AND draining_at IS NULL) = 'live'
 RETURNING id, agent, version, attempt, epoch, fence, failures, interruptions, head_seq, head_hash,
           inbox, parent_id, root_id, labels, queue, undoing, trial;
+
+-- candidates --
+-- What claim_runs would take, without what a limit holds back. `held`: slots that are full, or
+-- spent, which hold back only runs that begin.
+WITH held AS MATERIALIZED (
+  SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:held)
+)
+SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
+  FROM andon_runs r
+ WHERE r.state = 'queued' AND +r.available_at <= unixepoch('subsec')
+   AND ((r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+        OR (r.undoing IS NOT NULL
+            AND r.agent IN (SELECT value ->> 0 FROM json_each(:agents))))
+   AND (:only IS NULL OR r.root_id IN (SELECT value FROM json_each(:only)))
+   AND (:queues IS NULL OR r.queue IN (SELECT value FROM json_each(:queues)))
+   AND r.id NOT IN (SELECT value FROM json_each(:taken))
+   AND ('queue', r.queue, '', 0) NOT IN held
+   AND ('agent', r.agent, '', 0) NOT IN held
+   AND (r.attempt > 0 OR r.undoing IS NOT NULL
+        OR (('queue', r.queue, '', 1) NOT IN held AND ('agent', r.agent, '', 1) NOT IN held))
+   AND (r.labels = '{}' OR NOT EXISTS (
+     SELECT 1 FROM json_each(r.labels) l
+      WHERE ('label', l.key, l.value, 0) IN held
+         OR (r.attempt = 0 AND r.undoing IS NULL
+             AND ('label', l.key, l.value, 1) IN held)))
+   AND (r.fruitless < :suspect_from OR (
+     r.id = (SELECT s.id FROM andon_runs s
+              WHERE s.state = 'queued' AND s.fruitless >= :suspect_from
+                AND +s.available_at <= unixepoch('subsec')
+                AND (s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+                AND (:only IS NULL OR s.root_id IN (SELECT value FROM json_each(:only)))
+                AND (:queues IS NULL OR s.queue IN (SELECT value FROM json_each(:queues)))
+              ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
+     AND NOT EXISTS (SELECT 1 FROM andon_runs h
+                      WHERE h.worker = :worker_id AND h.state = 'running'
+                        AND h.fruitless >= :suspect_from AND h.progress_seq = h.claimed_seq)))
+ ORDER BY r.returned DESC, r.priority DESC, r.available_at, r.id
+ LIMIT :limit;
+
+-- lock_limits --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- lock_workers --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- limits --
+SELECT scope, name, at_most, rate, per_seconds, set_by, set_at FROM andon_limits ORDER BY scope, name;
+
+-- set_limit --
+INSERT INTO andon_limits (scope, name, at_most, rate, per_seconds, set_by, set_at)
+VALUES (:scope, :name, :at_most, :rate, :per_seconds, :set_by, unixepoch('subsec'))
+ON CONFLICT (scope, name) DO UPDATE
+   SET at_most = excluded.at_most, rate = excluded.rate, per_seconds = excluded.per_seconds,
+       set_by = excluded.set_by, set_at = excluded.set_at;
+
+-- drop_limit --
+DELETE FROM andon_limits WHERE scope = :scope AND name = :name RETURNING name;
+
+-- running --
+-- By everything that a limit may look at.
+SELECT queue, agent, labels, count(*) FROM andon_runs
+ WHERE worker IS NOT NULL AND state = 'running' GROUP BY queue, agent, labels;
+
+-- buckets --
+SELECT scope, name, value, unspent, filled_at FROM andon_buckets;
+
+-- fill_bucket --
+INSERT INTO andon_buckets (scope, name, value, unspent, filled_at)
+VALUES (:scope, :name, :value, :unspent, :filled_at)
+ON CONFLICT (scope, name, value) DO UPDATE
+   SET unspent = excluded.unspent, filled_at = excluded.filled_at;
+
+-- sweep_buckets --
+-- Those that are full again say nothing: a bucket is full a period after it was last spent from.
+DELETE FROM andon_buckets
+ WHERE NOT EXISTS (SELECT 1 FROM andon_limits l
+                    WHERE l.scope = andon_buckets.scope AND l.name = andon_buckets.name
+                      AND l.rate IS NOT NULL AND filled_at + l.per_seconds > unixepoch('subsec'));
+
+-- queues --
+SELECT queue, sum(waiting), sum(returned), sum(later), sum(running), min(oldest) FROM (
+  SELECT queue, available_at <= unixepoch('subsec') AS waiting,
+         available_at <= unixepoch('subsec') AND returned AS returned,
+         available_at > unixepoch('subsec') AS later, 0 AS running,
+         CASE WHEN available_at <= unixepoch('subsec') THEN available_at END AS oldest
+    FROM andon_runs WHERE state = 'queued'
+  UNION ALL
+  SELECT queue, 0, 0, 0, 1, NULL FROM andon_runs WHERE worker IS NOT NULL AND state = 'running'
+) counted GROUP BY queue ORDER BY queue;
+
+-- unfinished --
+SELECT agent, version, state, count(*) FROM andon_runs
+ WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+   AND (:agent IS NULL OR agent = :agent)
+ GROUP BY agent, version, state;
+
+-- forsaken --
+-- Queued runs that no worker would take: nobody carries their version (for those to be undone, any
+-- version), or serves their queue. With an allowance, so that a restart goes unnoticed.
+WITH carried AS (
+  SELECT a.value ->> 0 AS agent, a.value ->> 1 AS version, w.queues
+    FROM andon_workers w, json_each(w.agents) a
+   WHERE (w.state = 'live' AND w.draining_at IS NULL AND w.lease_until >= unixepoch('subsec'))
+      OR coalesce(w.draining_at, w.ended_at) > unixepoch('subsec') - :allowance
+), waiting AS (
+  SELECT agent, version, queue, undoing IS NOT NULL AS undone, count(*) AS runs,
+         min(available_at) AS oldest
+    FROM andon_runs WHERE state = 'queued' AND available_at <= unixepoch('subsec') - :allowance
+   GROUP BY agent, version, queue, undoing IS NOT NULL
+)
+SELECT r.agent, r.version, sum(r.runs), min(r.oldest) FROM waiting r
+ WHERE NOT EXISTS (SELECT 1 FROM carried c
+                    WHERE c.agent = r.agent AND (c.version = r.version OR r.undone)
+                      AND (c.queues IS NULL OR r.queue IN (SELECT value FROM json_each(c.queues))))
+ GROUP BY r.agent, r.version ORDER BY r.agent, r.version;
 
 -- claimed_before --
 -- What this very claim has claimed already (its commit's outcome was unknown).

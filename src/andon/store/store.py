@@ -20,14 +20,21 @@ from andon.store.rows import (
     AttemptRow,
     EventRow,
     Filter,
+    Forsaken,
     Held,
     Letter,
+    LimitRow,
     Loaded,
     Obligation,
+    QueueRow,
     RunRow,
     StepTime,
+    Usage,
     Waiting,
 )
+
+# A worker that is restarted is gone for a moment: what it had is not forsaken yet.
+ALLOWANCE_SECONDS = 2.0
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -100,6 +107,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     evidence: str | None = None  # how its end is known
     drain: str | None = None  # JSON: how its drain went
+    queues: str | None = None  # JSON list; all of them if None
 
 
 class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +120,9 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     registered_at: float = 0.0
     promoted_at: float | None = None  # new runs take the version promoted last
+    at_most: int | None = None  # what its code says about the limits of the agent
+    rate: int | None = None
+    per_seconds: float | None = None
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────
@@ -124,6 +135,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[AgentRow, ...]
     lease_seconds: float
     promote: bool = True  # versions that were not known before
+    promote_known: bool = False  # and those that were: a rollback
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +199,17 @@ class Promote(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
+class SetLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs may run at once, and how many may begin in a time; without both: no limit."""
+
+    scope: str  # queue, agent or label
+    name: str
+    at_most: int | None = None
+    rate: int | None = None
+    per_seconds: float | None = None
+    by: str = ""
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """Something that people should be able to look up later: see `andon events`."""
 
@@ -203,6 +226,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[tuple[str, str], ...]
     limit: int
     only: tuple[str, ...] | None = None  # these runs, with their children, and no others
+    queues: tuple[str, ...] | None = None  # those of these queues, and no others
     dead: tuple[tuple[str, str], ...] = ()  # (worker, how it is known)
     expire: bool = False  # end overdue leases, if this worker itself
     lease_seconds: float = 0.0  # has been in contact for this long
@@ -323,6 +347,7 @@ Message = (
     | AskDrain
     | Depart
     | Promote
+    | SetLimit
     | Note
     | Move
     | Recall
@@ -397,6 +422,20 @@ class Store(Protocol):
         ...
 
     def agents(self, name: str | None = None) -> list[AgentRow]: ...
+    def limits(self) -> list[LimitRow]: ...
+    def usage(self) -> Usage:
+        """What counts against the limits now."""
+        ...
+
+    def queues(self) -> list[QueueRow]: ...
+    def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
+        """How many runs of each (agent, version, state) are not over."""
+        ...
+
+    def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[Forsaken]:
+        """Queued runs that no live worker would take, longer than the allowance."""
+        ...
+
     def now(self) -> float: ...
     def facts(self) -> dict[str, Any]: ...
     def hold(self, worker_id: str) -> str | None:

@@ -4,6 +4,7 @@ import click
 
 from andon.control import output
 from andon.control.cli import asked, cli, everywhere, opened
+from andon.control.people import named
 
 
 @cli.command()
@@ -26,7 +27,7 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
     given = None if value is None else arguments.parse(value)
     with opened() as store:
         row = operations.find(store, run)
-        name = _login() if by is None else by
+        name = named(by)
         answered = requests.answer(store, row.id, decision, given, ask=ask, by=name)
     if asked().json:
         output.document(
@@ -52,15 +53,6 @@ def resume(run: str) -> None:
     else:
         output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
         output.note(f"next: {output.command('wait', row.id)}")
-
-
-def _login() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 @cli.command()
@@ -103,7 +95,7 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
         row = operations.find(store, run)
         plan = operations.undo_plan(store, row)
         if not dry_run:
-            requests.compensate(store, row.id, by=_login() if by is None else by, why=why)
+            requests.compensate(store, row.id, by=named(by), why=why)
         waits = not operations.Surroundings(store).carries(row.agent)
     if asked().json:
         output.document({"run": row.id, "was": row.state, "dry_run": dry_run, **plan})
@@ -137,5 +129,5 @@ def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
 
     with opened() as store:
         row = operations.find(store, run)
-        name = _login() if by is None else by
+        name = named(by)
         return migrating.migrate(store, row, version, name, timeout, json=asked().json)

@@ -34,10 +34,24 @@ from andon.control.cli import advise, asked, cli, everywhere, make_settings, ope
     help="Drain when this cloud announces that it takes the machine away.",
 )
 @click.option(
+    "--queue", "queues", metavar="NAME", multiple=True, help="Serve only these; may be repeated."
+)
+@click.option(
+    "--promote/--no-promote",
+    default=None,
+    help="New runs take these versions, also if they were known; or do not, even if they are new.",
+)
+@click.option(
     "-v", "--verbose", count=True, help="A line for each settled run; -vv for everything."
 )
 @everywhere
-def work(targets: Sequence[str], verbose: int, **given: Any) -> int:
+def work(
+    targets: Sequence[str],
+    queues: Sequence[str],
+    promote: bool | None,
+    verbose: int,
+    **given: Any,
+) -> int:
     """Execute runs of the agents in a file or module, until told to go.
 
     SIGTERM or Ctrl-C: finish the steps in hand, give the runs back, exit 0. Again: cut the steps
@@ -49,7 +63,12 @@ def work(targets: Sequence[str], verbose: int, **given: Any) -> int:
 
     agents = [agent for target in targets for agent in loading.load(target)]
     with opened(create=True, settings=settings) as store:
-        return working.work(store, agents, settings, verbose=verbose, json=asked().json)
+        options = {
+            "queues": queues,
+            "promote": promote is not False,
+            "promote_known": promote is True,
+        }
+        return working.work(store, agents, settings, options, verbose=verbose, json=asked().json)
 
 
 @cli.command()
@@ -98,6 +117,7 @@ def run(
 )
 @click.option("--id", help="Start it once: an id names one run for ever.")
 @click.option("--priority", type=int, default=0, help="Higher goes first.")
+@click.option("--queue", metavar="NAME", help="Where it waits, instead of the agent's queue.")
 @click.option("--label", "labels", metavar="K=V", multiple=True, help="May be given several times.")
 @click.option("--at", metavar="TIME", help="When: +30s, +5m, +2h, +1d, or ISO 8601.")
 @everywhere
@@ -117,11 +137,9 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
             output.document({name: getattr(row, name) for name in facts})
         else:
             output.say(output.clean(row.id))
-        if operations.Surroundings(store).is_forsaken(row):
-            advise(
-                f"it waits: no live worker carries {row.agent} {row.version}. "
-                "Start one: andon work FILE"
-            )
+        around = operations.Surroundings(store)
+        if around.is_forsaken(row):
+            advise(f"it waits: {around.who_lacks(row)}. Start one: andon work FILE")
 
 
 def _waiting_for(agent: str) -> Callable[[], None]:

@@ -5,6 +5,7 @@ ALTER TABLE andon.workers ADD COLUMN drain_asked_at double precision;  -- somebo
 ALTER TABLE andon.workers ADD COLUMN draining_at double precision;     -- since then it takes nothing any more
 ALTER TABLE andon.workers ADD COLUMN ended_at double precision;
 ALTER TABLE andon.workers ADD COLUMN drain text;           -- JSON: how the drain went
+ALTER TABLE andon.workers ADD COLUMN queues text;          -- JSON list; of all queues if not given
 CREATE INDEX workers_ended ON andon.workers (ended_at) WHERE ended_at IS NOT NULL;
 
 ALTER TABLE andon.runs ADD COLUMN undoing text;            -- JSON: why its effects are to be undone
@@ -22,6 +23,10 @@ CREATE INDEX effects_owed ON andon.effects (run_id)
 
 ALTER TABLE andon.agents ADD COLUMN promoted_at double precision;
 UPDATE andon.agents SET promoted_at = registered_at;
+-- What its code says about the agent; the promoted version's word is in the limits.
+ALTER TABLE andon.agents ADD COLUMN at_most bigint;
+ALTER TABLE andon.agents ADD COLUMN rate bigint;
+ALTER TABLE andon.agents ADD COLUMN per_seconds double precision;
 
 CREATE INDEX attempts_worker ON andon.attempts (worker, claimed_at);
 

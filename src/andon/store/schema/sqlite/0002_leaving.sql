@@ -5,6 +5,7 @@ ALTER TABLE andon_workers ADD COLUMN drain_asked_at REAL;  -- somebody wants it 
 ALTER TABLE andon_workers ADD COLUMN draining_at REAL;     -- since then it takes nothing any more
 ALTER TABLE andon_workers ADD COLUMN ended_at REAL;
 ALTER TABLE andon_workers ADD COLUMN drain TEXT;           -- JSON: how the drain went
+ALTER TABLE andon_workers ADD COLUMN queues TEXT;          -- JSON list; of all queues if not given
 CREATE INDEX andon_workers_ended ON andon_workers (ended_at) WHERE ended_at IS NOT NULL;
 
 ALTER TABLE andon_runs ADD COLUMN undoing TEXT;            -- JSON: why its effects are to be undone
@@ -22,6 +23,10 @@ CREATE INDEX andon_effects_owed ON andon_effects (run_id)
 
 ALTER TABLE andon_agents ADD COLUMN promoted_at REAL;
 UPDATE andon_agents SET promoted_at = registered_at;
+-- What its code says about the agent; the promoted version's word is in the limits.
+ALTER TABLE andon_agents ADD COLUMN at_most INTEGER;
+ALTER TABLE andon_agents ADD COLUMN rate INTEGER;
+ALTER TABLE andon_agents ADD COLUMN per_seconds REAL;
 
 CREATE INDEX andon_attempts_worker ON andon_attempts (worker, claimed_at);
 

@@ -1,0 +1,128 @@
+"""Dead runs: what they died of, and what becomes of them, which is for a person to say.
+
+A redriven run goes on with what its journal has. The step that failed it is tried again, and its
+retries count anew. A dropped run has failed for good.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from andon.control.operations import find
+from andon.core.effect import EffectState
+from andon.core.journal import Entry, EntryKind, Mark, chain
+from andon.core.run import Event, State, advance
+from andon.errors import Refused
+from andon.runtime import requests
+from andon.store.rows import Filter, RunRow
+from andon.store.store import Move, Note, Store
+
+PAGE = 500
+
+
+def listing(store: Store, *, agent: str | None, limit: int) -> list[dict[str, Any]]:
+    """Dead runs, newest first."""
+    now = store.now()
+    rows = store.runs(Filter(states=(State.DEAD,), agent=agent, limit=limit))
+    return [
+        {
+            "id": row.id,
+            "agent": row.agent,
+            "version": row.version,
+            "attempts": row.attempt,
+            "failures": row.failures,
+            "interruptions": row.interruptions,
+            "error": json.loads(row.error) if row.error else None,
+            "died_at": row.changed_at,
+            "age_seconds": round(max(now - row.changed_at, 0.0), 3),
+            "obligations": len(store.obligations(row.id)),
+        }
+        for row in rows
+    ]
+
+
+def every(store: Store, agent: str | None) -> list[str]:
+    """The ids of all dead runs."""
+    found: list[RunRow] = []
+    before = None
+    while page := store.runs(Filter(states=(State.DEAD,), agent=agent, limit=PAGE, before=before)):
+        found += page
+        before = (page[-1].created_at, page[-1].id)
+    return [row.id for row in found]
+
+
+def each(
+    store: Store, ids: Sequence[str], decide: Callable[..., RunRow], by: str
+) -> Iterator[tuple[str, Refused | None]]:
+    """Decide about each; one that is refused does not keep the others from it."""
+    for run_id in ids:
+        try:
+            yield decide(store, run_id, by=by).id, None
+        except Refused as refusal:
+            yield run_id, refusal
+
+
+def redrive(store: Store, run_id: str, *, by: str) -> RunRow:
+    """Put a dead run back into the queue, as if it had never failed."""
+    row = find(store, run_id)
+    state = advance(State(row.state), Event.REDRIVE, run_id=row.id)
+    _refuse_compensated(store, row)
+    end = store.last_entry(row.id)
+    error = {} if end is None else json.loads(requests.body_of(store, end))
+    places = error.pop("places", None)
+    body = json.dumps({**error, "by": by})
+    # Nobody knows which step it was: only what was cancelled because of it is tried again.
+    drafts = [
+        Entry(seq=0, kind=EntryKind.RETRY, state=Mark.REOPENED, place=place, body=body)
+        for place in ([] if places is None else places or ["-"])
+    ]
+    note = _note("run.redriven", row, by)
+    entries = _chained(store, row, drafts)
+    move = Move(run_id=row.id, seen=row.state, state=state, entries=entries, fresh=True, note=note)
+    requests.write(store, move)
+    return row
+
+
+def drop(store: Store, run_id: str, *, by: str) -> RunRow:
+    """Let a dead run have failed for good."""
+    row = find(store, run_id)
+    state = advance(State(row.state), Event.DROP, run_id=row.id)
+    owed = store.obligations(row.id)
+    if owed:
+        names = ", ".join(sorted({one.name for one in owed}))
+        raise Refused(
+            f"run {row.id}: {len(owed)} of its effects would never be undone: {names}. "
+            f"Undo them first: andon compensate {row.id}"
+        )
+    end = Entry(seq=0, kind=EntryKind.END, state=state, name=row.agent, body=row.error)
+    note = _note("run.dropped", row, by)
+    entries = _chained(store, row, [end])
+    move = Move(
+        run_id=row.id, seen=row.state, state=state, entries=entries, forgets=False, note=note
+    )
+    requests.write(store, move)
+    return row
+
+
+def _refuse_compensated(store: Store, row: RunRow) -> None:
+    undone = {one.name for one in store.ledger(row.id) if one.state == EffectState.COMPENSATED}
+    undone |= {one.name for one in requests.journal(store, row.id) if one.kind == "compensate"}
+    if undone:
+        raise Refused(
+            f"run {row.id}: its effects were undone ({', '.join(sorted(undone))}), and its journal "
+            f"says that they were done. Start a new one: andon start {row.agent}"
+        )
+
+
+def _chained(store: Store, row: RunRow, drafts: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The entries as the next ones of the run's journal."""
+    now, head = store.now(), row.head_hash
+    for number, entry in enumerate(drafts, row.head_seq + 1):
+        entry.seq, entry.fence, entry.since, entry.at = number, row.fence, now, now
+        entry.hash = head = chain(head, entry)
+    return tuple(drafts)
+
+
+def _note(kind: str, row: RunRow, by: str) -> Note:
+    error = json.loads(row.error) if row.error else None
+    return Note(kind=kind, run_id=row.id, body=json.dumps({"by": by, "error": error}))

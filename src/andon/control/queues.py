@@ -1,0 +1,155 @@
+"""What people ask about queues and limits, and about versions: one function per request."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from andon.control.operations import Surroundings
+from andon.core.queue import Bucket, Limit, Scope, Slot, rate_of, tally
+from andon.errors import BadInput, NotFound
+from andon.runtime.requests import write
+from andon.store.limits import CODE
+from andon.store.rows import LimitRow
+from andon.store.store import AgentRow, Promote, SetLimit, Store, WorkerRow
+
+_PERIODS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
+
+
+# ── queues ────────────────────────────────────────────────────────────────────────────────────
+
+
+def queues(store: Store) -> list[dict[str, Any]]:
+    """Every queue that has runs, an agent or a limit."""
+    now, found = store.now(), {row.name: row for row in store.queues()}
+    limits = {row.name: row for row in store.limits() if row.scope == Scope.QUEUE}
+    names = found.keys() | limits.keys() | {row.queue for row in store.agents()}
+    listed = []
+    for name in sorted(names):
+        row, limit = found.get(name), limits.get(name)
+        oldest = None if row is None or row.oldest_at is None else max(now - row.oldest_at, 0.0)
+        listed.append(
+            {
+                "queue": name,
+                "waiting": row.waiting if row else 0,
+                "returned": row.returned if row else 0,
+                "later": row.later if row else 0,
+                "running": row.running if row else 0,
+                "oldest_seconds": None if oldest is None else round(oldest, 3),
+                "at_most": limit.at_most if limit else None,
+                "rate": _rate(limit) if limit else None,
+            }
+        )
+    return listed
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────
+
+
+def limits(store: Store) -> list[dict[str, Any]]:
+    """Every limit, with what counts against it now."""
+    now, rows, (running, buckets) = store.now(), store.limits(), store.usage()
+    return [
+        {
+            "limit": f"{row.scope}:{row.name}",
+            "at_most": row.at_most,
+            "rate": _rate(row),
+            "set_by": row.set_by,
+            "set_at": row.set_at,
+            "used": _used(row.limit, tally(running, [row.limit]), buckets, now),
+        }
+        for row in rows
+    ]
+
+
+def _used(
+    limit: Limit, running: dict[Slot, int], buckets: dict[Slot, Bucket], now: float
+) -> list[dict[str, Any]]:
+    """Slot by slot: of a label each value, of anything else the one there is."""
+    slots = {slot for slot in buckets if (slot.scope, slot.name) == (limit.scope, limit.name)}
+    slots |= running.keys()
+    if limit.scope != Scope.LABEL:
+        slots.add(Slot(limit.scope, limit.name))
+    found = []
+    for slot in sorted(slots):
+        bucket = limit.fill(buckets.get(slot), now) if limit.rate else None
+        found.append(
+            {
+                "value": slot.value or None,
+                "running": running.get(slot, 0),
+                "may_begin": None if bucket is None else int(bucket.unspent + 1e-6),
+                "next_in_seconds": None if bucket is None else round(limit.wait(bucket), 3),
+            }
+        )
+    return found
+
+
+def set_limit(
+    store: Store, what: str, *, at_most: int | None, rate: str | None, off: bool, by: str
+) -> dict[str, Any]:
+    """Set or remove a limit; what is not said is not limited."""
+    scope, colon, name = what.partition(":")
+    if scope not in set(Scope) or not colon or not name:
+        raise BadInput(f"limit {what!r}: expected queue:NAME, agent:NAME or label:NAME")
+    if off == (at_most is not None or rate is not None):
+        raise BadInput("expected --at-most N, --rate N/TIME or both; or --off alone")
+    count, seconds = (None, None) if rate is None else rate_of(rate)
+    by = f"{by} (a person)" if by == CODE else by
+    message = SetLimit(
+        scope=scope, name=name, at_most=at_most, rate=count, per_seconds=seconds, by=by
+    )
+    if not write(store, message):
+        raise NotFound(f"there is no limit {what!r}; andon limit lists those there are")
+    left = next((row for row in store.limits() if (row.scope, row.name) == (scope, name)), None)
+    return {
+        "limit": what,
+        "at_most": left.at_most if left else None,
+        "rate": _rate(left) if left else None,
+        "set_by": left.set_by if left else None,
+    }
+
+
+def _rate(row: LimitRow) -> str | None:
+    if row.rate is None or row.per_seconds is None:
+        return None
+    for unit, seconds in _PERIODS:
+        if row.per_seconds >= seconds:
+            return f"{row.rate}/{row.per_seconds / seconds:g}{unit}"
+    return f"{row.rate}/{row.per_seconds:g}s"
+
+
+# ── versions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def versions(store: Store, agent: str | None = None) -> list[dict[str, Any]]:
+    """Every version of every agent, the promoted one first: who carries it, what it still has."""
+    rows = store.agents(agent)
+    if agent is not None and not rows:
+        known = ", ".join(sorted({row.name for row in store.agents()})) or "none"
+        raise NotFound(f"agent {agent!r} is not known; known: {known}")
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for name, version, state, count in store.unfinished(agent):
+        counts.setdefault((name, version), {})[state] = count
+    around = Surroundings(store)
+    serving = [one for one in around.live.values() if one.draining_at is None]
+    promoted = {row.name: row.version for row in reversed(rows) if row.promoted_at is not None}
+    return [
+        {
+            "agent": row.name,
+            "version": row.version,
+            "promoted": promoted.get(row.name) == row.version,
+            "workers": [worker.id for worker in serving if _carries(worker, row)],
+            "runs": counts.get((row.name, row.version), {}),
+            "registered_at": row.registered_at,
+        }
+        for row in rows
+    ]
+
+
+def _carries(worker: WorkerRow, row: AgentRow) -> bool:
+    return [row.name, row.version] in json.loads(worker.agents)
+
+
+def promote(store: Store, version: str, *, agent: str | None, by: str) -> Sequence[str]:
+    """New runs take this version; answers the agents that have it."""
+    names: list[str] = write(store, Promote(version=version, agent=agent, by=by))
+    return names
