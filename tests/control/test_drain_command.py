@@ -17,6 +17,7 @@ from andon.control import draining, fleet
 from andon.errors import NotFound
 from andon.runtime.liveness import start_ticks, this_process
 from andon.store import open_store
+from andon.testing.postgres import Cluster
 
 # A worker that notices being asked. Until `andon work` does so itself it is told by this thread,
 # which does nothing once it does.
@@ -192,14 +193,47 @@ def test_a_worker_is_known_by_its_command_line(line: list[str], is_worker: bool)
     assert draining.is_worker(line) is is_worker
 
 
-def test_processes_of_this_user_are_found(tmp_path: Path) -> None:
+def test_workers_of_this_user_and_this_store_are_found(tmp_path: Path) -> None:
+    url = "sqlite:///here.db"
     lines = {"7": ["andon", "work"], "8": ["vim"], str(os.getpid()): ["andon", "work"]}
     for pid, line in lines.items():
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes("\0".join(line).encode())
+        (tmp_path / pid / "environ").write_bytes(f"HOME=/root\0ANDON_STORE={url}\0".encode())
     (tmp_path / "9").mkdir()  # ended while it was being read
     (tmp_path / "meminfo").touch()
-    assert draining.processes(tmp_path) == [7]
+    assert draining.processes(url, tmp_path) == [7]
+    assert draining.processes("sqlite:///other.db", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "folder", "serves"),
+    [
+        (("--store", "sqlite:///a"), b"ANDON_STORE=sqlite:///b", "/", True),
+        (("--store=sqlite:///a",), b"", "/", True),
+        (("--store", "sqlite:///b"), b"ANDON_STORE=sqlite:///a", ".", False),
+        ((), b"A=1\0ANDON_STORE=sqlite:///b", ".", False),
+        ((), b"ANDON_STORE=", ".", True),
+        ((), b"", "/", False),
+        (("--store",), b"", ".", False),
+    ],
+)
+def test_a_worker_of_another_store_is_left_alone(
+    words: tuple[str, ...], environ: bytes, folder: str, serves: bool
+) -> None:
+    line = ["andon", "work", "a.py", *words]
+    assert draining.serves(line, environ, Path(folder), "sqlite:///a") is serves
+
+
+def test_a_store_that_is_away_does_not_keep_a_container_from_draining(
+    cluster: Cluster, postgres_url: str, tmp_path: Path
+) -> None:
+    andon = Terminal(tmp_path, postgres_url)
+    with andon.worker():
+        cluster.kill()
+        done = andon.run("drain", "--self", "--no-wait")
+    assert done.stdout == "SIGTERM to 1 process\n"
+    assert "by SIGTERM instead" in done.stderr
 
 
 def sleeper() -> "subprocess.Popen[bytes]":

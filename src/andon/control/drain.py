@@ -37,7 +37,7 @@ def drain(
     """0 once all have ended, 3 if not in time."""
     store, error = draining.reachable(lambda: open_store(settings.store, create=False))
     if error is not None:
-        return _signal_processes(order, error, advise, json=json)
+        return _signal_processes(settings.store, order, error, advise, json=json)
     try:
         return _through(store, order, patience, advise, json=json)
     finally:
@@ -50,7 +50,7 @@ def _through(
     try:
         workers = _meant(store, order)
     except StoreError as error:
-        return _signal_processes(order, error, advise, json=json)
+        return _signal_processes(store.url, order, error, advise, json=json)
     if not workers:
         if json:
             output.document({"ended": True, "workers": []})
@@ -107,12 +107,12 @@ def _count(lines: Sequence[Any]) -> str:
 
 
 def _signal_processes(
-    order: Order, error: AndonError, advise: Callable[[str], None], *, json: bool
+    url: str, order: Order, error: AndonError, advise: Callable[[str], None], *, json: bool
 ) -> int:
     """Workers elsewhere cannot be reached without it; those of this container can."""
     if not order.this or not isinstance(error, StoreError):
         raise error
-    return _signal(draining.processes(), order, error, advise, ticks=None, json=json)
+    return _signal(draining.processes(url), order, error, advise, ticks=None, json=json)
 
 
 def _signal(

@@ -105,17 +105,30 @@ def wait(store: Store, waiting: Waiting, timeout: float, patience: Patience) -> 
 # ── without the store ─────────────────────────────────────────────────────────────────────────
 
 
-def processes(proc: Path = Path("/proc")) -> list[int]:
-    """The workers among the processes of this user that can be seen from here."""
+def processes(url: str, proc: Path = Path("/proc")) -> list[int]:
+    """The workers of this store among the processes of this user that can be seen from here."""
     found = []
     for folder in proc.iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
             line = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-            if folder.stat().st_uid == os.geteuid() and is_worker(line):
+            mine = folder.stat().st_uid == os.geteuid() and is_worker(line)
+            if mine and serves(line, (folder / "environ").read_bytes(), folder / "cwd", url):
                 found.append(int(folder.name))
     return sorted(found)
+
+
+def serves(line: Sequence[str], environ: bytes, folder: Path, url: str) -> bool:
+    """Whether a worker was started for this store: by its own words, or in the same folder."""
+    for word, following in zip(line, [*line[1:], ""], strict=True):
+        if word == "--store" or word.startswith("--store="):
+            return url == (following if word == "--store" else word.removeprefix("--store="))
+    for pair in environ.decode("utf-8", "replace").split("\0"):
+        name, _, given = pair.partition("=")
+        if name == "ANDON_STORE" and given:
+            return given == url
+    return folder.resolve() == Path.cwd()
 
 
 def is_worker(line: Sequence[str]) -> bool:

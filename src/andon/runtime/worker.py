@@ -26,6 +26,7 @@ from andon.runtime.attempt import UNWIND_SECONDS, Attempt
 from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.drain import Drain, unwind_seconds
 from andon.runtime.liveness import Peers, this_process
+from andon.runtime.strandings import Strandings
 from andon.settings import Settings
 from andon.store.store import Beat, Claim, Claimed, ClaimResult, Depart, Register, WorkerRow
 from andon.store.writer import Writer
@@ -70,6 +71,7 @@ class Worker:
         self.in_threads: set[Any] = set()  # plain functions that are executing
         self.unreturned = 0  # runs that the store did not take back
         self.on_told: Callable[[], None] = lambda: None
+        self.strandings = Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, str] = {}
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
@@ -299,6 +301,7 @@ class Worker:
                 if result.wake_in is not None:
                     wait = min(wait, max(result.wake_in, 0.001))
                 await self._deliver_letters()
+                await self.strandings.look()
             except StoreError as error:
                 log.warning("worker %s: cannot claim: %s", self.worker_id, error)
             except Exception:  # it must not end quietly

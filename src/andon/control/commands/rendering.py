@@ -9,6 +9,7 @@ from andon.control.cli import asked, cli, everywhere
 
 
 @cli.group()
+@everywhere
 def k8s() -> None:
     """Kubernetes manifests with grace periods and probes that fit."""
 

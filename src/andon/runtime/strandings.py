@@ -1,0 +1,54 @@
+"""Versions that nobody carries any more although their runs wait: said once, when it begins and ends.
+
+One worker looks for all of them: the one whose name comes first.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from andon.runtime.clock import own_time
+from andon.runtime.leaving import log
+from andon.store.store import Note
+
+if TYPE_CHECKING:
+    from andon.runtime.worker import Worker
+
+# "Within seconds"; the question costs a look at everything that waits.
+LOOK_SECONDS = 3.0
+
+
+class Strandings:
+    """What one worker knows about versions without a worker."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self._worker = worker
+        self._known: set[tuple[str, str]] = set()
+        self._looked_at = 0.0
+
+    async def look(self) -> None:
+        worker = self._worker
+        if worker.only is not None or own_time() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = own_time()
+        found = await worker.loop.run_in_executor(worker.threads, self._find)
+        if found is None:
+            return
+        for version, runs in found.items():
+            if version not in self._known:
+                log.warning("%d runs of %s %s wait, and no live worker carries it", runs, *version)
+                await self._note("version.stranded", version, runs=runs)
+        for version in self._known - found.keys():
+            await self._note("version.carried", version)
+        self._known = set(found)
+
+    def _find(self) -> dict[tuple[str, str], int] | None:
+        """None: somebody else looks."""
+        store = self._worker.store
+        serving = [one.id for one in store.workers() if one.state == "live" and not one.draining_at]
+        if min(serving, default="") != self._worker.worker_id:
+            return None
+        return {(one.agent, one.version): one.runs for one in store.forsaken()}
+
+    async def _note(self, kind: str, version: tuple[str, str], **more: Any) -> None:
+        body = json.dumps({"agent": version[0], "version": version[1], **more})
+        await self._worker.writer.write(Note(kind=kind, body=body))
