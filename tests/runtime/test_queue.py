@@ -24,11 +24,12 @@ class Crowd:
     def __init__(self) -> None:
         self.inside, self.most, self.begun = 0, 0, list[str]()
 
-    async def visit(self, name: str) -> None:
+    async def visit(self, name: str, meeting: asyncio.Barrier | None = None) -> None:
         self.begun.append(name)
         self.inside += 1
         self.most = max(self.most, self.inside)
-        await asyncio.sleep(0.01)
+        if meeting is not None:
+            await meeting.wait()
         self.inside -= 1
 
 
@@ -37,9 +38,10 @@ class Crowd:
 
 async def test_two_workers_together_run_no_more_than_the_agent_says(lab: Lab) -> None:
     crowd = Crowd()
+    pairs = asyncio.Barrier(2)  # nobody leaves alone: two are let in
 
     async def visitor(ctx: andon.Context, name: str) -> None:
-        await ctx.step(crowd.visit, name)
+        await ctx.step(lambda: crowd.visit(name, pairs), name="visit")
 
     one = agent(visitor, at_most=2)
     async with lab.working(one), lab.working(one):
