@@ -24,11 +24,13 @@ class Crowd:
     def __init__(self) -> None:
         self.inside, self.most, self.begun = 0, 0, list[str]()
 
-    async def visit(self, name: str) -> None:
+    async def visit(self, name: str, meeting: asyncio.Barrier | None = None) -> None:
         self.begun.append(name)
         self.inside += 1
         self.most = max(self.most, self.inside)
-        await asyncio.sleep(0.01)
+        if meeting is not None:
+            await meeting.wait()
+            await asyncio.sleep(0.02)  # for those who should not be let in
         self.inside -= 1
 
 
@@ -37,13 +39,14 @@ class Crowd:
 
 async def test_two_workers_together_run_no_more_than_the_agent_says(lab: Lab) -> None:
     crowd = Crowd()
+    pairs = asyncio.Barrier(2)  # nobody leaves alone: two are let in
 
     async def visitor(ctx: andon.Context, name: str) -> None:
-        await ctx.step(crowd.visit, name)
+        await ctx.step(lambda: crowd.visit(name, pairs), name="visit")
 
     one = agent(visitor, at_most=2)
+    runs = [await lab.client.start(one, str(n)) for n in range(12)]
     async with lab.working(one), lab.working(one):
-        runs = [await lab.client.start(one, str(n)) for n in range(12)]
         for run in runs:
             await lab.result(run)
     assert crowd.most == 2
@@ -243,9 +246,12 @@ async def test_all_of_the_steps_that_failed_a_run_together_are_tried_again(lab: 
         return name
 
     async def parallel(ctx: andon.Context) -> list[str]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ctx.step(part, name)) for name in "ab"]
-        return [task.result() for task in tasks]
+        steps = [ctx.step(part, name) for name in "ab"]
+        found = await asyncio.gather(*steps, return_exceptions=True)
+        failed = [one for one in found if isinstance(one, Exception)]
+        if failed:
+            raise ExceptionGroup("parts", failed)
+        return [str(one) for one in found]
 
     one = agent(parallel, retries=andon.Retry(1, first_seconds=0.001))
     async with lab.working(one):
