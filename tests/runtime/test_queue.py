@@ -365,3 +365,31 @@ async def test_a_run_that_owes_is_not_dropped(lab: Lab) -> None:
     with pytest.raises(Refused, match=f"andon compensate {run_id}"):
         dead.drop(lab.store, run_id, by="ana")
     assert (await lab.client.get(run_id)).state == "dead"
+
+
+# ── versions that nobody carries ──────────────────────────────────────────────────────────────────
+
+
+async def test_a_version_that_nobody_carries_is_an_event_when_it_begins_and_when_it_ends(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(ctx: andon.Context) -> int:
+        return 1
+
+    monkeypatch.setattr("andon.runtime.strandings.LOOK_SECONDS", 0.0)
+    forsaken = type(lab.store).forsaken
+    monkeypatch.setattr(type(lab.store), "forsaken", lambda self: forsaken(self, 0.0))
+    old, new = (agent(body, version=version) for version in ("1", "2"))
+
+    def kinds() -> list[str]:
+        found = [one.kind for one in lab.store.events()]
+        return [kind for kind in found if kind in ("version.stranded", "version.carried")]
+
+    async with lab.working(old):
+        pass
+    run = await lab.client.start(old)
+    async with lab.working(new, poll_seconds=0.05):
+        await until(lambda: kinds() == ["version.stranded"])
+        async with lab.working(old):
+            assert await lab.result(run) == 1
+            await until(lambda: kinds() == ["version.stranded", "version.carried"])

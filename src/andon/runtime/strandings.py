@@ -1,4 +1,4 @@
-"""Versions that nobody carries any more although their runs wait: said once, when it begins and ends.
+"""Versions that nobody carries although their runs wait: said when it begins, and when it ends.
 
 One worker looks for all of them: the one whose name comes first.
 """
