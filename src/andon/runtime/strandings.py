@@ -1,6 +1,6 @@
 """Versions that nobody carries although their runs wait: said when it begins, and when it ends.
 
-One worker looks for all of them: the one whose name comes first.
+One worker looks for all of them: the one that serves for the longest time.
 """
 
 import json
@@ -44,8 +44,8 @@ class Strandings:
     def _find(self) -> dict[tuple[str, str], int] | None:
         """None: somebody else looks."""
         store = self._worker.store
-        serving = [one.id for one in store.workers() if one.state == "live" and not one.draining_at]
-        if min(serving, default="") != self._worker.worker_id:
+        serving = [one for one in store.workers() if one.state == "live" and not one.draining_at]
+        if not serving or serving[0].id != self._worker.worker_id:  # they come oldest first
             return None
         return {(one.agent, one.version): one.runs for one in store.forsaken()}
 
