@@ -87,6 +87,23 @@ async def interrupted(ctx: andon.Context, round_: int) -> None:
     await ctx.step(go_on, round_)
 
 
+@andon.agent
+async def novel(ctx: andon.Context, words: int) -> dict[str, int]:
+    """One long step that keeps what it has."""
+    begun = None
+
+    async def write() -> int:
+        nonlocal begun
+        begun = written = ctx.partial or 0
+        while written < words:
+            await asyncio.sleep(0.1)
+            written += 1
+            ctx.checkpoint(written)
+        return written
+
+    return {"words": await ctx.step(write), "from": begun or 0}
+
+
 async def work(url: str) -> None:
     async with Worker(open_store(url), [interrupted], Settings(store=url)):
         note("ready-" + str(os.getpid()))

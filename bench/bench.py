@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import agents
+from leaving import leaving
 
 from andon.runtime import requests
 from andon.runtime.client import Client
@@ -220,6 +221,7 @@ def measure(url: str, raw: Callable[[int], float], folder: Path, quick: bool) ->
     rows = asyncio.run(one_run(url, raw, rounds))
     rows.append(asyncio.run(many_runs(url, raw, rounds)))
     rows += recovery(url, folder, 5 if quick else 20)
+    rows += leaving(url, folder, 2 if quick else 5)
     rows.append(asyncio.run(resume(url, 1_000 if quick else 10_000)))
     rows.append(asyncio.run(suspended(url, 200 if quick else 1_000)))
     return rows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from andon.runtime.clock import own_time
 from andon.runtime.leaving import log
-from andon.store.store import Note
+from andon.store.store import Note, WorkerRow
 
 if TYPE_CHECKING:
     from andon.runtime.worker import Worker
@@ -44,7 +44,7 @@ class Strandings:
     def _find(self) -> dict[tuple[str, str], int] | None:
         """None: somebody else looks."""
         store = self._worker.store
-        serving = [one for one in store.workers() if one.state == "live" and not one.draining_at]
+        serving = [one for one in store.workers() if _serves(one)]
         if not serving or serving[0].id != self._worker.worker_id:  # they come oldest first
             return None
         return {(one.agent, one.version): one.runs for one in store.forsaken()}
@@ -52,3 +52,8 @@ class Strandings:
     async def _note(self, kind: str, version: tuple[str, str], **more: Any) -> None:
         body = json.dumps({"agent": version[0], "version": version[1], **more})
         await self._worker.writer.write(Note(kind=kind, body=body))
+
+
+def _serves(one: WorkerRow) -> bool:
+    """Not one inside a program, which takes only what its program asks for."""
+    return one.state == "live" and one.draining_at is None and one.agents != "[]"
