@@ -16,9 +16,10 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.chaos import agents, laws
+from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Process, Site, until
 from tests.chaos.kill import make_tally
+from tests.chaos.test_drain import check_undone
 
 from andon.points import POINTS
 
@@ -114,12 +115,14 @@ def test_a_worker_that_is_frozen_inside_an_effect_does_it_late_and_once(site: Si
 
 def test_a_worker_frozen_at_any_point_is_replaced_and_begins_anew(site: Site) -> None:
     """One worker for each point, all frozen at once; one more that takes over from all of them."""
-    frozen = [frozen_in(site, agents.tour, fault=f"{name}=freeze")[0] for name in POINTS]
+    frozen = [frozen_in(site, agents.tour, fault=f"{name}=freeze")[0] for name in agents.TOURED]
     started = [site.store.attempts(row.id) for row in site.rows()]
     other = site.ready_worker(settings=SETTINGS)
     site.finish()
     rows = site.rows()
-    assert sum(map(bool, started)) >= len(POINTS) - 2  # those frozen before their claim have none
+    assert (
+        sum(map(bool, started)) >= len(agents.TOURED) - 2
+    )  # those frozen before their claim have none
     begun_anew = [has_begun_anew(site, process) for process in frozen]
     before = {row.id: (row.head_seq, row.head_hash) for row in rows}
     for process in frozen:
@@ -130,6 +133,23 @@ def test_a_worker_frozen_at_any_point_is_replaced_and_begins_anew(site: Site) ->
     assert not laws.broken(site.store, site.folder, [row.id for row in rows])
     assert {row.state for row in rows} == {"succeeded"}
     assert_useful(site, frozen[-1], [other, *frozen[:-1]])
+
+
+@pytest.mark.parametrize("name", [name for name in POINTS if name.startswith("undo:")])
+def test_a_worker_frozen_while_it_undoes_does_not_undo_once_more_when_it_wakes(
+    site: Site, name: str
+) -> None:
+    frozen, run = frozen_in(site, agents.saga, fault=f"{name}=freeze")
+    other = site.ready_worker(settings=SETTINGS)
+    site.finish()
+    undone = [line for line in world.lines(site.folder) if line.startswith("undone ")]
+    begun_anew = has_begun_anew(site, frozen)
+    frozen.thaw()
+    _until_live(site, frozen, begun_anew)
+    other.kill()
+    assert undone == [line for line in world.lines(site.folder) if line.startswith("undone ")]
+    check_undone(site, run)
+    assert {row.state for row in site.store.ledger(run)} == {"compensated"}
 
 
 def _until_live(site: Site, process: Process, begun_anew: Callable[[], bool]) -> None:

@@ -18,8 +18,6 @@ import andon
 from andon.points import POINTS
 
 SETTINGS = {"poll_seconds": 0.1}
-# Those of a drain and of a compensation have files of their own: a tour that succeeds passes none.
-TOURED = tuple(name for name in POINTS if not name.startswith(("drain:", "undo:")))
 # Passed by every worker that finds the run unfinished.
 ALWAYS = ("writer:before-commit", "writer:after-commit", "claim:claimed", "attempt:loaded")
 
@@ -93,7 +91,7 @@ _counted: dict[str, dict[str, int]] = {}
 
 
 def test_a_tour_comes_past_every_point(counted: dict[str, int]) -> None:
-    assert counted.keys() == set(TOURED)
+    assert counted.keys() == set(agents.TOURED)
 
 
 def some(name: str, total: int, site: Site) -> list[int]:
@@ -104,7 +102,7 @@ def some(name: str, total: int, site: Site) -> list[int]:
     return sorted({1, min(2, certain), (certain + 1) // 2, certain})
 
 
-@pytest.mark.parametrize("name", TOURED)
+@pytest.mark.parametrize("name", agents.TOURED)
 def test_a_process_killed_at_a_point_loses_and_repeats_nothing(
     site: Site, counted: dict[str, int], name: str
 ) -> None:
@@ -126,7 +124,7 @@ def test_a_process_killed_while_it_recovers_loses_and_repeats_nothing(
 def killed_twice(site: Site, counted: dict[str, int], chance: random.Random, trials: int) -> Any:
     wrong, deaths = [], 0
     for number in range(trials):
-        first, second = chance.choice(TOURED), chance.choice((*TOURED, *ALWAYS))
+        first, second = chance.choice(agents.TOURED), chance.choice((*agents.TOURED, *ALWAYS))
         trial = Trial(
             site,
             f"tour-{number}",
@@ -140,7 +138,7 @@ def killed_twice(site: Site, counted: dict[str, int], chance: random.Random, tri
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("name", TOURED)
+@pytest.mark.parametrize("name", agents.TOURED)
 def test_a_process_killed_at_every_pass_of_a_point(
     site: Site, counted: dict[str, int], name: str
 ) -> None:
