@@ -131,29 +131,35 @@ class SqlFleet(SqlLimits):
             returned += self._take_back(
                 worker_id, state, words, interrupted=True, limit=m.interruption_limit
             )
-        overdue = self.q("overdue_workers") if m.expire else []
-        if overdue and self._may_expire(m):
-            for (worker_id,) in overdue:
-                returned += self._take_back(
-                    worker_id,
-                    "silent",
-                    "its lease ended",
-                    interrupted=True,
-                    limit=m.interruption_limit,
-                )
-        self.q("wake_due", limit=100)
-        for (run_id,) in self.q("give_up_overdue", limit=100, undoing=OVERDUE):
-            self._note("run.undoing", run_id=run_id, **json.loads(OVERDUE))
-        [[drain, limited]] = self.q("drain_wanted", worker_id=m.worker_id) or [(False, False)]
+        found = self.q("look", worker_id=m.worker_id)
+        if not found:  # it never registered here
+            return ClaimResult(runs=[], wake_in=None, returned=returned)
+        [[drain, limited, overdue, due, unresumed, wake_in, recalled]] = found
+        if overdue and m.expire and self._may_expire(m):
+            returned += self._expire(m)
+        if due:
+            self.q("wake_due", limit=100)
+        if unresumed:
+            for (run_id,) in self.q("give_up_overdue", limit=100, undoing=OVERDUE):
+                self._note("run.undoing", run_id=run_id, **json.loads(OVERDUE))
         rows, rate_in = self._claim_runs(m, limited=limited) if m.limit > 0 else ([], None)
-        [[wake_in]] = self.q("next_wake")
-        times = [seconds for seconds in (wake_in, rate_in) if seconds is not None]
+        # A bounded number was woken: there may be more.
+        soon = 0.0 if due or unresumed else wake_in
+        times = [seconds for seconds in (soon, rate_in) if seconds is not None]
         return ClaimResult(
             runs=rows,
             wake_in=min(times, default=None),
             returned=returned,
             drain=bool(drain),
-            recalled=[str(run_id) for (run_id,) in self.q("recalled", worker_id=m.worker_id)],
+            recalled=json.loads(recalled),
+        )
+
+    def _expire(self, m: Claim) -> int:
+        """End overdue leases; answers how many runs that gives back."""
+        why, limit = "its lease ended", m.interruption_limit
+        return sum(
+            self._take_back(worker_id, "silent", why, interrupted=True, limit=limit)
+            for (worker_id,) in self.q("overdue_workers")
         )
 
     def _may_expire(self, m: Claim) -> bool:
@@ -175,15 +181,9 @@ class SqlFleet(SqlLimits):
         else:
             rows, rate_in = self.q("claim_runs", **wanted(m), limit=m.limit, chosen=None), None
         runs = [_claimed(row) for row in rows]
-        for run in runs:
-            self.q(
-                "begin_attempt",
-                run_id=run.id,
-                fence=run.fence.counter,
-                number=run.attempt,
-                worker_id=m.worker_id,
-                claim=m.number,
-            )
+        if runs:
+            begun = [(run.id, run.fence.counter, run.attempt) for run in runs]
+            self.q("begin_attempts", worker_id=m.worker_id, claim=m.number, runs=json.dumps(begun))
         return runs, rate_in
 
     def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:

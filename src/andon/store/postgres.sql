@@ -71,10 +71,6 @@ RETURNING draining_at;
 -- end_drain --
 UPDATE andon.workers SET drain = %(drain)s WHERE id = %(worker_id)s;
 
--- drain_wanted --
--- Asked at every claim, which must also know whether there are limits.
-SELECT drain_asked_at IS NOT NULL, EXISTS (SELECT 1 FROM andon.limits) FROM andon.workers WHERE id = %(worker_id)s;
-
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon.workers
@@ -147,11 +143,6 @@ UPDATE andon.runs
             AND state IN ('queued', 'stranded', 'paused', 'dead')
           ORDER BY undo_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING id;
-
--- recalled --
--- Runs in this worker's hands that somebody wants undone.
-SELECT id FROM andon.runs
- WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running';
 
 -- recall_run --
 UPDATE andon.runs SET undoing = %(undoing)s WHERE id = %(run_id)s AND state = 'running' RETURNING id;
@@ -343,17 +334,35 @@ SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.inte
   FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
  WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s ORDER BY r.id;
 
--- begin_attempt --
+-- begin_attempts --
 INSERT INTO andon.attempts (run_id, fence, number, worker, claim, claimed_at)
-VALUES (%(run_id)s, %(fence)s, %(number)s, %(worker_id)s, %(claim)s, andon.now());
+SELECT one ->> 0, (one ->> 1)::bigint, (one ->> 2)::bigint, %(worker_id)s, %(claim)s, andon.now()
+  FROM jsonb_array_elements(%(runs)s::text::jsonb) one;
 
--- next_wake --
--- Seconds until something that waits for a time is due.
-SELECT min(due) - andon.now() FROM (
-  SELECT min(wake_at) AS due FROM andon.runs WHERE state = 'suspended' AND wake_at IS NOT NULL
-  UNION ALL
-  SELECT min(available_at) FROM andon.runs
-   WHERE state = 'queued' AND available_at > 0 AND available_at > (SELECT andon.now())) waiting;
+-- look --
+-- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
+-- anything has become due, when the next thing will, and which of its runs somebody wants undone.
+-- After lock_worker, and not with it: what it had to wait for must be seen.
+SELECT drain_asked_at IS NOT NULL,
+       EXISTS (SELECT 1 FROM andon.limits),
+       EXISTS (SELECT 1 FROM andon.workers
+                WHERE state = 'live' AND lease_until < (SELECT andon.now())),
+       EXISTS (SELECT 1 FROM andon.runs
+                WHERE state = 'suspended' AND wake_at <= (SELECT andon.now())),
+       EXISTS (SELECT 1 FROM andon.runs WHERE undo_at <= (SELECT andon.now())
+                  AND state IN ('queued', 'stranded', 'paused', 'dead')),
+       (SELECT min(due) - andon.now() FROM (
+          SELECT min(wake_at) AS due FROM andon.runs
+           WHERE state = 'suspended' AND wake_at > (SELECT andon.now())
+          UNION ALL
+          SELECT min(undo_at) FROM andon.runs WHERE undo_at > (SELECT andon.now())
+          UNION ALL
+          SELECT min(available_at) FROM andon.runs
+           WHERE state = 'queued' AND available_at > 0
+             AND available_at > (SELECT andon.now())) waiting),
+       (SELECT coalesce(jsonb_agg(id), '[]')::text FROM andon.runs
+         WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running')
+  FROM andon.workers WHERE id = %(worker_id)s;
 
 -- lock_runs --
 -- Several rows, always in the same order; who locks runs one by one later finds them his own.

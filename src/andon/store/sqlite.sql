@@ -68,10 +68,6 @@ RETURNING draining_at;
 -- end_drain --
 UPDATE andon_workers SET drain = :drain WHERE id = :worker_id;
 
--- drain_wanted --
--- Asked at every claim, which must also know whether there are limits.
-SELECT drain_asked_at IS NOT NULL, EXISTS (SELECT 1 FROM andon_limits) FROM andon_workers WHERE id = :worker_id;
-
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon_workers
@@ -138,10 +134,6 @@ UPDATE andon_runs
                  AND state IN ('queued', 'stranded', 'paused', 'dead')
                ORDER BY undo_at LIMIT :limit)
 RETURNING id;
-
--- recalled --
--- Runs in this worker's hands that somebody wants undone.
-SELECT id FROM andon_runs WHERE worker = :worker_id AND undoing IS NOT NULL AND state = 'running';
 
 -- recall_run --
 UPDATE andon_runs SET undoing = :undoing WHERE id = :run_id AND state = 'running' RETURNING id;
@@ -309,17 +301,32 @@ SELECT r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.inte
   FROM andon_runs r JOIN andon_attempts a ON a.run_id = r.id AND a.fence = r.fence
  WHERE r.worker = :worker_id AND r.state = 'running' AND a.claim = :claim ORDER BY r.id;
 
--- begin_attempt --
+-- begin_attempts --
 INSERT INTO andon_attempts (run_id, fence, number, worker, claim, claimed_at)
-VALUES (:run_id, :fence, :number, :worker_id, :claim, unixepoch('subsec'));
+SELECT value ->> 0, value ->> 1, value ->> 2, :worker_id, :claim, unixepoch('subsec')
+  FROM json_each(:runs);
 
--- next_wake --
--- Seconds until something that waits for a time is due.
-SELECT min(due) - unixepoch('subsec') FROM (
-  SELECT min(wake_at) AS due FROM andon_runs WHERE state = 'suspended' AND wake_at IS NOT NULL
-  UNION ALL
-  SELECT min(available_at) FROM andon_runs
-   WHERE state = 'queued' AND available_at > unixepoch('subsec'));
+-- look --
+-- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
+-- anything has become due, when the next thing will, and which of its runs somebody wants undone.
+SELECT drain_asked_at IS NOT NULL,
+       EXISTS (SELECT 1 FROM andon_limits),
+       EXISTS (SELECT 1 FROM andon_workers WHERE state = 'live' AND lease_until < unixepoch('subsec')),
+       EXISTS (SELECT 1 FROM andon_runs
+                WHERE state = 'suspended' AND wake_at <= unixepoch('subsec')),
+       EXISTS (SELECT 1 FROM andon_runs WHERE undo_at <= unixepoch('subsec')
+                  AND state IN ('queued', 'stranded', 'paused', 'dead')),
+       (SELECT min(due) - unixepoch('subsec') FROM (
+          SELECT min(wake_at) AS due FROM andon_runs
+           WHERE state = 'suspended' AND wake_at > unixepoch('subsec')
+          UNION ALL
+          SELECT min(undo_at) FROM andon_runs WHERE undo_at > unixepoch('subsec')
+          UNION ALL
+          SELECT min(available_at) FROM andon_runs
+           WHERE state = 'queued' AND available_at > unixepoch('subsec'))),
+       (SELECT json_group_array(id) FROM andon_runs
+         WHERE worker = :worker_id AND undoing IS NOT NULL AND state = 'running')
+  FROM andon_workers WHERE id = :worker_id;
 
 -- lock_runs --
 -- The write lock is held already: this only reads.
