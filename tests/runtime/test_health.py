@@ -510,6 +510,18 @@ def test_a_worker_is_reachable_while_it_works(tmp_path: Any) -> None:
     worker.close()
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_every_address_of_the_machine_is_also_that_of_the_older_kind() -> None:
+    worker = FakeWorker(health_host="::", stop_file="")
+    said: list[str] = []
+    with reachable(worker, said.append) as server:
+        assert server is not None
+        assert said == [f"health: http://[::]:{server.port}/readyz"]
+        assert ask(server.port, "/readyz").status == 200
+        assert ask(server.port, "/shutdown", "POST").status == 202
+    worker.close()
+
+
 def test_nothing_listens_that_was_not_asked_for() -> None:
     worker = FakeWorker(health_port=-1, stop_file="")
     before = threading.active_count()
