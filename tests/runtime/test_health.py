@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.runtime.fakes import FakeWorker, NoStore, ask, until
 from tests.runtime.harness import Lab
 from tests.store.parts import do, new_run, worker_row
 
+from andon.control.operations import Surroundings
 from andon.core.run import State
 from andon.errors import Refused, StoreUnavailable
 from andon.runtime import answering, pulse
@@ -21,7 +23,7 @@ from andon.runtime.answering import parse
 from andon.runtime.health import Health, refusal
 from andon.runtime.telling import reachable
 from andon.store import open_store
-from andon.store.rows import Waiting
+from andon.store.rows import Filter, Waiting
 from andon.store.store import AgentRow, Register, Start
 from andon.testing.postgres import Cluster
 
@@ -451,17 +453,22 @@ def test_many_scrapes_are_one_question_to_the_store(worker: FakeWorker, server: 
     assert worker.store.asked == 1
 
 
-def given_runs(lab: Lab) -> None:
+def given_runs(lab: Lab, queues: str | None = None) -> None:
     """Two queues; a version that a live worker carries, one that nobody does, and secrets."""
     store: Any = lab.store
     agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
-    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]')
+    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]', queues=queues)
     do(store, Register(worker=row, agents=(agent,), lease_seconds=60))
     for number, (queue, version) in enumerate(
         [("default", "1"), ("default", "1"), ('o"dd', "1"), ("default", "2")]
     ):
         run = new_run(
-            f"r{number}", agent="a", version=version, queue=queue, labels='{"who": "SECRET"}'
+            f"r{number}",
+            agent="a",
+            version=version,
+            queue=queue,
+            labels='{"who": "SECRET"}',
+            at=store.now() - 60,
         )
         do(store, Start(run=run))
     do(store, Start(run=new_run("later", agent="a", version="1", delay_seconds=3600)))
@@ -481,6 +488,21 @@ def test_queues_and_stranded_versions_are_those_of_the_store(lab: Lab) -> None:
         ready = ask(server.port, "/readyz")
         assert ready.json["stranded"] == [{"agent": "a", "version": "2", "runs": 1}]
         assert "SECRET" not in text + ready.text
+
+
+@pytest.mark.parametrize(
+    ("queues", "stranded"), [(None, {"2": 1}), ('["default"]', {"1": 1, "2": 1})]
+)
+def test_readiness_calls_stranded_what_the_list_of_runs_does(
+    lab: Lab, queues: str | None, stranded: dict[str, int]
+) -> None:
+    given_runs(lab, queues)
+    around = Surroundings(lab.store)
+    listed = [row.version for row in lab.store.runs(Filter()) if around.is_stranded(row)]
+    assert Counter(listed) == stranded
+    with watched(FakeWorker(lab.store)) as server:
+        ready = ask(server.port, "/readyz").json
+        assert {one["version"]: one["runs"] for one in ready["stranded"]} == stranded
 
 
 def test_what_waits_is_counted_from_the_oldest_on(lab: Lab) -> None:
