@@ -139,6 +139,18 @@ def test_a_store_that_is_away_kills_no_worker(how: str, monkeypatch: pytest.Monk
         worker.store.held.set()
 
 
+def test_a_store_that_went_away_is_not_remembered_as_there_until_its_workers_seem_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulse, "FRESH_SECONDS", 3600.0)
+    worker = FakeWorker(liveness_seconds=0.1)
+    with watched(worker) as server:
+        assert ask(server.port, "/readyz").status == 200
+        away(worker.store)
+        worker.last_contact = time.monotonic() - 99
+        until(lambda: "away" in ask(server.port, "/livez").json.get("why", ""))
+
+
 def test_a_server_that_is_killed_kills_no_worker(
     cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

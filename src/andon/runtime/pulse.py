@@ -38,8 +38,10 @@ class View(NamedTuple):
 class Sight:
     """Looks at the store for all who ask, at most once in a while."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limit_seconds: float) -> None:
         self._store = store
+        # An old view of a store that has gone since would make its workers look stuck.
+        self._fresh = min(FRESH_SECONDS, limit_seconds / 4)
         self._lock = threading.Lock()
         self._looking: threading.Event | None = None
         self._view: View | None = None
@@ -49,7 +51,7 @@ class Sight:
     def look(self) -> View | None:
         """The last view if it is fresh, else a new one; None if the store is away."""
         with self._lock:
-            if self._looked_at and time.monotonic() - self._looked_at < FRESH_SECONDS:
+            if self._looked_at and time.monotonic() - self._looked_at < self._fresh:
                 return self._view
             if self._looking is None:
                 try:
@@ -125,7 +127,7 @@ class Pulse:
 
     def __init__(self, told: Told) -> None:
         self._told = told
-        self.sight = Sight(told.store)
+        self.sight = Sight(told.store, told.settings.liveness_seconds)
         self._asked_at: float | None = None  # the question that has no answer yet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="andon-pulse", daemon=True)
