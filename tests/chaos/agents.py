@@ -30,6 +30,7 @@ async def effect(ctx: andon.Context, function: Any, number: int = 0, **options: 
 async def chaos(ctx: andon.Context) -> list[int]:
     """Many steps and effects of every kind."""
     world.attempt.set(ctx.attempt)
+    world.record("begun", ctx.run_id)
     results = []
     every = max(1, STEPS // EFFECTS)
     for number in range(STEPS):
@@ -40,7 +41,18 @@ async def chaos(ctx: andon.Context) -> list[int]:
             for kind in world.KINDS:
                 await effect(ctx, kind, number)
     await ctx.transaction(world.enter_tally, ctx.run_id)
+    world.record("ended", f"{ctx.run_id}@{os.getpid()}")
     return results
+
+
+@andon.agent
+async def brief(ctx: andon.Context) -> Any:
+    """One step that is in hand for a while, and nothing after it."""
+    world.attempt.set(ctx.attempt)
+    world.record("begun", ctx.run_id)
+    found = await step(ctx, 0, world.slow_step)
+    world.record("ended", f"{ctx.run_id}@{os.getpid()}")
+    return found
 
 
 @andon.agent
@@ -177,6 +189,7 @@ async def waiting(ctx: andon.Context) -> Any:
 
 ALL = (
     chaos,
+    brief,
     tour,
     leaf,
     held,

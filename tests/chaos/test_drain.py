@@ -11,6 +11,7 @@ from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Process, Site, until
 from tests.chaos.kill import make_tally, tally
 
+from andon.control import deploys, rollouts
 from andon.points import POINTS
 
 DRAIN = [name for name in POINTS if name.startswith("drain:")]
@@ -92,7 +93,7 @@ def test_a_step_that_is_cut_off_goes_on_from_its_partial_value(site: Site) -> No
     site.finish()
     second.kill()
     assert laws.result(site.store, "author") == [0, 1, 2, 3, 4, 5]
-    words = [line.split()[1] for line in world.lines(site.folder)]
+    words = [key for _, key, _ in seen(site, "word")]
     assert words == [f"author/{number}" for number in range(6)], "no word was written twice"
     endings = [one.ending for one in site.store.attempts("author")]
     assert endings == ["cut", "succeeded"]
@@ -101,6 +102,21 @@ def test_a_step_that_is_cut_off_goes_on_from_its_partial_value(site: Site) -> No
 # ── a rollout ─────────────────────────────────────────────────────────────────────────────────────
 
 ROUNDS, WORKERS, RUNS = 5, 3, 30
+COUNTED = (
+    "runs",
+    "finished",
+    "saved",
+    "cut",
+    "untouched",
+    "interrupted",
+    "resumed",
+    "unresumed",
+    "lost",
+    "doubled",
+    "in_doubt",
+    "in_hand",
+    "overruns",
+)
 
 
 def test_a_rolling_restart_loses_nothing_doubles_nothing_and_serves_old_work_first(
@@ -114,7 +130,8 @@ def test_a_rolling_restart_loses_nothing_doubles_nothing_and_serves_old_work_fir
     def start(count: int) -> None:
         begun = len(site.rows())
         for number in range(begun, begun + count):
-            site.start(agents.chaos, run=f"run-{number:03}")
+            agent = agents.chaos if number % 3 else agents.brief
+            site.start(agent, run=f"run-{number:03}")
 
     make_tally(site)
     start(RUNS)
@@ -132,12 +149,62 @@ def test_a_rolling_restart_loses_nothing_doubles_nothing_and_serves_old_work_fir
     assert codes == [0] * ROUNDS * WORKERS, site.errors[-3000:]
     assert Counter(row.state for row in rows) == {"succeeded": RUNS + ROUNDS * WORKERS}
     assert not laws.broken(site.store, site.folder, [row.id for row in rows])
-    assert Counter(tally(site)) == {row.id: 1 for row in rows}
+    assert Counter(tally(site)) == {row.id: 1 for row in rows if row.agent == "chaos"}
     attempts = {row.id: site.store.attempts(row.id) for row in rows}
     endings = Counter(one.ending for found in attempts.values() for one in found)
     assert endings["returned"] + endings["cut"] > 0, "nothing was ever given back"
     assert endings["interrupted"] == 0
     assert not overtaken(attempts)
+    check_story(site)
+
+
+def check_story(site: Site) -> None:
+    """What `andon deploys` tells is what the world saw."""
+    found = deploys.recent(site.store, 0.0, lease_seconds=10.0, most=ROUNDS * WORKERS)
+    counted = Counter({name: sum(one[name] for one in found) for name in COUNTED})
+    numbers: dict[str, set[int]] = {}
+    for _, run, number in seen(site, "begun"):
+        numbers.setdefault(run, set()).add(number)
+    given_back = sum(max(found) - 1 for found in numbers.values())
+    begun = sum(len(found) - 1 for found in numbers.values())
+    assert counted["saved"] + counted["cut"] + counted["untouched"] == given_back
+    assert counted["untouched"] <= given_back - begun, "those whose code was never entered"
+    assert counted["runs"] == counted["finished"] + given_back
+    assert counted["resumed"] == given_back
+    # The last line of a run is written before it is settled, and that is heard of after it.
+    last = {key.partition("@")[0]: key for _, key, _ in seen(site, "ended")}
+    ended = len(set(last.values()) & set(after_told(site, "ended")))
+    settled = len(after_told(site, "settled")) - given_back
+    assert ended <= counted["finished"] <= settled, counted
+    assert ended > 0, "nothing was ever finished by a worker that had been told to go"
+    assert sum(one["state"] == "exited" for deploy in found for one in deploy["workers"]) == (
+        ROUNDS * WORKERS
+    )
+    nothing = ("lost", "doubled", "unresumed", "interrupted", "in_doubt", "in_hand", "overruns")
+    assert {name: counted[name] for name in nothing} == dict.fromkeys(nothing, 0)
+    assert all(one["over"] for one in found)
+    for one in found:
+        assert "0 lost" in rollouts.sentence(one)
+        assert "0 doubled" in rollouts.sentence(one)
+
+
+def seen(site: Site, what: str) -> list[tuple[str, str, int]]:
+    """What the world saw of a kind, in order."""
+    found = [line.split() for line in world.lines(site.folder)]
+    return [(word, key, int(number)) for word, key, number in found if word == what]
+
+
+def after_told(site: Site, what: str) -> list[str]:
+    """What happened in processes that had been told to go."""
+    told: set[str] = set()
+    found = []
+    for word, key, _ in (line.split() for line in world.lines(site.folder)):
+        process = key.rpartition("@")[2]
+        if word == "told":
+            told.add(process)
+        elif word == what and process in told:
+            found.append(key)
+    return found
 
 
 def busy(site: Site, process: Process) -> bool:

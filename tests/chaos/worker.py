@@ -60,7 +60,7 @@ def obey(order: Order) -> None:
 
 
 async def _work(order: Order) -> None:
-    from tests.chaos import agents
+    from tests.chaos import agents, world
 
     if order.url.startswith("postgresql"):
         from andon.store import postgres, postgres_bell
@@ -71,8 +71,19 @@ async def _work(order: Order) -> None:
     if order.most_pages:
         _fill_up(store, order)
     settings = Settings(store=order.url, **order.settings)
-    worker = Worker(store, list(agents.ALL), settings)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.tell, "SIGTERM")
+    own = f"@{os.getpid()}"
+    worker = Worker(
+        store,
+        list(agents.ALL),
+        settings,
+        on_settled=lambda run, _: world.record("settled", f"{run}{own}"),
+    )
+
+    def told() -> None:
+        world.record("told", own)
+        worker.tell("SIGTERM")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
     await worker.run()
     store.close()
 

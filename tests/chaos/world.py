@@ -67,6 +67,12 @@ async def step(key: str, number: int) -> int:
     return number * 2
 
 
+async def slow_step(key: str, number: int) -> int:
+    record("step", key)
+    await asyncio.sleep(0.3)
+    return number * 2
+
+
 def plain_step(key: str, number: int) -> int:
     record("step", key)
     return number * 2

@@ -200,3 +200,14 @@ def test_a_rate_is_read_as_people_write_it(text: str, rate: tuple[int, float]) -
 def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadInput, match="100/1h"):
         rate_of(text)
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, "\ud800"])
+def test_a_value_that_no_database_keeps_still_counts_alone(value: str) -> None:
+    limit = Limit("label", "tenant", at_most=1)
+    found = [
+        limit.slot(Candidate("a", "q", "a", {"tenant": one}, spends=True))
+        for one in (value, value, value + "!")
+    ]
+    assert found[0] == found[1] != found[2]
+    assert all(len(slot.value.encode()) < 100 for slot in found if slot is not None)

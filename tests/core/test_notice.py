@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.notice import LEAST_SECONDS, Notice, grace, of_azure, of_ec2, of_gce
+from andon.core.notice import (
+    LEAST_SECONDS,
+    Notice,
+    grace,
+    names_of_azure,
+    of_azure,
+    of_ec2,
+    of_gce,
+)
 
 NOW = 1_505_722_800.0  # 2017-09-18T08:20:00Z
 
@@ -101,7 +109,9 @@ def test_an_event_that_has_begun_leaves_nothing() -> None:
     assert found == Notice("Azure announced: Preempt", 0.0)
 
 
-@pytest.mark.parametrize("time", ["", None, "soon"])
+@pytest.mark.parametrize(
+    "time", ["", None, "soon", "Mon, 19 Sep 99999999999999999999 18:29:47 GMT"]
+)
 def test_azure_without_a_readable_time(time: Any) -> None:
     found = of_azure(200, azure(event(NotBefore=time)), NOW, {"ours"})
     assert found == Notice("Azure announced: Preempt", None)
@@ -140,3 +150,20 @@ def test_the_drain_ends_before_the_machine_does(
 
 def test_a_short_grace_is_not_made_longer() -> None:
     assert grace(0.5, Notice("", 0.0)) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "names"),
+    [
+        (200, '{"name": "ours", "vmId": "x"}', {"ours"}),
+        (200, '{"name": ""}', set()),
+        (200, '{"name": 7}', set()),
+        (200, "{}", set()),
+        (200, "[]", set()),
+        (200, "<html>login</html>", set()),
+        (200, "[" * 100_000, set()),
+        (500, '{"name": "ours"}', set()),
+    ],
+)
+def test_azure_says_what_it_calls_this_machine(status: int, body: str, names: set[str]) -> None:
+    assert names_of_azure(status, body) == names

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from andon.settings import Settings
-from andon.store.rows import Waiting
+from andon.store.rows import Forsaken, Waiting
 from andon.store.store import WorkerRow
 
 # Generous: it is only reached by a test that fails.
@@ -46,6 +46,9 @@ class NoStore:
 
     def workers(self) -> list[WorkerRow]:
         return self.fleet
+
+    def forsaken(self) -> list[Forsaken]:
+        return [Forsaken(row.agent, row.version, row.runs, 0.0) for row in self.rows]
 
     def now(self) -> float:
         return 0.0

@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.runtime.fakes import FakeWorker, NoStore, ask, until
 from tests.runtime.harness import Lab
 from tests.store.parts import do, new_run, worker_row
 
+from andon.control.operations import Surroundings
 from andon.core.run import State
 from andon.errors import Refused, StoreUnavailable
 from andon.runtime import answering, pulse
@@ -21,7 +23,7 @@ from andon.runtime.answering import parse
 from andon.runtime.health import Health, refusal
 from andon.runtime.telling import reachable
 from andon.store import open_store
-from andon.store.rows import Waiting
+from andon.store.rows import Filter, Waiting
 from andon.store.store import AgentRow, Register, Start
 from andon.testing.postgres import Cluster
 
@@ -135,6 +137,18 @@ def test_a_store_that_is_away_kills_no_worker(how: str, monkeypatch: pytest.Monk
         assert worker.store.asked < 20 or how == "broken"  # one question at a time
         worker.store.broken = None
         worker.store.held.set()
+
+
+def test_a_store_that_went_away_is_not_remembered_as_there_until_its_workers_seem_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulse, "FRESH_SECONDS", 3600.0)
+    worker = FakeWorker(liveness_seconds=0.1)
+    with watched(worker) as server:
+        assert ask(server.port, "/readyz").status == 200
+        away(worker.store)
+        worker.last_contact = time.monotonic() - 99
+        until(lambda: "away" in ask(server.port, "/livez").json.get("why", ""))
 
 
 def test_a_server_that_is_killed_kills_no_worker(
@@ -451,17 +465,22 @@ def test_many_scrapes_are_one_question_to_the_store(worker: FakeWorker, server: 
     assert worker.store.asked == 1
 
 
-def given_runs(lab: Lab) -> None:
+def given_runs(lab: Lab, queues: str | None = None) -> None:
     """Two queues; a version that a live worker carries, one that nobody does, and secrets."""
     store: Any = lab.store
     agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
-    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]')
+    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]', queues=queues)
     do(store, Register(worker=row, agents=(agent,), lease_seconds=60))
     for number, (queue, version) in enumerate(
         [("default", "1"), ("default", "1"), ('o"dd', "1"), ("default", "2")]
     ):
         run = new_run(
-            f"r{number}", agent="a", version=version, queue=queue, labels='{"who": "SECRET"}'
+            f"r{number}",
+            agent="a",
+            version=version,
+            queue=queue,
+            labels='{"who": "SECRET"}',
+            at=store.now() - 60,
         )
         do(store, Start(run=run))
     do(store, Start(run=new_run("later", agent="a", version="1", delay_seconds=3600)))
@@ -481,6 +500,21 @@ def test_queues_and_stranded_versions_are_those_of_the_store(lab: Lab) -> None:
         ready = ask(server.port, "/readyz")
         assert ready.json["stranded"] == [{"agent": "a", "version": "2", "runs": 1}]
         assert "SECRET" not in text + ready.text
+
+
+@pytest.mark.parametrize(
+    ("queues", "stranded"), [(None, {"2": 1}), ('["default"]', {"1": 1, "2": 1})]
+)
+def test_readiness_calls_stranded_what_the_list_of_runs_does(
+    lab: Lab, queues: str | None, stranded: dict[str, int]
+) -> None:
+    given_runs(lab, queues)
+    around = Surroundings(lab.store)
+    listed = [row.version for row in lab.store.runs(Filter()) if around.is_stranded(row)]
+    assert Counter(listed) == stranded
+    with watched(FakeWorker(lab.store)) as server:
+        ready = ask(server.port, "/readyz").json
+        assert {one["version"]: one["runs"] for one in ready["stranded"]} == stranded
 
 
 def test_what_waits_is_counted_from_the_oldest_on(lab: Lab) -> None:
@@ -507,6 +541,18 @@ def test_a_worker_is_reachable_while_it_works(tmp_path: Any) -> None:
         (tmp_path / "stop").touch()
         until(lambda: worker.draining)
         assert ask(server.port, "/readyz").json["status"] == "draining"
+    worker.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_every_address_of_the_machine_is_also_that_of_the_older_kind() -> None:
+    worker = FakeWorker(health_host="::", stop_file="")
+    said: list[str] = []
+    with reachable(worker, said.append) as server:
+        assert server is not None
+        assert said == [f"health: http://[::]:{server.port}/readyz"]
+        assert ask(server.port, "/readyz").status == 200
+        assert ask(server.port, "/shutdown", "POST").status == 202
     worker.close()
 
 

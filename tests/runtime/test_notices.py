@@ -156,12 +156,13 @@ class FakeAzure(Cloud):
     def __init__(self) -> None:
         super().__init__()
         self.meant = ["ours_1"]
+        self.named = json.dumps({"name": "ours_1", "vmId": "x"})
 
     def answer(self, method: str, path: str, query: Any, headers: Any) -> tuple[int, str, Any]:
         if headers.get("Metadata") != "true" or "api-version" not in query:
             return 400, "", {}
         if path == "/metadata/instance/compute":
-            return 200, json.dumps({"name": "ours_1", "vmId": "x"}), {}
+            return 200, self.named, {}
         if path != "/metadata/scheduledevents":
             return 404, "", {}
         event = {
@@ -270,6 +271,20 @@ def test_nonsense_does_not_end_the_watch(
         watch.close()
     warned = [line for line in caplog.records if line.levelno == logging.WARNING]
     assert len(warned) == 1, "one line, not one for each try"
+
+
+@pytest.mark.parametrize(
+    "name", ["<html>login</html>", "[" * 90_000, "[]"], ids=["html", "deep", "list"]
+)
+def test_a_machine_without_a_readable_name_is_told_all_the_same(
+    worker: FakeWorker, name: str
+) -> None:
+    cloud = FakeAzure()
+    cloud.gone, cloud.named = True, name
+    with served(cloud) as url:
+        watch = Preemption(worker, "azure", url)
+        until(lambda: worker.told)
+        watch.close()
 
 
 def test_a_pass_that_has_run_out_is_renewed(worker: FakeWorker) -> None:

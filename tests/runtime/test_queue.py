@@ -2,7 +2,9 @@
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pytest
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
@@ -11,6 +13,7 @@ from andon.control import dead
 from andon.core.journal import check_chain
 from andon.errors import BadInput, IllegalTransition, NotFound, Refused
 from andon.runtime import requests
+from andon.runtime.liveness import this_process
 from andon.store.store import SetLimit
 
 
@@ -370,8 +373,9 @@ async def test_a_run_that_owes_is_not_dropped(lab: Lab) -> None:
 # ── versions that nobody carries ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("looks", ["the one that stayed", "the one that came"])
 async def test_a_version_that_nobody_carries_is_an_event_when_it_begins_and_when_it_ends(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, looks: str
 ) -> None:
     async def body(ctx: andon.Context) -> int:
         return 1
@@ -379,6 +383,11 @@ async def test_a_version_that_nobody_carries_is_an_event_when_it_begins_and_when
     monkeypatch.setattr("andon.runtime.strandings.LOOK_SECONDS", 0.0)
     forsaken = type(lab.store).forsaken
     monkeypatch.setattr(type(lab.store), "forsaken", lambda self: forsaken(self, 0.0))
+    names = iter(["a", "b", "c"] if looks == "the one that stayed" else ["c", "b", "a"])
+    monkeypatch.setattr(
+        "andon.runtime.worker.this_process",
+        lambda: msgspec.structs.replace(this_process(), id=f"{next(names)}-{uuid4().hex}"),
+    )
     old, new = (agent(body, version=version) for version in ("1", "2"))
 
     def kinds() -> list[str]:

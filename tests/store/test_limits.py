@@ -391,3 +391,15 @@ def test_a_known_version_is_promoted_by_a_worker_only_if_it_says_so(store: Store
     )
     do(store, known)
     assert store.agents("agent")[0].version == "1"
+
+
+def test_a_label_of_any_length_counts_and_stops_nobody(store: Store) -> None:
+    register(store)
+    limit(store, "label:tenant", at_most=1, rate=1, per_seconds=3600.0)
+    # Hardly any database can make it shorter: an index has no room for that much.
+    long = "".join(chr(0x4E00 + number * 7919 % 20000) for number in range(5000))
+    for name, tenant in (("a", long), ("b", long), ("c", long + "!"), ("d", "x")):
+        start(store, name, labels=json.dumps({"tenant": tenant}))
+    assert ids(store) == ["a", "c", "d"]
+    settle(store, "a")
+    assert ids(store) == []

@@ -62,6 +62,15 @@ def of_azure(status: int, body: str, now: float, names: Collection[str]) -> Noti
     return None
 
 
+def names_of_azure(status: int, body: str) -> frozenset[str]:
+    """From `/metadata/instance/compute`: what events call this machine; empty if it is not said.
+
+    Then every event is about it: a drain too many is better than one that is missed.
+    """
+    name = _object(body).get("name") if status == 200 else None
+    return frozenset({name} if isinstance(name, str) and name else ())
+
+
 def grace(own_seconds: float, notice: Notice) -> float:
     """How long the drain may take: never longer than usual, and done before the machine is."""
     if notice.seconds_left is None:
@@ -94,5 +103,5 @@ def _iso(text: Any) -> datetime | None:
 def _rfc1123(text: Any) -> datetime | None:
     try:
         return parsedate_to_datetime(str(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from typing import NamedTuple
 
 from andon.errors import BadInput
@@ -114,7 +115,7 @@ class Limit:
                 return Slot(self.scope, self.name) if run.agent == self.name else None
             case _:
                 value = run.labels.get(self.name)
-                return None if value is None else Slot(self.scope, self.name, value)
+                return None if value is None else Slot(self.scope, self.name, _short(value))
 
     def fill(self, bucket: "Bucket | None", now: float) -> "Bucket":
         """The bucket as it is now. A new one is full, and so is one after a whole period."""
@@ -126,6 +127,18 @@ class Limit:
     def wait(self, bucket: "Bucket") -> float:
         """Seconds until one more run may begin."""
         return max(1 - bucket.unspent, 0.0) * self.per_seconds / self.rate
+
+
+# Longer ones fit into no index.
+_LONGEST_VALUE = 300
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _short(value: str) -> str:
+    """A label's value as a slot is kept: one that no database keeps must not stop all claims."""
+    if len(value) <= _LONGEST_VALUE and not _SURROGATE.search(value):
+        return value
+    return f"sha256:{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class Bucket(NamedTuple):

@@ -157,8 +157,12 @@ def _listening(host: str, port: int) -> socket.socket:
     found: object = "no such port"
     if port <= 65535:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Every address of the machine is meant, those of the older kind too.
+        both = host == "::" and socket.has_dualstack_ipv6()
         try:
-            return socket.create_server((host, port), family=family, backlog=MOST)
+            return socket.create_server(
+                (host, port), family=family, backlog=MOST, dualstack_ipv6=both
+            )
         except OSError as error:
             found = error
     raise Refused(

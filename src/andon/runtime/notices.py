@@ -5,7 +5,6 @@ the watch, and never the worker.
 """
 
 import http.client
-import json
 import logging
 import os
 import threading
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from andon.core.notice import Notice, grace, of_azure, of_ec2, of_gce
+from andon.core.notice import Notice, grace, names_of_azure, of_azure, of_ec2, of_gce
 from andon.errors import BadInput, Refused
 from andon.runtime.told import Told
 
@@ -197,15 +196,13 @@ class Azure:
         """Events of a scale set name other machines too."""
         path = "/metadata/instance/compute?api-version=2021-02-01"
         reply = self._metadata.ask("GET", path, timeout, AZURE)
-        if reply.status == 200:
-            found = json.loads(reply.body)
-            self._names = frozenset(filter(None, (str(found.get("name", "")),)))
+        self._names = names_of_azure(reply.status, reply.body)
 
 
 Cloud = Ec2 | Gce | Azure
 CLOUDS: dict[str, Callable[[Metadata], Cloud]] = {"ec2": Ec2, "gce": Gce, "azure": Azure}
 # What a question may end with: no network, half an answer, nonsense.
-_FAILED = (OSError, http.client.HTTPException, ValueError, AttributeError)
+_FAILED = (OSError, http.client.HTTPException, ValueError)
 
 
 class Preemption(_Watch):

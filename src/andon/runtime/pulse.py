@@ -9,9 +9,10 @@ import json
 import logging
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from andon.core.health import Seen
+from andon.core.run import State
 from andon.runtime.told import Told
 from andon.store.rows import Waiting
 from andon.store.store import Store, WorkerRow
@@ -37,8 +38,10 @@ class View(NamedTuple):
 class Sight:
     """Looks at the store for all who ask, at most once in a while."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limit_seconds: float) -> None:
         self._store = store
+        # An old view of a store that has gone since would make its workers look stuck.
+        self._fresh = min(FRESH_SECONDS, limit_seconds / 4)
         self._lock = threading.Lock()
         self._looking: threading.Event | None = None
         self._view: View | None = None
@@ -48,7 +51,7 @@ class Sight:
     def look(self) -> View | None:
         """The last view if it is fresh, else a new one; None if the store is away."""
         with self._lock:
-            if self._looked_at and time.monotonic() - self._looked_at < FRESH_SECONDS:
+            if self._looked_at and time.monotonic() - self._looked_at < self._fresh:
                 return self._view
             if self._looking is None:
                 try:
@@ -80,7 +83,7 @@ class Sight:
         view = None
         try:
             waiting = self._store.waiting()
-            view = View(waiting, _stranded(waiting, self._store.workers(), self._store.now()))
+            view = View(waiting, _stranded(self._store, waiting))
         except Exception as error:  # noqa: BLE001 (whatever it is, the store did not answer)
             log.debug("health: the store did not answer: %s", error)
         with self._lock:
@@ -95,19 +98,28 @@ class Sight:
             done.set()
 
 
-def _stranded(
-    waiting: list[Waiting], workers: list[WorkerRow], now: float
-) -> list[tuple[str, str, int]]:
-    carried: set[tuple[Any, ...]] = set()
-    for worker in workers:
-        if worker.state == "live" and worker.lease_until >= now and worker.draining_at is None:
-            carried |= {tuple(pair) for pair in json.loads(worker.agents)}
+def _stranded(store: Store, waiting: list[Waiting]) -> list[tuple[str, str, int]]:
+    """As people see it elsewhere; that costs a look at all that waits, so only if it may be."""
+    now = store.now()
+    serving = [
+        worker
+        for worker in store.workers()
+        if worker.state == "live" and worker.lease_until >= now and worker.draining_at is None
+    ]
     found: dict[tuple[str, str], int] = {}
     for row in waiting:
-        version = (row.agent, row.version)
-        if row.state == "stranded" or version not in carried:
-            found[version] = found.get(version, 0) + row.runs
+        if row.state == State.STRANDED:
+            found[row.agent, row.version] = found.get((row.agent, row.version), 0) + row.runs
+    queued = [row for row in waiting if row.state == State.QUEUED]
+    if not all(any(_takes(worker, row) for worker in serving) for row in queued):
+        for one in store.forsaken():
+            found[one.agent, one.version] = found.get((one.agent, one.version), 0) + one.runs
     return [(agent, version, runs) for (agent, version), runs in sorted(found.items())]
+
+
+def _takes(worker: WorkerRow, row: Waiting) -> bool:
+    serves = worker.queues is None or row.queue in json.loads(worker.queues)
+    return serves and [row.agent, row.version] in json.loads(worker.agents)
 
 
 class Pulse:
@@ -115,7 +127,7 @@ class Pulse:
 
     def __init__(self, told: Told) -> None:
         self._told = told
-        self.sight = Sight(told.store)
+        self.sight = Sight(told.store, told.settings.liveness_seconds)
         self._asked_at: float | None = None  # the question that has no answer yet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="andon-pulse", daemon=True)

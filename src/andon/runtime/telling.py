@@ -23,7 +23,9 @@ def reachable(
         if settings.health_port >= 0:
             server = Health(told)
             stack.callback(server.close)
-            say(f"health: http://{settings.health_host}:{server.port}/readyz")
+            host = settings.health_host
+            at = f"[{host}]" if ":" in host else host
+            say(f"health: http://{at}:{server.port}/readyz")
         if settings.stop_file:
             stack.callback(StopFile(told, settings.stop_file).close)
         if settings.preemption:

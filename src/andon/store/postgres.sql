@@ -604,6 +604,15 @@ SELECT state, queue, agent, version, count(*), greatest(0, andon.now() - min(ava
                         WHERE state = 'stranded' LIMIT %(limit)s) s) w
  GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
 
+-- stranded_versions --
+-- Those of which the last word is that nobody carries them.
+SELECT agent, version FROM (
+  SELECT DISTINCT ON (agent, version) agent, version, kind FROM (
+    SELECT body::jsonb ->> 'agent' AS agent, body::jsonb ->> 'version' AS version, kind, id
+      FROM andon.events WHERE kind IN ('version.stranded', 'version.carried')) told
+   ORDER BY agent, version, id DESC) last
+ WHERE kind = 'version.stranded';
+
 -- last_event --
 SELECT coalesce(max(id), 0) FROM andon.events;
 

@@ -193,6 +193,9 @@ class SqlReads:
     def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[Forsaken]:
         return [Forsaken(*row) for row in self.read("forsaken", allowance=allowance)]
 
+    def stranded_versions(self) -> set[tuple[str, str]]:
+        return {(agent, version) for agent, version in self.read("stranded_versions")}
+
     def now(self) -> float:
         now: float = self.read("now")[0][0]
         return now

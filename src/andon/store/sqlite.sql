@@ -546,6 +546,14 @@ SELECT state, queue, agent, version, count(*), max(0, unixepoch('subsec') - min(
                         WHERE state = 'stranded' LIMIT :limit))
  GROUP BY state, queue, agent, version ORDER BY state, queue, agent, version;
 
+-- stranded_versions --
+-- Those of which the last word is that nobody carries them.
+SELECT agent, version FROM (
+  SELECT json_extract(body, '$.agent') AS agent, json_extract(body, '$.version') AS version, kind, max(id)
+    FROM andon_events WHERE kind IN ('version.stranded', 'version.carried')
+   GROUP BY json_extract(body, '$.agent'), json_extract(body, '$.version'))
+ WHERE kind = 'version.stranded';
+
 -- last_event --
 SELECT coalesce(max(id), 0) FROM andon_events;
 

@@ -59,3 +59,4 @@ CREATE TABLE andon.events (
   body text NOT NULL  -- JSON
 );
 CREATE INDEX events_at ON andon.events (at);
+CREATE INDEX events_version ON andon.events (id) WHERE kind IN ('version.stranded', 'version.carried');

@@ -59,3 +59,4 @@ CREATE TABLE andon_events (
   body TEXT NOT NULL  -- JSON
 ) STRICT;
 CREATE INDEX andon_events_at ON andon_events (at);
+CREATE INDEX andon_events_version ON andon_events (id) WHERE kind IN ('version.stranded', 'version.carried');
