@@ -5,6 +5,7 @@ what the effect returned and the effect's own arguments, key and fence. An undo 
 is put before a person, and the run waits.
 """
 
+import asyncio
 import inspect
 import json
 import random
@@ -20,7 +21,7 @@ from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.queue import Retry
 from andon.core.run import State
-from andon.errors import AndonError
+from andon.errors import AndonError, Stopped
 from andon.points import point
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
@@ -201,14 +202,20 @@ class _Compensation:
             return {"type": "NotFound", "message": message}
         await attempt.boundary()
         attempt.begin_operating()
+        undone, seq = self._draft(row, EffectState.COMPENSATED), -1
         try:
             await self._write(row, EffectState.UNDOING, {})
             point("undo:started")
             await attempt.boundary()
             await self._call(row, undo)
             point("undo:executed")
-            await self._write(row, EffectState.COMPENSATED)
+            seq = attempt.seq
+            await attempt.append(undone)
             point("undo:confirmed")
+        except (asyncio.CancelledError, Stopped):
+            if seq == attempt.seq:  # it is done, and not written yet
+                attempt.leftovers.append(undone)
+            raise
         except Exception as error:
             if attempt.reason is not None:
                 raise
@@ -266,6 +273,17 @@ class _Compensation:
         raw: str | None = None,
         **along: Any,
     ) -> None:
+        await self.attempt.append(self._draft(row, state, body, raw=raw, **along))
+
+    def _draft(
+        self,
+        row: EffectRow,
+        state: EffectState,
+        body: dict[str, Any] | None = None,
+        *,
+        raw: str | None = None,
+        **along: Any,
+    ) -> Draft:
         from andon.runtime import doubts
 
         first = self.entries[row.name, row.key][0]
@@ -276,7 +294,7 @@ class _Compensation:
             doubts.track(self.attempt, new)
             return new
 
-        draft = Draft(
+        return Draft(
             kind=EntryKind.EFFECT,
             state=state,
             place=row.place,
@@ -287,7 +305,6 @@ class _Compensation:
             along=along,
             effect=changed,
         )
-        await self.attempt.append(draft)
 
 
 class _Undo:

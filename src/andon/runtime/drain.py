@@ -36,6 +36,7 @@ class Drain:
         self.announced_after: float | None = None
         self.phases: list[dict[str, Any]] = []
         self.unreturned = 0
+        self._announced_as = ""
         self._harder = asyncio.Event()
         self._telling = threading.Lock()
 
@@ -56,9 +57,14 @@ class Drain:
 
     def announce(self) -> None:
         """Say it in the store: others hear of it, and no claim of ours is answered any more."""
+        worker_id = self.worker.worker_id
+        with self._telling:
+            if worker_id == self._announced_as:
+                return
+            self._announced_as = worker_id
         body = {"why": self.why, "grace_seconds": self.plan.grace_seconds}
         message = DrainMessage(
-            worker_id=self.worker.worker_id,
+            worker_id=worker_id,
             drain=json.dumps(body),
             ago=max(own_time() - self.told_at, 0.0),
         )
@@ -94,11 +100,12 @@ class Drain:
     async def _phase(self, phase: Phase, work: Awaitable[None]) -> None:
         began = own_time()
         limit = max(self.told_at + self.plan.ends[phase] - began, 0.0)
-        self._harder.clear()
         doing = asyncio.ensure_future(work)
         told_again = asyncio.ensure_future(self._harder.wait())
         await asyncio.wait({doing, told_again}, timeout=limit, return_when="FIRST_COMPLETED")
         overran = not doing.done() and not told_again.done()
+        if phase is not Phase.ANNOUNCE:  # told again that early: not to wait for steps either
+            self._harder.clear()
         for task in (doing, told_again):
             task.cancel()
         await asyncio.wait({doing, told_again}, timeout=LOOK_SECONDS)
@@ -119,11 +126,13 @@ class Drain:
 
     async def _reach_boundaries(self) -> None:
         """Runs that execute nothing go back at once, the others once their step has ended."""
-        while unsettled := self._unsettled():
+        claiming = self.worker.claiming
+        while (unsettled := self._unsettled()) or not claiming.done():
             for attempt in unsettled:
                 if not attempt.active and not attempt.shielded:
                     attempt.leave("drained")
-            await asyncio.wait(unsettled.values(), timeout=LOOK_SECONDS)
+            waited = {*unsettled.values(), claiming} if not claiming.done() else unsettled.values()
+            await asyncio.wait(waited, timeout=LOOK_SECONDS)
 
     async def _cut_off(self) -> None:
         """What has not ended is cancelled; a shield holds that off as long as its limit says."""

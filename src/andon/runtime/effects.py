@@ -163,6 +163,7 @@ class _Effect:
         self.failures = record.failures if record else 0
         self.state = _state_of(record.state) if record else None
         self.standing = EffectState.PLANNED  # what is known of it, should it be cut short now
+        self.outcome: tuple[str, bytes] | None = None  # how it ended, until that is written
         self.cause: dict[str, Any] | None = None  # the error that led to the doubt
         self.asked: str | None = None  # the open ask about it
         self.until: float | None = None  # when it may be tried again
@@ -282,8 +283,8 @@ class _Effect:
             if self.attempt.reason is None:
                 self._cancel()
             elif self.state is EffectState.STARTED:
-                body = {"quiet": self.quiet}
-                self.attempt.leftovers.append(self.draft(self.standing, self.standing, body))
+                mark, body = self.outcome or (self.standing, {"quiet": self.quiet})
+                self.attempt.leftovers.append(self.draft(mark, self.standing, body))
             raise
         finally:
             self.attempt.done_operating()
@@ -305,8 +306,10 @@ class _Effect:
             # It did happen: the ledger says so, although the agent gets an error.
             described = describe(error)
             body = msgspec.json.encode(described)
+            self.outcome = Mark.FAILED, body
             await self.attempt.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
             raise self.operation.failed(described) from error
+        self.outcome = EffectState.CONFIRMED, raw
         partial = self.attempt.drop_partial(self.operation.place)
         await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
         point("effect:confirmed")

@@ -155,7 +155,6 @@ def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Set
     """Back to the queue, ahead of new work; what was not touched, to where it waited."""
     entries, blobs, rows = attempt.number(leftovers or [])
     untouched = not attempt.touched and not entries and attempt.seq == attempt.run.head_seq
-    new = untouched and attempt.run.attempt == 1
     ending = "cut" if attempt.cut_short else "untouched" if untouched else "returned"
     return Settle(
         run_id=attempt.run.id,
@@ -165,6 +164,6 @@ def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Set
         entries=entries,
         blobs=blobs,
         effects=rows,
-        returned=not new,
-        keeps_place=new,
+        returned=True,
+        keeps_place=untouched,
     )

@@ -102,6 +102,7 @@ class Worker:
     async def __aexit__(self, *_: Any) -> None:
         self.tell("its program ends")
         await self.drain.carry_out()
+        self.claiming.cancel()  # what it may yet claim is taken back by the departure
         self._ended.set()
         await self.loop.run_in_executor(None, self._let_go)
         await self._depart(self.drain.story)
@@ -254,6 +255,8 @@ class Worker:
         self._peers.close()
         await self._depart()
         await self._register()
+        if self.drain.told:  # in the meantime: the old name's announcement counts for nothing
+            self.drain.announce()
 
     async def _depart(self, story: str | None = None) -> None:
         """Say that this incarnation executes nothing any more, if that is so.
@@ -297,6 +300,8 @@ class Worker:
             try:
                 if self._ended.is_set():
                     await self._start_over()
+                    if self.draining:
+                        break
                 result = await self._claim()
                 if result.wake_in is not None:
                     wait = min(wait, max(result.wake_in, 0.001))

@@ -192,7 +192,7 @@ WITH ready AS (
 )
 UPDATE andon.runs r
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = %(worker_id)s,
-       epoch = (SELECT epoch FROM andon.meta), claimed_seq = progress_seq, returned = false,
+       epoch = (SELECT epoch FROM andon.meta), claimed_seq = progress_seq,
        waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = andon.now()
  WHERE r.id = ANY (ARRAY(SELECT id FROM ready))
 RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
@@ -451,7 +451,8 @@ RETURNING op;
 UPDATE andon.runs
    SET state = CASE WHEN %(sleeps)s::boolean AND inbox > %(seen_inbox)s
                     THEN %(awake_state)s ELSE %(state)s END,
-       returned = (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)),
+       returned = CASE WHEN %(keeps_place)s::boolean THEN returned ELSE
+         (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)) END,
        worker = NULL,
        available_at = CASE WHEN %(keeps_place)s::boolean THEN available_at
                            ELSE andon.now() + %(delay_seconds)s::float8 END,

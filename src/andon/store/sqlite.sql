@@ -149,7 +149,7 @@ SELECT state FROM andon_workers WHERE id = :worker_id;
 -- `chosen`: only these, which no limit holds back (see candidates).
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
-       epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq, returned = 0,
+       epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq,
        waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = unixepoch('subsec')
  WHERE id IN (
    SELECT r.id FROM andon_runs r
@@ -398,7 +398,8 @@ RETURNING op;
 -- A message that arrived since the run was read keeps it from going to sleep.
 UPDATE andon_runs
    SET state = CASE WHEN :sleeps AND inbox > :seen_inbox THEN :awake_state ELSE :state END,
-       returned = (:returned OR (:sleeps AND inbox > :seen_inbox)), worker = NULL,
+       returned = CASE WHEN :keeps_place THEN returned
+                       ELSE (:returned OR (:sleeps AND inbox > :seen_inbox)) END, worker = NULL,
        available_at = CASE WHEN :keeps_place THEN available_at
                            ELSE unixepoch('subsec') + :delay_seconds END,
        changed_at = unixepoch('subsec'), waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,

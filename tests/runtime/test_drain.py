@@ -1,0 +1,211 @@
+"""Leaving, from inside: what is in flight when a worker is told to go."""
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+from tests.runtime.harness import Held, Lab, agent, until
+
+import andon
+from andon.errors import Fenced
+from andon.runtime.worker import Worker
+from andon.settings import Settings
+from andon.store import open_store
+
+
+def told_at_the_claim(worker: Worker) -> None:
+    """Tell it to go once its claim is committed, and before it knows."""
+    write = worker.store.write
+
+    def writes(batch: Any) -> Any:
+        outcomes = write(batch)
+        if any(getattr(outcome, "runs", None) for outcome in outcomes):
+            worker.tell("test")
+        return outcomes
+
+    worker.store.write = writes
+
+
+# ── a claim in flight ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_leaving_worker_has_just_claimed_goes_back_to_where_it_waited(
+    lab: Lab,
+) -> None:
+    called: list[str] = []
+
+    async def body(ctx: andon.Context) -> None:
+        called.append(ctx.run_id)
+
+    one = agent(body)
+    run_id = await lab.client.start(one)
+    before = lab.store.run(run_id)
+    for _ in range(2):
+        async with lab.working(one, poll_seconds=60) as worker:
+            told_at_the_claim(worker)
+            await until(lambda worker=worker: worker.drain.told)
+    assert not called, "nothing of it was executed"
+    after = lab.store.run(run_id)
+    assert (after.state, after.available_at) == ("queued", before.available_at)
+    assert [one.ending for one in lab.store.attempts(run_id)] == ["untouched"] * 2
+    urgent = await lab.client.start(one, priority=1)
+    async with lab.working(one, concurrency=1):
+        await lab.end(run_id)
+    assert called == [urgent, run_id], "it is not ahead of what is more urgent"
+
+
+async def test_a_claim_that_is_slow_is_waited_for_and_what_it_claimed_goes_back(lab: Lab) -> None:
+    """Longer than the announcement may take."""
+    answered = threading.Event()
+
+    async def body(ctx: andon.Context) -> None:
+        raise AssertionError("it is not executed")
+
+    one = agent(body)
+    run_id = await lab.client.start(one)
+    before = lab.store.run(run_id)
+    async with lab.working(one) as worker:
+        write = worker.store.write
+
+        def writes(batch: Any) -> Any:
+            outcomes = write(batch)
+            if any(getattr(outcome, "runs", None) for outcome in outcomes):
+                worker.tell("test")
+                answered.wait(0.3)
+            return outcomes
+
+        worker.store.write = writes
+        await until(lambda: worker.drain.told)
+    after = lab.store.run(run_id)
+    assert (after.state, after.available_at) == ("queued", before.available_at)
+    assert [one.ending for one in lab.store.attempts(run_id)] == ["untouched"]
+
+
+async def test_a_worker_that_starts_over_while_it_is_told_to_go_takes_nothing(lab: Lab) -> None:
+    stubborn = Held()
+
+    async def step() -> None:
+        stubborn.reached.set()
+        while not stubborn.release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await stubborn.release.wait()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(step)
+
+    one = agent(body)
+    await lab.client.start(one)
+    async with lab.working(one, concurrency=1) as worker:
+        await stubborn.reached.wait()
+        other = await lab.client.start(one)
+        first, start_over, begun = worker.worker_id, worker._start_over, asyncio.Event()
+
+        async def starting_over() -> None:
+            begun.set()
+            await start_over()
+
+        worker._start_over = starting_over  # type: ignore[method-assign]
+        worker._lost(first, Fenced("", worker=first))
+        await begun.wait()
+        worker.tell("test")
+        stubborn.release.set()
+    assert worker.worker_id != first
+    assert lab.store.attempts(other) == []
+    [row] = [row for row in lab.store.fleet(0) if row.id == worker.worker_id]
+    assert row.draining_at is not None, "its new incarnation says so too"
+    assert row.ended_at is not None
+
+
+async def test_being_told_by_several_is_announced_once(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None: ...
+
+    store = open_store(lab.url)
+    worker = Worker(store, [agent(body)], Settings(store=lab.url, grace_seconds=5))
+    register = worker._register
+
+    async def registering() -> None:
+        await register()
+        told = [threading.Thread(target=worker.tell, args=(f"told {n}",)) for n in range(4)]
+        for one in told:
+            one.start()
+        for one in told:
+            one.join()
+
+    worker._register = registering  # type: ignore[method-assign]
+    async with worker:
+        pass
+    store.close()
+    said = [one for one in lab.store.events(0) if one.kind == "worker.draining"]
+    assert [one.worker for one in said] == [worker.worker_id]
+
+
+# ── told again ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_told_again_at_once_still_means_not_to_wait_for_steps(local: Lab) -> None:
+    held = Held()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(held.here)
+
+    async with local.working(agent(body), grace_seconds=1000) as worker:
+        run_id = await local.client.start("agent")
+        await held.reached.wait()
+        worker.tell("test")
+        worker.tell_again()
+    assert [one.ending for one in local.store.attempts(run_id)] == ["cut"]
+
+
+# ── what ends while it is cut off ─────────────────────────────────────────────────────────────────
+
+
+async def test_an_effect_that_ends_while_it_is_cut_off_is_confirmed_with_its_result(
+    lab: Lab,
+) -> None:
+    done: list[str] = []
+    held = Held()
+
+    async def pay(what: str) -> dict[str, str]:
+        try:
+            await held.here()
+        except asyncio.CancelledError:
+            done.append(what)  # it was past the point of no return
+        return {"paid": what}
+
+    async def body(ctx: andon.Context) -> Any:
+        return await ctx.effect(pay, "a", key="A")
+
+    async with lab.working(agent(body), grace_seconds=0.5):
+        run_id = await lab.client.start("agent")
+        await held.reached.wait()
+    assert lab.effects(run_id) == {"pay": "confirmed"}
+    async with lab.working(agent(body)):
+        assert await lab.result(run_id) == {"paid": "a"}
+    assert done == ["a"]
+
+
+async def test_an_undo_that_ends_while_it_is_cut_off_is_not_done_again(lab: Lab) -> None:
+    undone: list[str] = []
+    held = Held()
+
+    async def give_back(result: str) -> None:
+        try:
+            await held.here()
+        except asyncio.CancelledError:
+            undone.append(result)
+
+    async def pay() -> str:
+        return "paid"
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, key="A", undo=give_back)
+        raise ValueError("no further")
+
+    async with lab.working(agent(body), grace_seconds=0.5):
+        run_id = await lab.client.start("agent")
+        await held.reached.wait()
+    assert lab.effects(run_id) == {"pay": "compensated"}
+    async with lab.working(agent(body)):
+        assert (await lab.end(run_id)).state == "failed"
+    assert undone == ["paid"]
