@@ -217,6 +217,20 @@ async def test_what_a_worker_leaves_behind_is_undone_if_nobody_resumes_it(
     assert world == ["pay a", "undo a paid-a A"]
 
 
+async def test_the_delay_of_a_retry_does_not_count_as_being_resumed_by_nobody(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay_for_a_while, "a", key="A")
+        raise ValueError("not yet")
+
+    async with lab.working(agent(body, retries=Retry(1, first_seconds=3600))):
+        run_id = await lab.client.start("agent")
+        await until(lambda: lab.store.run(run_id).available_at > lab.store.now() + 60)
+    [owed], row = lab.store.obligations(), lab.store.run(run_id)
+    assert owed.undo_at is not None
+    assert owed.undo_at > row.available_at
+    assert world == ["pay a"]
+
+
 async def test_a_run_that_is_picked_up_in_time_goes_on(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         await ctx.effect(pay, "a", key="A", undo=take_back, undo_within="2h")
