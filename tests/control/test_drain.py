@@ -195,6 +195,34 @@ def test_the_files_of_a_run_are_removed_with_it(site: Terminal) -> None:
         until(lambda: not scratch.exists(), "the next attempt to remove it")
 
 
+def test_what_belongs_to_the_worker_is_cleaned_up_after_its_runs_the_last_first(
+    site: Terminal,
+) -> None:
+    (site.folder / "tidy.py").write_text(
+        HANGS
+        + """
+
+def note(text):
+    with open("order", "a") as file:
+        file.write(text + "\\n")
+
+andon.cleanup(note, "pool")
+andon.cleanup(note, "cache")
+
+
+@andon.agent
+async def tidy(ctx):
+    ctx.cleanup(note, "run")
+    mark(ctx)
+    await asyncio.sleep(600)
+"""
+    )
+    with site.worker("tidy.py", "--grace", "5") as worker:
+        begin(site, "tidy")
+        assert told(worker) == 0
+    assert (site.folder / "order").read_text().split() == ["run", "cache", "pool"]
+
+
 # ── what is worth waiting for ─────────────────────────────────────────────────────────────────────
 
 

@@ -17,7 +17,7 @@ from andon.store import open_store
 from andon.store.rows import Obligation
 from andon.store.store import Note
 
-KIND = re.compile(r"(worker|version|run)\.[a-z_]+")
+KIND = re.compile(r"(worker|version|run|limit)\.[a-z_]+")
 
 
 @pytest.fixture

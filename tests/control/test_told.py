@@ -66,6 +66,19 @@ def test_a_request_from_this_machine_drains(site: Terminal, method: str, path: s
     assert endings(site, run_id) == ["returned"]
 
 
+def test_a_signal_turns_readiness_before_anything_has_ended(site: Terminal) -> None:
+    with site.worker("hangs.py", "--grace", "30", "--health-port", "0") as worker:
+        port = port_of(worker)
+        until(lambda: ask(port, "GET", "/readyz")[0] == 200, "readiness")
+        run_id = begin(site, "careful")
+        worker.signal(signal.SIGTERM)
+        until(lambda: ask(port, "GET", "/readyz")[0] == 503, "the drain")
+        assert json.loads(ask(port, "GET", "/readyz")[1])["runs_in_hand"] == 1
+        (site.folder / "go").touch()
+        assert worker.ends() == 0
+    assert endings(site, run_id) == ["returned"]
+
+
 def test_a_signal_that_follows_another_order_does_not_cut_the_steps_off(site: Terminal) -> None:
     """What Kubernetes does: first preStop, then SIGTERM."""
     with site.worker("hangs.py", "--grace", "30") as worker:

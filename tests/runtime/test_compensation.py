@@ -4,12 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Lab, agent, until
+from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
 from andon.core.queue import Retry
 from andon.runtime import compensating, requests
 from andon.runtime.agent import Agent
+from andon.store.store import Claim
 
 world: list[str] = []
 broken: set[str] = set()
@@ -186,6 +187,48 @@ async def test_nobody_resumes_it_so_another_version_undoes_it(lab: Lab) -> None:
         run = await lab.reach_over(run_id, "cancelled")
     assert world == ["pay a", "undo a paid-a A"]
     assert (run.error or {})["message"] == "nobody resumed it in time"
+
+
+@pytest.mark.parametrize("how", ["drained", "dead", "silent"])
+async def test_what_a_worker_leaves_behind_is_undone_if_nobody_resumes_it(
+    lab: Lab, how: str
+) -> None:
+    held = Held()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay_for_a_while, "a", key="A")
+        await ctx.step(held.here)
+
+    async def other(ctx: andon.Context) -> None:
+        raise AssertionError("its code is not called")
+
+    async with lab.working(agent(body), grace_seconds=0.3) as lost:
+        run_id = await lab.client.start("agent")
+        await held.reached.wait()
+        assert [one.undo_at for one in lab.store.obligations()] == [None], "somebody has it"
+        if how != "drained":
+            claim = Claim(worker_id="-", agents=(), limit=0, dead=((lost.worker_id, f"{how}:so"),))
+            lab.store.write([claim])
+            lost.tell("test")  # else it would start over and go on with the run
+            held.release.set()
+    assert [one.undo_at is not None for one in lab.store.obligations()] == [True]
+    async with lab.working(Agent(other, name="agent", version="2")):
+        await lab.reach_over(run_id, "cancelled")
+    assert world == ["pay a", "undo a paid-a A"]
+
+
+async def test_the_delay_of_a_retry_does_not_count_as_being_resumed_by_nobody(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay_for_a_while, "a", key="A")
+        raise ValueError("not yet")
+
+    async with lab.working(agent(body, retries=Retry(1, first_seconds=3600))):
+        run_id = await lab.client.start("agent")
+        await until(lambda: lab.store.run(run_id).available_at > lab.store.now() + 60)
+    [owed], row = lab.store.obligations(), lab.store.run(run_id)
+    assert owed.undo_at is not None
+    assert owed.undo_at > row.available_at
+    assert world == ["pay a"]
 
 
 async def test_a_run_that_is_picked_up_in_time_goes_on(lab: Lab) -> None:

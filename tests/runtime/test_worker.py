@@ -159,6 +159,32 @@ async def test_a_drain_finishes_what_is_in_hand_in_every_branch(lab: Lab) -> Non
     assert calls.count("pay") == 1
 
 
+async def test_a_run_that_was_claimed_and_not_begun_goes_back_to_where_it_waited(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(ctx: andon.Context, name: str) -> str:
+        return str(await ctx.step(name.upper, name="step"))
+
+    one = agent(body)
+    async with lab.working(one) as worker:
+
+        def tell(here: str) -> None:
+            if here == "claim:claimed":
+                worker.tell("test")
+
+        monkeypatch.setattr("andon.runtime.worker.point", tell)
+        run = await lab.client.start(one, "patient")
+        began_to_wait = lab.store.run(run).available_at
+        await until(lambda: worker.draining)
+    row, [queue] = lab.store.run(run), lab.store.queues()
+    assert [one.ending for one in lab.store.attempts(run)] == ["untouched"]
+    assert (row.state, row.available_at) == ("queued", began_to_wait)
+    assert (queue.waiting, queue.returned) == (1, 0), "it is as new as it was"
+    monkeypatch.undo()
+    async with lab.working(one):
+        assert await lab.result(run) == "PATIENT"
+
+
 async def test_a_run_that_waits_in_memory_is_given_back_at_once(lab: Lab) -> None:
     async def body(ctx: andon.Context) -> str:
         await ctx.sleep(0.9)  # too short to be suspended

@@ -94,7 +94,7 @@ class Leaving:
         self.left: asyncio.Future[None] = self.loop.create_future()  # done once it leaves
         self.cut = False  # leaving, and not waiting for operations in hand
         self.cut_short = False  # and an operation was in hand when time was over
-        self.touched = False  # an operation was begun in this attempt
+        self.touched = False  # an operation was let through in this attempt
         self.recalled = False  # somebody wants the run to be given back
 
     def consider_soon(self) -> None:
@@ -160,6 +160,7 @@ class Leaving:
         """Between two operations: where polite stops take effect and the lease is looked at."""
         host = self.host
         if self.undisturbed and host.trusted and not host.draining:
+            self.touched = True
             return
         await self.turns.end()
         self.check()
@@ -173,3 +174,4 @@ class Leaving:
             raise self.stop(reason_of(error), error) from None
         self.check()
         await self.written()
+        self.touched = True

@@ -121,7 +121,6 @@ class Waiting(Journaling):
 
     def begin_operating(self) -> None:
         self.active += 1
-        self.touched = True
 
     def done_operating(self) -> None:
         self.active -= 1

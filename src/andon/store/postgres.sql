@@ -461,8 +461,9 @@ UPDATE andon.runs
        trial = NULL, version = coalesce(%(version)s, version),
        undoing = CASE WHEN %(over)s::boolean THEN NULL ELSE undoing END,
        undo_at = CASE WHEN %(undo_later)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
-                      THEN andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
+                      THEN andon.now() + %(delay_seconds)s::float8
+                           + (SELECT min(undo_within) FROM andon.effects e
+                               WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s

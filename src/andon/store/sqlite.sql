@@ -406,7 +406,7 @@ UPDATE andon_runs
        fruitless = 0, trial = NULL, version = coalesce(:version, version),
        undoing = CASE WHEN :over THEN NULL ELSE undoing END,
        undo_at = CASE WHEN :undo_later OR (:sleeps AND inbox > :seen_inbox)
-                      THEN unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                      THEN unixepoch('subsec') + :delay_seconds + (SELECT min(undo_within) FROM andon_effects e
                                         WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'

@@ -19,7 +19,8 @@ from andon.control.people import named
 def answer(run: str, decision: str, value: str | None, ask: str | None, by: str | None) -> None:
     """Answer what a run asks: approve, edit VALUE, reject, respond VALUE.
 
-    For an effect in doubt: happened [RESULT], or did-not-happen.
+    For an effect in doubt: happened [RESULT], or did-not-happen. For an undo that keeps failing:
+    undone (by hand), try-again, or leave.
     """
     from andon.control import arguments, operations
     from andon.runtime import requests
