@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from functools import partial
 from typing import Any
 
 from tests.runtime.harness import Held, Lab, agent, until
@@ -44,7 +45,7 @@ async def test_what_a_leaving_worker_has_just_claimed_goes_back_to_where_it_wait
     for _ in range(2):
         async with lab.working(one, poll_seconds=60) as worker:
             told_at_the_claim(worker)
-            await until(lambda worker=worker: worker.drain.told)
+            await until(partial(getattr, worker.drain, "told"))
     assert not called, "nothing of it was executed"
     after = lab.store.run(run_id)
     assert (after.state, after.available_at) == ("queued", before.available_at)

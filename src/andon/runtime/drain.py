@@ -131,7 +131,9 @@ class Drain:
             for attempt in unsettled:
                 if not attempt.active and not attempt.shielded:
                     attempt.leave("drained")
-            waited = {*unsettled.values(), claiming} if not claiming.done() else unsettled.values()
+            waited: set[asyncio.Future[Any]] = set(unsettled.values())
+            if not claiming.done():
+                waited.add(claiming)
             await asyncio.wait(waited, timeout=LOOK_SECONDS)
 
     async def _cut_off(self) -> None:
