@@ -118,6 +118,33 @@ async def careful(ctx):
     await ctx.step(pathlib.Path("after").touch)
 """
 
+NATIVE = (
+    HANGS
+    + """
+
+import hashlib, multiprocessing
+
+
+@andon.agent
+async def native(ctx):
+    async def step():
+        mark(ctx)
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # no instruction of Python for minutes
+    await ctx.step(step)
+
+
+@andon.agent
+async def forking(ctx):
+    def step():
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        child.start()
+        child.terminate()
+        child.join()
+        return child.exitcode
+    return await ctx.step(step)
+"""
+)
+
 
 @pytest.fixture
 def site(local: Terminal) -> Terminal:
@@ -169,6 +196,26 @@ def test_a_loop_that_stands_still_does_not_outlive_the_grace_period(site: Termin
     assert "the grace period is over" in worker.text
     with site.worker("hangs.py"):
         until(lambda: site.json("show", run_id)["attempt"] == 2, "the next attempt")
+
+
+def test_native_code_on_the_main_thread_does_not_outlive_the_grace_period(site: Terminal) -> None:
+    (site.folder / "native.py").write_text(NATIVE)
+    with site.worker("native.py", "--grace", "0.5") as worker:
+        run_id = begin(site, "native")
+        assert told(worker) == 1
+    assert "the grace period is over" in worker.text
+    assert site.json("workers", "--all")[0]["draining_at"] is not None, "and it was announced"
+    assert site.json("show", run_id)["attempt"] == 1
+
+
+def test_a_signal_to_a_forked_process_is_not_for_its_worker(site: Terminal) -> None:
+    (site.folder / "native.py").write_text(NATIVE)
+    with site.worker("native.py") as worker:
+        run_id = site.start("forking")
+        assert site.json("wait", run_id)["result"] == -signal.SIGTERM
+        [row] = site.json("workers")
+        assert row["state"] == "serving"
+        assert told(worker) == 0
 
 
 @pytest.mark.parametrize("how", ["plain", "async"])

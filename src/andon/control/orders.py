@@ -3,6 +3,10 @@
 The signal's own function may interrupt anything, also a piece of code that holds a lock; it only
 sets a flag and writes a byte. A thread does the rest: it tells the worker, and ends the process
 when the grace period is over, whatever the event loop is doing.
+
+Python calls that function between two instructions of the main thread, so native code there would
+hold it up. The kernel's own call writes a byte too (the wake-up descriptor), and that is enough to
+begin the drain; an event loop may take that descriptor for itself, then it is as it was.
 """
 
 import contextlib
@@ -34,6 +38,9 @@ class Orders:
         self._signals = 0
         self._before: dict[int, Any] = {}
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._heard, self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._obeying = False
+        self._forking = threading.local()
         self._thread = threading.Thread(target=self._obey, name="andon-orders", daemon=True)
 
     @contextlib.contextmanager
@@ -43,11 +50,38 @@ class Orders:
         self._thread.start()
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._caught)
+        before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._obeying = True
+        os.register_at_fork(
+            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forked
+        )
         try:
             yield
         finally:
-            for caught, before in self._before.items():
-                signal.signal(caught, before if before is not None else signal.SIG_DFL)
+            self._let_go()
+            signal.set_wakeup_fd(before)
+
+    def _let_go(self) -> None:
+        self._obeying = False
+        signal.set_wakeup_fd(-1)
+        for caught, before in self._before.items():
+            signal.signal(caught, before if before is not None else signal.SIG_DFL)
+
+    # A process that is forked from this one has its pipes: a signal that it gets is not for us.
+
+    def _hold_back(self) -> None:
+        if self._obeying:
+            self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def _let_through(self) -> None:
+        mask = self._forking.__dict__.pop("mask", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _forked(self) -> None:
+        if self._obeying:
+            self._let_go()
+        self._let_through()
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.worker.draining = True  # from here on nothing is claimed
@@ -63,11 +97,15 @@ class Orders:
     def _obey(self) -> None:
         watch = select.poll()
         watch.register(self._read, select.POLLIN)
+        watch.register(self._heard, select.POLLIN)
         while True:
             if not watch.poll(self._left_ms()):
                 note("the grace period is over; ending. What was in hand goes on elsewhere.")
                 exit_now(1)
-            for number in os.read(self._read, 64):
+            for number in _bytes_of(self._heard):
+                if number in SIGNALS:  # counted when Python comes to it
+                    self.worker.tell(signal.Signals(number).name)
+            for number in _bytes_of(self._read):
                 if number != _TOLD:
                     self._order(number)
 
@@ -92,6 +130,13 @@ class Orders:
             case _:
                 note(f"{name} once more: ending at once. What was in hand goes on elsewhere.")
                 exit_now(128 + number)
+
+
+def _bytes_of(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, 64)
+    except BlockingIOError:
+        return b""
 
 
 def exit_now(code: int) -> None:
