@@ -90,7 +90,14 @@ def test_what_is_no_limit_is_refused(local: Terminal) -> None:
         ("--at-most", "1"),
     ):
         local.error("limit", *words, code=2)
+    for name in ("queue:no such", "queue:a\nb", f"label:{'x' * 201}"):
+        assert "expected" in local.error("limit", name, "--at-most", "1", code=2)
     assert [row["at_most"] for row in local.json("limit")] == [1]
+
+
+@pytest.mark.parametrize("name", ["", "no such"])
+def test_a_worker_does_not_serve_what_can_be_no_queue(local: Terminal, name: str) -> None:
+    assert "expected letters" in local.error("work", "agents.py", "--queue", name, code=2)
 
 
 def test_a_limit_holds_back_what_a_worker_would_take(andon: Terminal) -> None:

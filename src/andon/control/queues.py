@@ -8,10 +8,13 @@ from andon.control.operations import Surroundings
 from andon.core.queue import Bucket, Limit, Scope, Slot, rate_of, tally
 from andon.errors import BadInput, NotFound
 from andon.runtime.requests import write
+from andon.runtime.starting import checked_queue
 from andon.store.limits import CODE
 from andon.store.rows import LimitRow
 from andon.store.store import AgentRow, Promote, SetLimit, Store, WorkerRow
 
+# Longer ones fit into no index.
+LONGEST_NAME = 200
 _PERIODS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 
 
@@ -89,7 +92,11 @@ def set_limit(
     """Set or remove a limit; what is not said is not limited."""
     scope, colon, name = what.partition(":")
     if scope not in set(Scope) or not colon or not name:
-        raise BadInput(f"limit {what!r}: expected queue:NAME, agent:NAME or label:NAME")
+        raise BadInput(f"limit {what!r:.80}: expected queue:NAME, agent:NAME or label:NAME")
+    if scope == Scope.QUEUE:
+        checked_queue(name)
+    if len(name) > LONGEST_NAME:
+        raise BadInput(f"limit {what!r:.80}: expected a name of at most {LONGEST_NAME} characters")
     if off == (at_most is not None or rate is not None):
         raise BadInput("expected --at-most N, --rate N/TIME or both; or --off alone")
     count, seconds = (None, None) if rate is None else rate_of(rate)

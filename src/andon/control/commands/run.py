@@ -60,11 +60,13 @@ def work(
     settings = make_settings(**given)
     # All of andon is imported before their folder is searched first: their queue.py is theirs.
     from andon.control import loading, working
+    from andon.runtime.starting import checked_queue
 
+    served = [checked_queue(queue) for queue in queues]
     agents = [agent for target in targets for agent in loading.load(target)]
     with opened(create=True, settings=settings) as store:
         options = {
-            "queues": queues,
+            "queues": served,
             "promote": promote is not False,
             "promote_known": promote is True,
         }
