@@ -2,13 +2,18 @@
 
 import asyncio
 import contextlib
+import tempfile
 import threading
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tests.runtime.harness import Held, Lab, agent, until
+import pytest
+from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon.errors import Fenced
+from andon.runtime import cleanup
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
@@ -44,7 +49,7 @@ async def test_what_a_leaving_worker_has_just_claimed_goes_back_to_where_it_wait
     for _ in range(2):
         async with lab.working(one, poll_seconds=60) as worker:
             told_at_the_claim(worker)
-            await until(lambda worker=worker: worker.drain.told)
+            await until(partial(getattr, worker.drain, "told"))
     assert not called, "nothing of it was executed"
     after = lab.store.run(run_id)
     assert (after.state, after.available_at) == ("queued", before.available_at)
@@ -209,3 +214,26 @@ async def test_an_undo_that_ends_while_it_is_cut_off_is_not_done_again(lab: Lab)
     async with lab.working(agent(body)):
         assert (await lab.end(run_id)).state == "failed"
     assert undone == ["paid"]
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_link_that_leads_nowhere_does_not_keep_a_run_from_its_next_attempt(
+    local: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    held = Held()
+
+    async def body(ctx: andon.Context) -> int:
+        await ctx.step(held.here)
+        return ctx.attempt
+
+    async with local.working(agent(body)) as first, local.working(agent(body)) as second:
+        run_id = await local.client.start("agent")
+        await held.reached.wait()
+        lost = first if first.active else second
+        (tmp_path / f"{cleanup._prefix(run_id)}999999999-1-x").symlink_to(tmp_path / "nowhere")
+        bury(second if lost is first else first, lost)
+        assert await local.result(run_id) == 2
+        held.release.set()

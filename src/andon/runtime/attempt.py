@@ -63,7 +63,7 @@ class Attempt(Waiting):
     async def _carry_out(self) -> str:
         try:
             if self.host.draining:  # claimed while it was told to go
-                raise self.stop("drained")
+                self.leave("drained")
             self.check()
             await self._load()
             self.check()

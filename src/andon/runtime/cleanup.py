@@ -103,5 +103,6 @@ def sweep(run_id: str) -> None:
         parts = path.name.split("-")
         if len(parts) > 3 and parts[2].isdigit() and parts[3].isdigit():
             alive = start_ticks(int(parts[2])) == int(parts[3])
-            if not alive and path.stat().st_uid == os.getuid():
-                shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):  # somebody else has swept, or put a link there
+                if not alive and path.lstat().st_uid == os.getuid():
+                    shutil.rmtree(path, ignore_errors=True)

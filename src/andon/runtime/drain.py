@@ -131,8 +131,8 @@ class Drain:
             for attempt in unsettled:
                 if not attempt.active and not attempt.shielded:
                     attempt.leave("drained")
-            waited = {*unsettled.values(), claiming} if not claiming.done() else unsettled.values()
-            await asyncio.wait(waited, timeout=LOOK_SECONDS)
+            ends: set[asyncio.Future[Any]] = {*unsettled.values(), claiming}
+            await asyncio.wait(ends, timeout=LOOK_SECONDS)
 
     async def _cut_off(self) -> None:
         """What has not ended is cancelled; a shield holds that off as long as its limit says."""
