@@ -32,6 +32,8 @@ class Orders:
         self.worker = worker
         self._describe = describe  # what is in hand, for people
         self._signals = 0
+        self._over = False
+        self.code = 1  # of a process that has to be ended when its time is over
         self._before: dict[int, Any] = {}
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._obey, name="andon-orders", daemon=True)
@@ -48,6 +50,11 @@ class Orders:
         finally:
             for caught, before in self._before.items():
                 signal.signal(caught, before if before is not None else signal.SIG_DFL)
+
+    def stand_down(self) -> None:
+        """The worker is gone: the time that the process takes now is its own."""
+        self._over = True
+        self._tell_thread(_TOLD)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.worker.draining = True  # from here on nothing is claimed
@@ -66,7 +73,9 @@ class Orders:
         while True:
             if not watch.poll(self._left_ms()):
                 note("the grace period is over; ending. What was in hand goes on elsewhere.")
-                exit_now(1)
+                exit_now(self.code)
+            if self._over:
+                return
             for number in os.read(self._read, 64):
                 if number != _TOLD:
                     self._order(number)
