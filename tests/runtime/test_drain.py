@@ -216,6 +216,48 @@ async def test_an_undo_that_ends_while_it_is_cut_off_is_not_done_again(lab: Lab)
     assert undone == ["paid"]
 
 
+# ── what does not let go ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_threads_that_are_all_taken_do_not_keep_a_worker(local: Lab) -> None:
+    loop, let_go = asyncio.get_running_loop(), threading.Event()
+    taken = [loop.run_in_executor(None, let_go.wait, 30) for _ in range(64)]
+
+    async def body(ctx: andon.Context) -> None: ...
+
+    async with asyncio.timeout(20):
+        async with local.working(agent(body), grace_seconds=1) as worker:
+            pass
+    let_go.set()
+    await asyncio.wait(taken)
+    [row] = [row for row in local.store.fleet(0) if row.id == worker.worker_id]
+    assert row.state == "gone"
+
+
+async def test_a_server_that_is_cancelled_again_still_gives_everything_back(lab: Lab) -> None:
+    held = Held()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(held.here)
+
+    one = agent(body)
+
+    async def serve() -> None:
+        async with andon.serving(one, settings=Settings(store=lab.url, grace_seconds=1)):
+            await asyncio.sleep(600)
+
+    server = asyncio.ensure_future(serve())
+    run_id = await lab.client.start(one)
+    await held.reached.wait()
+    server.cancel()
+    while not server.done():  # as some frameworks do, until they are obeyed
+        await asyncio.wait({server}, timeout=0.05)
+        server.cancel()
+    assert server.cancelled()
+    assert [one.ending for one in lab.store.attempts(run_id)] == ["cut"]
+    assert [one.state for one in lab.store.fleet(0)] == ["gone"]
+
+
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
