@@ -476,3 +476,69 @@ def test_a_handler_that_the_agents_file_installed_is_called_too(site: Terminal) 
     with site.worker("own.py", "--grace", "1") as worker:
         assert told(worker) == 0
     assert (site.folder / "mine").exists()
+
+
+# ── what Python would wait for ────────────────────────────────────────────────────────────────────
+
+
+THREADS = """
+import asyncio, pathlib, threading, time
+import andon
+
+
+@andon.agent
+async def elsewhere(ctx):
+    async def step():
+        pathlib.Path(f"began-{ctx.run_id}").touch()
+        await asyncio.to_thread(time.sleep, 600)
+    await ctx.step(step)
+
+
+@andon.agent
+async def impatient(ctx):
+    try:
+        await ctx.step(time.sleep, 600, timeout=0.05)
+    except andon.StepFailed:
+        return "went on without it"
+
+
+@andon.agent
+async def wordy(ctx):
+    return "x" * 300_000
+"""
+
+
+def test_a_thread_of_the_agents_own_changes_neither_the_end_nor_its_code(local: Terminal) -> None:
+    (local.folder / "threads.py").write_text(THREADS)
+    with local.worker("threads.py", "--grace", "0.5") as worker:
+        run_id = begin(local, "elsewhere")
+        assert told(worker) == 0
+    assert "grace period is over" not in worker.text
+    assert endings(local, run_id) == ["cut"]
+
+
+def test_a_single_run_that_is_over_says_so_although_a_thread_goes_on(local: Terminal) -> None:
+    (local.folder / "threads.py").write_text(THREADS)
+    assert local("run", "threads.py:impatient").strip() == '"went on without it"'
+
+
+def test_a_single_run_that_another_worker_takes_ends_with_it(local: Terminal) -> None:
+    (local.folder / "hangs.py").write_text(HANGS)
+    with local.worker("hangs.py"):
+        run_id = begin(local, "slow", "words=60")
+        found = local("run", "hangs.py:slow", "--id", run_id, "words=60")
+    assert json.loads(found) == [60, 1]
+
+
+def test_the_grace_period_is_no_limit_for_whoever_reads_the_result(local: Terminal) -> None:
+    (local.folder / "threads.py").write_text(THREADS)
+    command = [sys.executable, "-m", "andon", "run", "threads.py:wordy", "--grace", "0.2"]
+    with subprocess.Popen(
+        command, cwd=local.folder, env=local.environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline(1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        assert len((first + process.stdout.read()).strip()) == 300_002
+    assert process.returncode == 0

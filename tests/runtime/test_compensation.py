@@ -1,6 +1,7 @@
 """What a run did is undone, the last first, if the run goes no further."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
 from andon.core.queue import Retry
+from andon.errors import BadInput
 from andon.runtime import compensating, requests
 from andon.runtime.agent import Agent
 from andon.store.store import Claim
@@ -113,6 +115,85 @@ async def test_an_undo_without_a_name_is_found_by_rehearsing_the_code(lab: Lab) 
     assert (run.state, (run.error or {})["message"]) == ("cancelled", "a wrong goal")
     assert world == ["pay a", "pay b", *UNDONE]
     assert not held.is_set()
+
+
+async def test_what_an_earlier_attempt_did_is_undone_if_the_code_fails_before_it(lab: Lab) -> None:
+    tries: list[int] = []
+
+    async def body(ctx: andon.Context) -> None:
+        tries.append(ctx.attempt)
+        if len(tries) > 1:
+            raise OSError("no way in any more")
+        await ctx.effect(pay, "a", key="A")
+        raise ValueError("try again")
+
+    async with lab.working(agent(body, retries=Retry(1, first_seconds=0.01))):
+        run = await lab.end(await lab.client.start("agent"))
+    assert run.state == "dead"
+    assert world == ["pay a", "undo a paid-a A"]
+
+
+async def test_a_run_that_ends_before_it_hears_that_it_is_to_be_undone_is_undone(lab: Lab) -> None:
+    going, let_go = asyncio.Event(), asyncio.Event()
+
+    async def step() -> None:
+        going.set()
+        await let_go.wait()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        await ctx.step(step)
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await going.wait()
+        await asyncio.to_thread(requests.compensate, lab.store, run_id)
+        let_go.set()
+        await lab.reach_over(run_id, "cancelled")
+    assert world == ["pay a", "undo a paid-a A"]
+
+
+async def test_a_plain_undo_that_does_not_end_in_time_is_not_begun_a_second_time(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compensating, "RETRY", Retry(3, first_seconds=0.01))
+    monkeypatch.setattr(compensating, "UNDO_SECONDS", 0.05)
+    begun, let_go = [], threading.Event()
+
+    def hang(result: Any, what: str) -> None:
+        begun.append(what)
+        let_go.wait(30)
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A", undo=hang)
+        raise ValueError("no further")
+
+    async with local.working(agent(body)):
+        run_id = await local.client.start("agent")
+        ask = await local.asked(run_id)
+        assert begun == ["a"], "it may still be acting"
+        let_go.set()
+    assert ask.about == "undo"
+
+
+async def test_a_deadline_needs_something_to_do_at_it() -> None:
+    with pytest.raises(BadInput, match="undo_within"):
+        andon.effect_of(undo_within="2h")
+    for wrong in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(BadInput, match="undo_within"):
+            andon.effect_of(undo=take_back, undo_within=wrong)
+
+
+async def test_a_run_that_waits_for_its_next_try_is_not_late(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay_for_a_while, "a", key="A")
+        raise ValueError("try again")
+
+    async with lab.working(agent(body, retries=Retry(1, first_seconds=600))):
+        run_id = await lab.client.start("agent")
+        await until(lambda: lab.store.run(run_id).failures == 1)
+        row = lab.store.run(run_id)
+    assert row.undo_at > row.available_at
 
 
 async def test_effects_from_before_a_snapshot_are_undone_too(lab: Lab) -> None:
@@ -324,3 +405,24 @@ async def test_the_drain_of_a_worker_in_the_middle_of_an_undo_hands_the_rest_ove
         run = await lab.end(run_id)
     assert run.state == "failed"
     assert world == ["pay a", "pay b", "undo b", "undo a paid-a A"]
+
+
+async def test_a_nameless_undo_of_a_run_that_failed_is_found_by_the_next_worker(lab: Lab) -> None:
+    going = asyncio.Event()
+
+    async def slow(result: Any, what: str) -> None:
+        going.set()
+        await asyncio.sleep(600)
+
+    async def body(ctx: andon.Context) -> None:
+        undo = lambda result, what, key: take_back(result, what, key=key)  # noqa: E731
+        await ctx.effect(pay, "a", key="A", undo=undo)
+        await ctx.effect(pay, "b", key="B", undo=take_back if going.is_set() else slow)
+        raise ValueError("no further")
+
+    async with lab.working(agent(body), grace_seconds=0.2):
+        run_id = await lab.client.start("agent")
+        await going.wait()
+    async with lab.working(agent(body)):
+        assert (await lab.end(run_id)).state == "failed"
+    assert world == ["pay a", "pay b", *UNDONE]

@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import tempfile
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tests.runtime.harness import Held, Lab, agent, until
+import pytest
+from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon.errors import Fenced
+from andon.runtime import cleanup
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
@@ -210,3 +214,68 @@ async def test_an_undo_that_ends_while_it_is_cut_off_is_not_done_again(lab: Lab)
     async with lab.working(agent(body)):
         assert (await lab.end(run_id)).state == "failed"
     assert undone == ["paid"]
+
+
+# ── what does not let go ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_threads_that_are_all_taken_do_not_keep_a_worker(local: Lab) -> None:
+    loop, let_go = asyncio.get_running_loop(), threading.Event()
+    taken = [loop.run_in_executor(None, let_go.wait, 30) for _ in range(64)]
+
+    async def body(ctx: andon.Context) -> None: ...
+
+    async with asyncio.timeout(20):
+        async with local.working(agent(body), grace_seconds=1) as worker:
+            pass
+    let_go.set()
+    await asyncio.wait(taken)
+    [row] = [row for row in local.store.fleet(0) if row.id == worker.worker_id]
+    assert row.state == "gone"
+
+
+async def test_a_server_that_is_cancelled_again_still_gives_everything_back(lab: Lab) -> None:
+    held = Held()
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.step(held.here)
+
+    one = agent(body)
+
+    async def serve() -> None:
+        async with andon.serving(one, settings=Settings(store=lab.url, grace_seconds=1)):
+            await asyncio.sleep(600)
+
+    server = asyncio.ensure_future(serve())
+    run_id = await lab.client.start(one)
+    await held.reached.wait()
+    server.cancel()
+    while not server.done():  # as some frameworks do, until they are obeyed
+        await asyncio.wait({server}, timeout=0.05)
+        server.cancel()
+    assert server.cancelled()
+    assert [one.ending for one in lab.store.attempts(run_id)] == ["cut"]
+    assert [one.state for one in lab.store.fleet(0)] == ["gone"]
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_link_that_leads_nowhere_does_not_keep_a_run_from_its_next_attempt(
+    local: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    held = Held()
+
+    async def body(ctx: andon.Context) -> int:
+        await ctx.step(held.here)
+        return ctx.attempt
+
+    async with local.working(agent(body)) as first, local.working(agent(body)) as second:
+        run_id = await local.client.start("agent")
+        await held.reached.wait()
+        lost = first if first.active else second
+        (tmp_path / f"{cleanup._prefix(run_id)}999999999-1-x").symlink_to(tmp_path / "nowhere")
+        bury(second if lost is first else first, lost)
+        assert await local.result(run_id) == 2
+        held.release.set()

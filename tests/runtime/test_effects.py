@@ -643,7 +643,7 @@ async def test_a_declaration_stays_with_its_function(local: Lab) -> None:
     async def find(n: int) -> Any:
         return andon.unknown()
 
-    @andon.effect_of(probe=find, undo_within="2h")
+    @andon.effect_of(probe=find)
     async def pay(n: int) -> int:
         return n
 

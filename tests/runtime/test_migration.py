@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
-from tests.runtime.harness import Lab
+from tests.runtime.harness import Lab, until
 
 import andon
 from andon.errors import AndonError, BadInput, IllegalTransition, NotFound
@@ -87,6 +88,49 @@ async def test_why_it_does_not_fit_is_told_and_nothing_else_changes(lab: Lab) ->
     after = lab.store.run(run_id)
     assert (after.head_seq, after.head_hash) == (before.head_seq, before.head_hash)
     assert json.loads(after.error or "{}")["type"] == "Diverged"
+
+
+async def test_code_that_raises_before_it_is_where_the_run_stands_does_not_fit(lab: Lab) -> None:
+    async def broken(ctx: andon.Context) -> str:
+        raise KeyError("of another input")
+
+    run_id = await waiting(lab)
+    async with lab.working(Agent(broken, name="agent", version="2")):
+        await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
+        run = await lab.reach_version(run_id, "1")
+    assert "KeyError" in (run.error or {})["message"]
+    assert [one.ending for one in lab.store.attempts(run_id)][1] == "refused"
+
+
+async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab: Lab) -> None:
+    run_id = await waiting(lab)
+    async with lab.working(Agent(fitting, name="agent", version="2"), poll_seconds=60) as worker:
+        write = worker.store.write
+
+        def writes(batch: Any) -> Any:
+            outcomes = write(batch)
+            if any(getattr(outcome, "runs", None) for outcome in outcomes):
+                worker.tell("test")
+            return outcomes
+
+        worker.store.write = writes
+        await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
+        await until(lambda: worker.drain.told)
+    row = lab.store.run(run_id)
+    assert (row.state, row.version) == ("queued", "2")
+    assert row.trial is not None, "its code has not been tried yet"
+
+
+async def test_a_run_that_is_not_due_yet_stays_so(local: Lab) -> None:
+    async with local.working(
+        Agent(old, name="agent", version="1"), Agent(fitting, name="agent", version="2")
+    ):
+        run_id = await local.client.start("agent", at=local.store.now() + 3600)
+        before = local.store.run(run_id)
+        version = "2" if before.version == "1" else "1"
+        await asyncio.to_thread(requests.migrate, local.store, run_id, version)
+        await local.reach_version(run_id, version)
+    assert abs(local.store.run(run_id).available_at - before.available_at) < 60
 
 
 async def test_only_what_nobody_holds_can_be_migrated(local: Lab) -> None:

@@ -36,6 +36,8 @@ class Orders:
         self.worker = worker
         self._describe = describe  # what is in hand, for people
         self._signals = 0
+        self._over = False
+        self.code = 1  # of a process that has to be ended when its time is over
         self._before: dict[int, Any] = {}
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._heard, self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -83,6 +85,11 @@ class Orders:
             self._let_go()
         self._let_through()
 
+    def stand_down(self) -> None:
+        """The worker is gone: the time that the process takes now is its own."""
+        self._over = True
+        self._tell_thread(_TOLD)
+
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.worker.draining = True  # from here on nothing is claimed
         self._tell_thread(number)
@@ -101,7 +108,9 @@ class Orders:
         while True:
             if not watch.poll(self._left_ms()):
                 note("the grace period is over; ending. What was in hand goes on elsewhere.")
-                exit_now(1)
+                exit_now(self.code)
+            if self._over:
+                return
             for number in _bytes_of(self._heard):
                 if number in SIGNALS:  # counted when Python comes to it
                     self.worker.tell(signal.Signals(number).name)

@@ -7,6 +7,7 @@ from andon.errors import BadInput
 from andon.runtime import requests
 from andon.runtime.agent import Agent
 from andon.settings import Settings
+from andon.store.rows import RunRow
 from andon.store.store import Store
 
 
@@ -28,9 +29,13 @@ def run(
     if run_id is None:
         output.note(f"run {output.clean(started)}")
     row = requests.find(store, started)
-    if not requests.is_over(row):
-        row, told = working.run_one(store, agents[0], started, settings, verbose=verbose)
+
+    def answer(row: RunRow, told: bool) -> int:
         if told and not requests.is_over(row):
             output.note(f"saved unfinished; it goes on with: --id {output.clean(started)}")
             return working.SAVED
-    return waiting.report(store, row.id, row, None, json=json)
+        return waiting.report(store, row.id, row, None, json=json)
+
+    if requests.is_over(row):
+        return answer(row, False)
+    return working.run_one(store, agents[0], started, settings, answer, verbose=verbose)

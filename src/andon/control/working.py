@@ -1,8 +1,10 @@
 """`andon work` and `andon run`: a worker in the foreground, until it is told to go or done."""
 
 import asyncio
+import contextlib
 import logging
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +12,11 @@ from typing import Any
 from andon.control.orders import Orders, exit_now
 from andon.control.output import as_json, clean, note, say, without_password
 from andon.control.version import VERSION
+from andon.control.waiting import Advice
 from andon.core.drain import Phase
 from andon.core.run import TERMINAL, State
+from andon.errors import StoreError
+from andon.runtime import requests
 from andon.runtime.agent import Agent
 from andon.runtime.clock import own_time
 from andon.runtime.notices import refuse_if_stopped
@@ -59,14 +64,25 @@ def work(
             note(f"run {clean(run_id)}: {ending}")
 
     worker = Worker(store, agents, settings, on_settled=settled, **options)
-    _serve(worker, lambda: _announce(worker, json=json))
-    return int(worker.drain.unreturned > 0)
+    return _serve(
+        worker, lambda: _announce(worker, json=json), lambda: int(worker.drain.unreturned > 0)
+    )
 
 
 def run_one(
-    store: Store, agent: Agent, run_id: str, settings: Settings, *, verbose: int
-) -> tuple[RunRow, bool]:
-    """Execute one run in this process; answers its row, and whether it was told to go before."""
+    store: Store,
+    agent: Agent,
+    run_id: str,
+    settings: Settings,
+    answer: Callable[[RunRow, bool], int],
+    *,
+    verbose: int,
+) -> int:
+    """Execute one run in this process.
+
+    `answer` gets its row, and whether the process was told to go before it was over; it answers
+    the exit code.
+    """
     prepare_logging(verbose)
     refuse_if_stopped(settings.stop_file)
 
@@ -75,13 +91,42 @@ def run_one(
             worker.tell(OVER)
 
     worker = Worker(store, [agent], settings, only=Counter([run_id]), on_settled=settled)
-    _serve(worker, lambda: None)
-    row = store.run(run_id)
-    assert row is not None
-    return row, worker.drain.why != OVER
+
+    def end() -> int:
+        row = store.run(run_id)
+        assert row is not None
+        return answer(row, worker.drain.why != OVER)
+
+    gone = threading.Event()
+    watch = threading.Thread(target=_watch, args=(worker, run_id, gone), daemon=True)
+    try:
+        return _serve(worker, watch.start, end)
+    finally:
+        gone.set()
 
 
-def _serve(worker: Worker, on_ready: Callable[[], None]) -> None:
+def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
+    """Another worker may have the run, or may end it; and it may ask a person."""
+    advice = Advice(worker.store, note)
+    while not gone.wait(worker.settings.poll_seconds) and not worker.draining:
+        with contextlib.suppress(StoreError):
+            row = worker.store.run(run_id)
+            if requests.is_over(row):
+                worker.tell(OVER)
+            else:
+                advice.look(row)
+
+
+def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int]) -> int:
+    """Work until told to go; `end` is called then, and answers the exit code."""
+    orders = Orders(worker, lambda: _in_hand(worker))
+
+    def finish() -> int:
+        if worker.only is not None:
+            orders.stand_down()
+        orders.code = end()
+        return orders.code
+
     async def serve() -> None:
         worker.loop = asyncio.get_running_loop()
         with reachable(worker, note):
@@ -93,19 +138,21 @@ def _serve(worker: Worker, on_ready: Callable[[], None]) -> None:
             # A plain function goes on in its thread, some code swallows its cancellation, and
             # Python would wait for both for ever. What was in hand has been given back.
             note("some functions did not end in time; ending the process")
-            exit_now(int(worker.drain.unreturned > 0) if worker.only is None else SAVED)
+            exit_now(finish())
 
     # Before the loop runs: else asyncio would take Ctrl-C for itself.
-    with Orders(worker, lambda: _in_hand(worker)).obeyed():
+    with orders.obeyed():
         asyncio.run(serve())
+    return finish()
 
 
 async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
     for task in tasks:
         task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
-    return all(task.done() for task in tasks)
+    # The threads of asyncio.to_thread too: asyncio.run would wait for them.
+    threads = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait({*tasks, threads}, timeout=CLOSE_SECONDS / 2)
+    return all(task.done() for task in {*tasks, threads})
 
 
 def _in_hand(worker: Worker) -> str:

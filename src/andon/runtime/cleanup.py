@@ -40,13 +40,13 @@ async def carry_out(
     while cleanups:
         one = cleanups.pop()
         limit = min(CLEANUP_SECONDS, left() / 2)  # one that hangs leaves time for the others
-        call = asyncio.ensure_future(_call(one))
-        await asyncio.wait({call}, timeout=limit)
-        if not call.done():  # nor may it be waited for after its cancellation
-            call.cancel()
+        doing = asyncio.ensure_future(call(one))
+        await asyncio.wait({doing}, timeout=limit)
+        if not doing.done():  # nor may it be waited for after its cancellation
+            doing.cancel()
             log.error("%s: a cleanup did not end within %.1f s; going on without it", whose, limit)
-        elif call.cancelled() or call.exception() is not None:
-            failed = None if call.cancelled() else call.exception()
+        elif doing.cancelled() or doing.exception() is not None:
+            failed = None if doing.cancelled() else doing.exception()
             log.error("%s: a cleanup failed", whose, exc_info=failed)
 
 
@@ -55,7 +55,7 @@ class _Failed:
         self.error = error
 
 
-async def _call(one: Callable[[], Any]) -> None:
+async def call(one: Callable[[], Any]) -> None:
     """Coroutines here; what is plain in a thread of its own, which dies with the process."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
@@ -103,5 +103,6 @@ def sweep(run_id: str) -> None:
         parts = path.name.split("-")
         if len(parts) > 3 and parts[2].isdigit() and parts[3].isdigit():
             alive = start_ticks(int(parts[2])) == int(parts[3])
-            if not alive and path.stat().st_uid == os.getuid():
-                shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):  # somebody else has swept, or put a link there
+                if not alive and path.lstat().st_uid == os.getuid():
+                    shutil.rmtree(path, ignore_errors=True)

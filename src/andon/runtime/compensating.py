@@ -72,7 +72,8 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
 
 async def begin_after_failure(attempt: "Attempt", error: BaseException) -> bool:
     """The agent failed for good: whether anything has to be undone before the run ends."""
-    if not attempt.undos and attempt.replay.snapshot is None:
+    acted = any(one.kind == EntryKind.EFFECT for one in attempt.replay.records())
+    if not attempt.undos and not acted and attempt.replay.snapshot is None:
         return False
     rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
     if not any(_owed(row) for row in rows):
@@ -187,7 +188,7 @@ class _Compensation:
         failures = 0
         while (error := await self._try(row)) is not None:
             failures += 1
-            if not RETRY.again(failures):
+            if not RETRY.again(failures) or _goes_on(attempt, row, error):
                 return await self._ask(row, error)
             delay = RETRY.delay(failures, random.random())  # noqa: S311 (not for secrets)
             await attempt.wait_for("timer", f"undo {row.name}", attempt.host.clock.now() + delay)
@@ -318,6 +319,14 @@ def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:
     """Not known to have happened, undoable all the same, and nobody acts any more."""
     quiet = row.quiet or attempt.is_quiet(row.fence)
     return row.kind == "compensatable" and row.state in OPEN and row.undo is not None and quiet
+
+
+def _goes_on(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
+    """Whether a plain undo that ran into its limit may still act, in its thread."""
+    from andon.runtime.operation import is_async
+
+    undo = _find(attempt, row)
+    return error["type"] == "TimeoutError" and undo is not None and not is_async(undo)
 
 
 @lru_cache(maxsize=4096)

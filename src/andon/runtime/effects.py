@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
@@ -110,7 +111,12 @@ def _declare(
         raise BadInput("a probeable effect needs probe=: the function that asks the outside")
     if found is Kind.COMPENSATABLE and undo is None:
         raise BadInput("a compensatable effect needs undo=: the function that undoes it")
-    return Declaration(kind=found, probe=probe, undo=undo, undo_within=_seconds(undo_within))
+    within = _seconds(undo_within)
+    if within is not None and (undo is None or not 0 < within < inf):
+        raise BadInput(
+            f"undo_within={undo_within!r}: expected undo= with it, and more than 0 seconds"
+        )
+    return Declaration(kind=found, probe=probe, undo=undo, undo_within=within)
 
 
 def declaration(

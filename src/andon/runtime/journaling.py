@@ -226,7 +226,7 @@ class Journaling(Leaving):
         before = self.seq, self.head
         try:
             work = self.loop.run_in_executor(self.host.threads, self.host.store.transact, write)
-            await _to_the_end(work)
+            await to_the_end(work)
         except (Fenced, StoreError) as error:
             raise self.stop(reason_of(error), error) from None
         except asyncio.CancelledError:  # and committed nevertheless
@@ -331,7 +331,7 @@ def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_result(done.result())
 
 
-async def _to_the_end(future: "asyncio.Future[Any]") -> Any:
+async def to_the_end(future: "asyncio.Future[Any]") -> Any:
     """Wait for what cannot be cancelled, and be cancelled only after it."""
     cancelled = None
     while not future.done():

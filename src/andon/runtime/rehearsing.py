@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Rehearsal(Attempt):
     """An attempt that stops where it would act."""
 
+    outcome: tuple[str, Any] | None = None  # of code that came to its end
+
     async def boundary(self) -> None:
         await self.turns.end()
         raise self.stop("rehearsed")
@@ -55,7 +57,7 @@ async def rehearse(attempt: Attempt) -> Rehearsal:
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
     await rehearsal._load()  # noqa: SLF001 (its own kind)
     try:
-        await rehearsal.play()
+        rehearsal.outcome = await rehearsal.play()
     except Stopped:
         pass
     finally:
@@ -70,8 +72,8 @@ async def settle_trial(attempt: Attempt) -> str:
     """Whether this version's code fits the journal: the run stays with it, or goes back."""
     trial: dict[str, Any] = json.loads(attempt.run.trial or "{}")
     try:
-        await rehearse(attempt)
-        message = _to_queue(attempt, "migrated")
+        _refuse_error(await rehearse(attempt))
+        message = _to_queue(attempt, trial)
     except Diverged as error:
         message = _back(attempt, trial, error)
     point("attempt:before-settle")
@@ -79,14 +81,31 @@ async def settle_trial(attempt: Attempt) -> str:
     return str(await attempt.host.writer.write(message))
 
 
-def _to_queue(attempt: Attempt, ending: str) -> Settle:
+def _refuse_error(rehearsal: Rehearsal) -> None:
+    if rehearsal.outcome is not None and rehearsal.outcome[0] == "error":
+        error = describe(rehearsal.outcome[1])
+        raise Diverged(
+            f"run {rehearsal.run.id}: the code raised {error['type']}: {error['message']}, before "
+            "it was where the run stands. Nothing was executed."
+        )
+
+
+def _to_queue(attempt: Attempt, trial: dict[str, Any]) -> Settle:
     return Settle(
         run_id=attempt.run.id,
         fence=attempt.fence,
         state=advance(State.RUNNING, Event.RETURN),
-        ending=ending,
+        ending="migrated",
         returned=True,
+        delay_seconds=_delay(attempt, trial),
+        tried=True,
     )
+
+
+def _delay(attempt: Attempt, trial: dict[str, Any]) -> float:
+    """Until what was not due is due."""
+    due: float = trial.get("at", 0.0)
+    return max(due - attempt.host.clock.now(), 0.0)
 
 
 def _back(attempt: Attempt, trial: dict[str, Any], error: Diverged) -> Settle:
@@ -99,4 +118,6 @@ def _back(attempt: Attempt, trial: dict[str, Any], error: Diverged) -> Settle:
         error=json.dumps(describe(error)),
         returned=True,
         version=trial["from"],
+        delay_seconds=_delay(attempt, trial),
+        tried=True,
     )

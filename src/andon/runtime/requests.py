@@ -252,7 +252,7 @@ def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRo
         raise NotFound(
             f"run {row.id} has nothing that could be undone: no confirmed effect of it has an undo"
         )
-    if row.undoing is not None:
+    if row.undoing is not None and row.state not in (State.STRANDED, State.PAUSED):
         raise Conflict(f"run {row.id} is being undone already; andon show {row.id}")
     undoing = json.dumps({"why": why or "somebody asked for it", "by": by})
     note = Note(kind="run.undoing", run_id=row.id, body=undoing)
@@ -286,7 +286,8 @@ def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
         )
     if row.state not in _MIGRATABLE:
         raise IllegalTransition(row.id, row.state, "be migrated")
-    trial = json.dumps({"from": row.version, "state": row.state, "by": by})
+    known = {"from": row.version, "state": row.state, "by": by}
+    trial = json.dumps({**known, "at": row.available_at if row.state == State.QUEUED else 0.0})
     body = json.dumps({"from": row.version, "to": version, "by": by})
     note = Note(kind="run.migrating", run_id=row.id, body=body)
     message = Move(

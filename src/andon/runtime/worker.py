@@ -20,11 +20,12 @@ from andon.core.lease import renew_every, trusted_until
 from andon.core.run import TERMINAL
 from andon.errors import AndonError, Fenced, StoreError
 from andon.points import point
-from andon.runtime import branch
+from andon.runtime import branch, cleanup
 from andon.runtime.agent import Agent, by_identity
 from andon.runtime.attempt import UNWIND_SECONDS, Attempt
 from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.drain import Drain, unwind_seconds
+from andon.runtime.journaling import to_the_end
 from andon.runtime.liveness import Peers, this_process
 from andon.runtime.strandings import Strandings
 from andon.settings import Settings
@@ -101,10 +102,16 @@ class Worker:
 
     async def __aexit__(self, *_: Any) -> None:
         self.tell("its program ends")
+        # Whoever is cancelled once more meanwhile would leave everything behind.
+        await to_the_end(self.loop.create_task(self._leave(), name="andon-leave"))
+
+    async def _leave(self) -> None:
         await self.drain.carry_out()
         self.claiming.cancel()  # what it may yet claim is taken back by the departure
         self._ended.set()
-        await self.loop.run_in_executor(None, self._let_go)
+        # In a thread of its own: the loop's may all be taken.
+        letting_go = self.loop.create_task(cleanup.call(self._let_go))
+        await asyncio.wait({letting_go}, timeout=self.drain.left() / 2 + CLOSE_SECONDS / 2)
         await self._depart(self.drain.story)
         self.writer.close(self.drain.left() + CLOSE_SECONDS)
         self.threads.shutdown(wait=False)

@@ -136,7 +136,7 @@ UPDATE andon.runs
 -- Nobody has resumed them in time: what they did is undone.
 UPDATE andon.runs
    SET state = 'queued', returned = true, available_at = andon.now(), undo_at = NULL,
-       changed_at = andon.now(), undoing = %(undoing)s
+       changed_at = andon.now(), undoing = %(undoing)s, fruitless = 0
  WHERE id = ANY (ARRAY(
          SELECT id FROM andon.runs
           WHERE undo_at <= (SELECT andon.now())
@@ -447,23 +447,27 @@ RETURNING op;
 
 -- settle_run --
 -- A message that arrived since the run was read keeps it from going to sleep: `inbox` is judged
--- after the row is locked, and deliver locks it too.
+-- after the row is locked, and deliver locks it too. So does the wish that it be undone, which
+-- keeps it from being over.
 UPDATE andon.runs
-   SET state = CASE WHEN %(sleeps)s::boolean AND inbox > %(seen_inbox)s
-                    THEN %(awake_state)s ELSE %(state)s END,
+   SET state = CASE WHEN %(sleeps)s::boolean AND inbox > %(seen_inbox)s THEN %(awake_state)s
+                    WHEN %(over)s::boolean AND NOT %(undone)s::boolean AND undoing IS NOT NULL
+                    THEN 'queued' ELSE %(state)s END,
        returned = CASE WHEN %(keeps_place)s::boolean THEN returned ELSE
-         (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)) END,
+         (%(returned)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
+          OR (%(over)s::boolean AND NOT %(undone)s::boolean AND undoing IS NOT NULL)) END,
        worker = NULL,
        available_at = CASE WHEN %(keeps_place)s::boolean THEN available_at
                            ELSE andon.now() + %(delay_seconds)s::float8 END,
        changed_at = andon.now(), waits = %(waits)s, wake_at = %(wake_at)s, error = %(error)s,
        failures = failures + %(failed)s, fruitless = 0,
-       trial = NULL, version = coalesce(%(version)s, version),
-       undoing = CASE WHEN %(over)s::boolean THEN NULL ELSE undoing END,
+       trial = CASE WHEN %(tried)s::boolean THEN NULL ELSE trial END,
+       version = coalesce(%(version)s, version),
+       undoing = CASE WHEN %(undone)s::boolean THEN NULL ELSE undoing END,
        undo_at = CASE WHEN %(undo_later)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
-                      THEN andon.now() + %(delay_seconds)s::float8
-                           + (SELECT min(undo_within) FROM andon.effects e
-                               WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
+                      THEN andon.now() + %(delay_seconds)s::float8 + (
+                        SELECT min(undo_within) FROM andon.effects e
+                         WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s
@@ -500,7 +504,8 @@ UPDATE andon.runs
        changed_at = andon.now(), undoing = coalesce(%(undoing)s, undoing),
        version = coalesce(%(version)s, version), trial = %(trial)s, waits = NULL, wake_at = NULL,
        failures = CASE WHEN %(fresh)s::boolean THEN 0 ELSE failures END,
-       fruitless = CASE WHEN %(fresh)s::boolean THEN 0 ELSE fruitless END,
+       fruitless = CASE WHEN %(fresh)s::boolean OR %(undoing)s::text IS NOT NULL
+                        THEN 0 ELSE fruitless END,
        undo_at = CASE WHEN %(undo_later)s::boolean THEN
          andon.now() + (SELECT min(undo_within) FROM andon.effects e
                                  WHERE e.run_id = runs.id AND e.state = 'confirmed') END,

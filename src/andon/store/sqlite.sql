@@ -128,7 +128,7 @@ UPDATE andon_runs
 -- Nobody has resumed them in time: what they did is undone.
 UPDATE andon_runs
    SET state = 'queued', returned = 1, available_at = unixepoch('subsec'), undo_at = NULL,
-       changed_at = unixepoch('subsec'), undoing = :undoing
+       changed_at = unixepoch('subsec'), undoing = :undoing, fruitless = 0
  WHERE id IN (SELECT id FROM andon_runs
                WHERE undo_at <= unixepoch('subsec')
                  AND state IN ('queued', 'stranded', 'paused', 'dead')
@@ -395,19 +395,25 @@ ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, at = excluded.at
 RETURNING op;
 
 -- settle_run --
--- A message that arrived since the run was read keeps it from going to sleep.
+-- A message that arrived since the run was read keeps it from going to sleep; and the wish that it
+-- be undone, from being over.
 UPDATE andon_runs
-   SET state = CASE WHEN :sleeps AND inbox > :seen_inbox THEN :awake_state ELSE :state END,
+   SET state = CASE WHEN :sleeps AND inbox > :seen_inbox THEN :awake_state
+                    WHEN :over AND NOT :undone AND undoing IS NOT NULL THEN 'queued'
+                    ELSE :state END,
        returned = CASE WHEN :keeps_place THEN returned
-                       ELSE (:returned OR (:sleeps AND inbox > :seen_inbox)) END, worker = NULL,
+                       ELSE (:returned OR (:sleeps AND inbox > :seen_inbox)
+                             OR (:over AND NOT :undone AND undoing IS NOT NULL)) END,
+       worker = NULL,
        available_at = CASE WHEN :keeps_place THEN available_at
                            ELSE unixepoch('subsec') + :delay_seconds END,
        changed_at = unixepoch('subsec'), waits = :waits, wake_at = :wake_at, error = :error, failures = failures + :failed,
-       fruitless = 0, trial = NULL, version = coalesce(:version, version),
-       undoing = CASE WHEN :over THEN NULL ELSE undoing END,
+       fruitless = 0, trial = CASE WHEN :tried THEN NULL ELSE trial END, version = coalesce(:version, version),
+       undoing = CASE WHEN :undone THEN NULL ELSE undoing END,
        undo_at = CASE WHEN :undo_later OR (:sleeps AND inbox > :seen_inbox)
-                      THEN unixepoch('subsec') + :delay_seconds + (SELECT min(undo_within) FROM andon_effects e
-                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
+                      THEN unixepoch('subsec') + :delay_seconds + (
+                        SELECT min(undo_within) FROM andon_effects e
+                         WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
@@ -444,7 +450,7 @@ UPDATE andon_runs
        changed_at = unixepoch('subsec'), undoing = coalesce(:undoing, undoing),
        version = coalesce(:version, version), trial = :trial, waits = NULL, wake_at = NULL,
        failures = CASE WHEN :fresh THEN 0 ELSE failures END,
-       fruitless = CASE WHEN :fresh THEN 0 ELSE fruitless END,
+       fruitless = CASE WHEN :fresh OR :undoing IS NOT NULL THEN 0 ELSE fruitless END,
        undo_at = CASE WHEN :undo_later THEN
          unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
                                         WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,

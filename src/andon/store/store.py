@@ -310,6 +310,8 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     keeps_place: bool = False  # it was not touched: it waits where it waited before
     failed: bool = False  # counts against the user's retries
     version: str | None = None  # back to this one
+    tried: bool = False  # whether its version fits is known now
+    undone: bool = False  # everything that it did
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
