@@ -320,9 +320,10 @@ async def test_a_worker_whose_code_cannot_be_cancelled_does_not_say_that_it_is_g
     local: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("andon.runtime.attempt.UNWIND_SECONDS", 0.02)
-    go = asyncio.Event()
+    go, begun = asyncio.Event(), asyncio.Event()
 
     async def immortal() -> None:
+        begun.set()
         while not go.is_set():
             try:
                 await go.wait()
@@ -335,7 +336,7 @@ async def test_a_worker_whose_code_cannot_be_cancelled_does_not_say_that_it_is_g
     one = agent(body)
     async with local.working(one, grace_seconds=0.05) as worker:
         await local.client.start(one)
-        await until(lambda: any(a.active for a in worker.attempts.values()))
+        await begun.wait()
     assert worker.worker_id in [row.id for row in local.store.workers()]
     assert "cannot be cancelled" in caplog.text
     go.set()
