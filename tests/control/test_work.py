@@ -1,6 +1,7 @@
 """`andon work`: what it serves, how it starts, how it goes."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -63,6 +64,7 @@ def test_the_second_signal_does_not_wait_for_steps(local: Terminal) -> None:
         until(marker.exists, "the step")
         worker.signal(signal.SIGTERM)
         worker.says("1 runs in hand")
+        until(lambda: local.json("workers")[0]["draining_at"], "the drain")
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 0
     assert [one["ending"] for one in local.json("show", run_id)["attempts"]] == ["cut"]
@@ -77,7 +79,22 @@ def test_the_third_signal_ends_the_worker_at_once(local: Terminal) -> None:
         for words in ("1 runs in hand", "cut off now", "once more: ending at once"):
             worker.signal(signal.SIGTERM)
             worker.says(words)
+            local("version")  # two signals at the same instant are one order
         assert worker.ends() == 128 + signal.SIGTERM
+
+
+def test_two_signals_at_the_same_instant_are_one_order(local: Terminal) -> None:
+    """As `timeout` sends them: to the process, and to its group."""
+    marker = marked(local.folder)
+    with local.worker("agents.py", "--grace", "600") as worker:
+        local.start("stuck", f"marker={marker}")
+        until(marker.exists, "the step")
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            worker.signal(number)
+        worker.says("1 runs in hand")
+        until(lambda: local.json("workers")[0]["draining_at"], "the drain")
+        assert "cut off now" not in worker.text
 
 
 def test_a_plain_step_that_does_not_end_cannot_keep_the_worker(local: Terminal) -> None:

@@ -426,3 +426,22 @@ async def test_a_nameless_undo_of_a_run_that_failed_is_found_by_the_next_worker(
     async with lab.working(agent(body)):
         assert (await lab.end(run_id)).state == "failed"
     assert world == ["pay a", "pay b", *UNDONE]
+
+
+async def test_a_question_of_a_run_that_was_undone_is_not_open_any_more(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "a", key="A")
+        await ctx.ask("Go on?")
+
+    async with lab.working(agent(body)):
+        run_id = await lab.client.start("agent")
+        await lab.reach(run_id, "suspended")
+        assert lab.store.asks(run_id)
+        await asyncio.to_thread(requests.compensate, lab.store, run_id)
+        await lab.reach_over(run_id, "cancelled")
+    assert not lab.store.asks(run_id)
+
+
+def test_what_is_no_function_cannot_undo() -> None:
+    with pytest.raises(BadInput, match="expected a function"):
+        andon.effect_of(undo="cancel")  # type: ignore[arg-type]

@@ -145,3 +145,18 @@ async def test_only_what_nobody_holds_can_be_migrated(local: Lab) -> None:
         await local.end(run_id)
     with pytest.raises((IllegalTransition, AndonError), match="succeeded"):
         await asyncio.to_thread(requests.migrate, local.store, run_id, "2")
+
+
+async def test_code_that_waits_for_something_else_is_not_waited_for(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("andon.runtime.rehearsing.REHEARSAL_SECONDS", 0.1)
+
+    async def idle(ctx: andon.Context) -> None:
+        await asyncio.sleep(600)
+
+    run_id = await waiting(local)
+    async with local.working(Agent(idle, name="agent", version="2")):
+        await asyncio.to_thread(requests.migrate, local.store, run_id, "2")
+        run = await local.reach_version(run_id, "1")
+    assert "waits for something outside its steps" in (run.error or {})["message"]

@@ -26,6 +26,8 @@ from andon.runtime.worker import CLOSE_SECONDS, Worker
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the end of the grace period, before the process is ended from its side.
 SLACK_SECONDS = CLOSE_SECONDS + 0.15
+# Programs that signal a process and then its group (timeout, some shells) mean one order.
+SAME_SECONDS = 0.02
 _TOLD = 0  # a byte that is no signal: somebody told the worker in another way
 
 
@@ -36,6 +38,7 @@ class Orders:
         self.worker = worker
         self._describe = describe  # what is in hand, for people
         self._signals = 0
+        self._ordered_at = 0.0
         self._over = False
         self.code = 1  # of a process that has to be ended when its time is over
         self._before: dict[int, Any] = {}
@@ -126,6 +129,9 @@ class Orders:
         return max(end - own_time(), 0.0) * 1000
 
     def _order(self, number: int) -> None:
+        since, self._ordered_at = own_time() - self._ordered_at, own_time()
+        if self._signals and since < SAME_SECONDS:
+            return
         self._signals += 1
         name = signal.Signals(number).name
         match self._signals:

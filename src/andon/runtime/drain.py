@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from andon.runtime.attempt import Attempt
     from andon.runtime.worker import Worker
 
+# How long a claim on its way is waited for by a worker with nothing in hand: a store that is away
+# must not keep it. What it may have claimed is taken over when the process ends.
+CLAIM_SECONDS = 2.0
 # How often a phase looks whether a shield has ended.
 LOOK_SECONDS = 0.02
 
@@ -127,7 +130,8 @@ class Drain:
     async def _reach_boundaries(self) -> None:
         """Runs that execute nothing go back at once, the others once their step has ended."""
         claiming = self.worker.claiming
-        while (unsettled := self._unsettled()) or not claiming.done():
+        patience = own_time() + CLAIM_SECONDS
+        while (unsettled := self._unsettled()) or (not claiming.done() and own_time() < patience):
             for attempt in unsettled:
                 if not attempt.active and not attempt.shielded:
                     attempt.leave("drained")

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache
 from math import inf
 from typing import Any, TypeVar
@@ -111,6 +111,9 @@ def _declare(
         raise BadInput("a probeable effect needs probe=: the function that asks the outside")
     if found is Kind.COMPENSATABLE and undo is None:
         raise BadInput("a compensatable effect needs undo=: the function that undoes it")
+    for function in (probe, undo):
+        if function is not None and (not callable(function) or not isinstance(function, Hashable)):
+            raise BadInput(f"probe= and undo=: expected a function, found {function!r}")
     within = _seconds(undo_within)
     if within is not None and (undo is None or not 0 < within < inf):
         raise BadInput(

@@ -5,8 +5,9 @@ found out this way before a run is moved to another version; and what an agent's
 own effects, before they are undone.
 """
 
+import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,8 +20,8 @@ from andon.runtime.journaling import Draft
 from andon.store.rows import Letter
 from andon.store.store import Settle
 
-if TYPE_CHECKING:
-    import asyncio
+# Nothing is executed: what takes longer than this does not come to an end by itself.
+REHEARSAL_SECONDS = 30.0
 
 
 class Rehearsal(Attempt):
@@ -56,13 +57,25 @@ async def rehearse(attempt: Attempt) -> Rehearsal:
     run = msgspec.structs.replace(attempt.run, head_seq=attempt.seq, head_hash=attempt.head)
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
     await rehearsal._load()  # noqa: SLF001 (its own kind)
+    playing = asyncio.ensure_future(rehearsal.play())
+    ends: set[asyncio.Future[Any]] = {playing, attempt.left}
     try:
-        rehearsal.outcome = await rehearsal.play()
+        await asyncio.wait(ends, timeout=REHEARSAL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not playing.done():  # it waits for something that andon has no part in
+            rehearsal.leave("stopped")
+        rehearsal.outcome = await playing
     except Stopped:
         pass
     finally:
         rehearsal.end_flushing()
         await rehearsal._clean_up()  # noqa: SLF001
+    attempt.check()
+    if rehearsal.cut:
+        raise Diverged(
+            f"run {run.id}: its code did not come to where the run stands within "
+            f"{REHEARSAL_SECONDS:g} s: it waits for something outside its steps. Nothing was "
+            "executed."
+        )
     if isinstance(rehearsal.error, Diverged):
         raise rehearsal.error
     return rehearsal

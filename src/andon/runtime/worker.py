@@ -36,6 +36,8 @@ log = logging.getLogger("andon")
 
 # Beyond the grace period: for the last message and the ends of threads.
 CLOSE_SECONDS = 0.2
+# For the last message; a store that is away is not waited for, others see that the process ended.
+DEPART_SECONDS = 2.0
 
 
 class Worker:
@@ -113,7 +115,7 @@ class Worker:
         letting_go = self.loop.create_task(cleanup.call(self._let_go))
         await asyncio.wait({letting_go}, timeout=self.drain.left() / 2 + CLOSE_SECONDS / 2)
         await self._depart(self.drain.story)
-        self.writer.close(self.drain.left() + CLOSE_SECONDS)
+        self.writer.close(min(self.drain.left(), DEPART_SECONDS) + CLOSE_SECONDS)
         self.threads.shutdown(wait=False)
 
     def _let_go(self) -> None:
@@ -274,7 +276,8 @@ class Worker:
         alive = bool(self.in_threads or self.active)
         message = Depart(worker_id=self.worker_id, drain=story, alive=alive)
         with contextlib.suppress(AndonError, TimeoutError):
-            async with asyncio.timeout(self.drain.left() + CLOSE_SECONDS if story else None):
+            limit = min(self.drain.left(), DEPART_SECONDS) + CLOSE_SECONDS
+            async with asyncio.timeout(limit if story else None):
                 await self.writer.submit(message)
         if not alive:
             self.store.release(self.worker_id)

@@ -426,6 +426,10 @@ UPDATE andon.asks SET answer = %(answer)s, answered_at = andon.now()
  WHERE run_id = %(run_id)s AND id = %(id)s AND answered_at IS NULL
 RETURNING id;
 
+-- close_asks --
+UPDATE andon.asks SET answered_at = andon.now()
+ WHERE run_id = %(run_id)s AND answered_at IS NULL;
+
 -- take_letter --
 UPDATE andon.inbox SET taken = true WHERE id = %(id)s;
 

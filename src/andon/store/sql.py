@@ -229,6 +229,8 @@ class SqlStore(SqlFleet):
         [(state, parent_id)] = rows
         if state in TERMINAL:
             self._tell_parent(parent_id, m.run_id, state)
+            if m.undone:  # nobody waits for an answer any more
+                self.q("close_asks", run_id=m.run_id)
         return str(state)
 
     def _checkpoint(self, m: Checkpoint) -> None:

@@ -380,6 +380,10 @@ UPDATE andon_asks SET answer = :answer, answered_at = unixepoch('subsec')
  WHERE run_id = :run_id AND id = :id AND answered_at IS NULL
 RETURNING id;
 
+-- close_asks --
+UPDATE andon_asks SET answered_at = unixepoch('subsec')
+ WHERE run_id = :run_id AND answered_at IS NULL;
+
 -- take_letter --
 UPDATE andon_inbox SET taken = 1 WHERE id = :id;
 
