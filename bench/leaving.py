@@ -24,7 +24,7 @@ def leaving(url: str, folder: Path, rounds: int) -> list[Row]:
     workers = [_worker(url, folder) for _ in range(2)]
     announced, exits, resumed, kept = [], [], [], 0
     try:
-        _until(lambda: len(store.workers()) == 2)
+        _until(lambda: _all_serve(store, workers))
         for number in range(rounds):
             run = requests.start(store, "novel", (WORDS,), id=f"leaving-{number}")
             _until(lambda run=run: _words(store, run) > 5)
@@ -43,7 +43,7 @@ def leaving(url: str, folder: Path, rounds: int) -> list[Row]:
             result = json.loads(store.last_entry(run).body)
             kept += result["from"] > 0 and first.ending == "cut"
             workers.append(_worker(url, folder))
-            _until(lambda: len(store.workers()) == 2)
+            _until(lambda: _all_serve(store, workers))
     finally:
         for process in workers:
             process.kill()
@@ -69,6 +69,10 @@ def _worker(url: str, folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             command, env={**os.environ, "ANDON_STORE": url}, stderr=log, cwd=folder
         )
+
+
+def _all_serve(store: Any, workers: "list[subprocess.Popen[bytes]]") -> bool:
+    return {one.pid for one in workers} <= {one.pid for one in store.workers()}
 
 
 def _words(store: Any, run: str) -> int:

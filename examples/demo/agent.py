@@ -38,7 +38,8 @@ async def was_sent(text: str, *, key: str) -> Any:
 @andon.effect_of(probe=was_sent)
 async def send_mail(text: str, *, key: str) -> str:
     note("mails.txt", key)  # the mail is out …
-    await asyncio.sleep(0.3)  # … and the answer is still on its way: here the worker is killed
+    # … and the answer is still on its way: to the third one for long enough to be killed meanwhile.
+    await asyncio.sleep(30 if key == "order-3" else 0.1)
     return "sent"
 
 
