@@ -240,10 +240,12 @@ async def test_a_server_that_is_cancelled_again_still_gives_everything_back(lab:
     async def body(ctx: andon.Context) -> None:
         await ctx.step(held.here)
 
-    one = agent(body)
+    one, closed = agent(body), threading.Event()
 
     async def serve() -> None:
-        async with andon.serving(one, settings=Settings(store=lab.url, grace_seconds=1)):
+        async with andon.serving(one, settings=Settings(store=lab.url, grace_seconds=1)) as worker:
+            close = worker.store.close
+            worker.store.close = lambda: (close(), closed.set())  # type: ignore[func-returns-value]
             await asyncio.sleep(600)
 
     server = asyncio.ensure_future(serve())
@@ -254,6 +256,7 @@ async def test_a_server_that_is_cancelled_again_still_gives_everything_back(lab:
         await asyncio.wait({server}, timeout=0.05)
         server.cancel()
     assert server.cancelled()
+    assert closed.is_set(), "its connections are not left to the garbage collector"
     assert [one.ending for one in lab.store.attempts(run_id)] == ["cut"]
     assert [one.state for one in lab.store.fleet(0)] == ["gone"]
 

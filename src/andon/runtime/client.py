@@ -16,6 +16,7 @@ from andon.core.run import State
 from andon.errors import StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import requests
 from andon.runtime.agent import Agent
+from andon.runtime.journaling import to_the_end
 from andon.runtime.requests import Run
 from andon.runtime.worker import Worker
 from andon.settings import Settings
@@ -50,9 +51,11 @@ class Client:
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        if self._worker is not None:
-            await self._worker.__aexit__()
-        await asyncio.to_thread(self._store.close)
+        try:
+            if self._worker is not None:
+                await self._worker.__aexit__()
+        finally:
+            await to_the_end(asyncio.ensure_future(asyncio.to_thread(self._store.close)))
 
     async def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await asyncio.to_thread(request, self._store, *args, **kwargs)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from andon.runtime.agent import Agent
+from andon.runtime.journaling import to_the_end
 from andon.runtime.worker import Worker
 from andon.settings import Settings, load
 from andon.store import open_store
@@ -47,7 +48,8 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         try:
             await worker.__aexit__(*error)
         finally:
-            await asyncio.to_thread(worker.store.close)
+            # A cancellation would take it out of the queue of threads before it has begun.
+            await to_the_end(asyncio.ensure_future(asyncio.to_thread(worker.store.close)))
 
     @contextlib.asynccontextmanager
     async def __call__(self, app: Any) -> AsyncIterator[None]:
