@@ -16,7 +16,7 @@ from andon.core.run import State
 from andon.errors import StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import requests
 from andon.runtime.agent import Agent
-from andon.runtime.journaling import to_the_end
+from andon.runtime.journaling import close
 from andon.runtime.requests import Run
 from andon.runtime.worker import Worker
 from andon.settings import Settings
@@ -55,7 +55,7 @@ class Client:
             if self._worker is not None:
                 await self._worker.__aexit__()
         finally:
-            await to_the_end(asyncio.ensure_future(asyncio.to_thread(self._store.close)))
+            await close(self._store)
 
     async def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return await asyncio.to_thread(request, self._store, *args, **kwargs)

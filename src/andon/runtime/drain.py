@@ -117,8 +117,9 @@ class Drain:
         took = own_time() - began
         if overran and phase is not Phase.ANNOUNCE:
             log.warning("drain: %s took all its %.2f s; %s", phase, limit, OVERRUN[phase])
-        record = {"phase": phase, "took": took, "limit": limit, "overran": overran}
-        self.phases.append({**record, "took": round(took, 4), "limit": round(limit, 4)})
+        self.phases.append(
+            {"phase": phase, "took": round(took, 4), "limit": round(limit, 4), "overran": overran}
+        )
 
     def _unsettled(self) -> "dict[Attempt, asyncio.Future[str]]":
         return {one: one.settled for one in self.worker.active if not one.settled.done()}

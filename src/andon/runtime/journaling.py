@@ -331,6 +331,11 @@ def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_result(done.result())
 
 
+async def close(store: Any) -> None:
+    """Close a store in a thread; a cancellation must not take that away before it has begun."""
+    await to_the_end(asyncio.ensure_future(asyncio.to_thread(store.close)))
+
+
 async def to_the_end(future: "asyncio.Future[Any]") -> Any:
     """Wait for what cannot be cancelled, and be cancelled only after it."""
     cancelled = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from andon.runtime.agent import Agent
-from andon.runtime.journaling import to_the_end
+from andon.runtime.journaling import close
 from andon.runtime.worker import Worker
 from andon.settings import Settings, load
 from andon.store import open_store
@@ -37,7 +37,7 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         try:
             await worker.__aenter__()
         except BaseException:
-            await asyncio.to_thread(opened.close)
+            await close(opened)
             raise
         self._worker = worker
         return worker
@@ -48,8 +48,7 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         try:
             await worker.__aexit__(*error)
         finally:
-            # A cancellation would take it out of the queue of threads before it has begun.
-            await to_the_end(asyncio.ensure_future(asyncio.to_thread(worker.store.close)))
+            await close(worker.store)
 
     @contextlib.asynccontextmanager
     async def __call__(self, app: Any) -> AsyncIterator[None]:

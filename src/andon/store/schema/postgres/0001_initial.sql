@@ -55,8 +55,7 @@ CREATE TABLE andon.runs (
   changed_at DOUBLE PRECISION NOT NULL
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX runs_queued ON andon.runs (returned DESC, priority DESC, available_at, id) WHERE state = 'queued';
--- For next_wake alone: a claim that used it would have to sort the queue, and does not say > 0.
-CREATE INDEX runs_available ON andon.runs (available_at) WHERE state = 'queued' AND available_at > 0;
+CREATE INDEX runs_available ON andon.runs (available_at) WHERE state = 'queued';
 CREATE INDEX runs_held ON andon.runs (worker) WHERE worker IS NOT NULL;
 CREATE INDEX runs_due ON andon.runs (wake_at) WHERE state = 'suspended' AND wake_at IS NOT NULL;
 CREATE INDEX runs_created ON andon.runs (created_at DESC, id DESC);

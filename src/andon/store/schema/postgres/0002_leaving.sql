@@ -16,6 +16,10 @@ CREATE INDEX runs_recalled ON andon.runs (worker) WHERE undoing IS NOT NULL AND 
 
 CREATE INDEX runs_stranded ON andon.runs (agent, version) WHERE state = 'stranded';
 
+-- For `look` alone: a claim that used it would have to sort the queue, and does not say > 0.
+DROP INDEX andon.runs_available;
+CREATE INDEX runs_available ON andon.runs (available_at) WHERE state = 'queued' AND available_at > 0;
+
 ALTER TABLE andon.effects ADD COLUMN undo text;            -- the function that undoes it
 ALTER TABLE andon.effects ADD COLUMN undo_within double precision;
 CREATE INDEX effects_owed ON andon.effects (run_id)
