@@ -2,8 +2,8 @@
 # Two stamps: .venv/.base is what a user installs, .venv/.dev adds what a contributor needs.
 
 PYTHON ?= python3
-# Each test worker owns a PostgreSQL; more than four of them only make each other slow.
-TEST_WORKERS ?= auto
+# Each test worker owns a PostgreSQL. Tests mostly wait for other processes: one worker more than two cores.
+TEST_WORKERS ?= 3
 
 BIN := .venv/bin
 # Twice quiet: only errors are worth a line.
@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos clean
+.PHONY: help venv demo test lint format bench stops chaos clean
 
 help: ## print this help
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | tr '|' '\t' | expand -t 16
@@ -39,11 +39,14 @@ format: .venv/.dev ## rewrite the code in the house style
 bench: .venv/.dev ## measure andon and its peers
 	$(BIN)/python bench/bench.py
 
+stops: .venv/.dev ## measure how soon a stop ends the step in flight, in andon and its peers
+	$(BIN)/python bench/stops.py
+
 chaos: .venv/.dev ## run the long programme of kills
 	$(PYTEST) tests/chaos -m chaos
 
 clean: ## remove everything that make made
-	rm -rf .venv .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-peers bench/results .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .venv/.base: pyproject.toml

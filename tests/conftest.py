@@ -1,5 +1,6 @@
 """Databases for the tests: a real SQLite file and a real PostgreSQL server."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,21 @@ import pytest
 from andon.testing.postgres import Cluster, PostgresMissing
 
 NOT_FOUND = "PostgreSQL not found"
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of folders that are not there yet."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A latch that nobody else pulls."""
+    folder = next(homes)
+    monkeypatch.setenv("ANDON_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -147,11 +147,19 @@ class Shell:
             program.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ANDON_")}
         path = f"{programs}:{os.environ['PATH']}"
+        home = str(folder / ".home")  # what a page halts is its own
         source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self._bash = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             cwd=folder,
-            env={**kept, "PATH": path, "PYTHONPATH": source, "PYTHONUTF8": "1", **environ},
+            env={
+                **kept,
+                "ANDON_HOME": home,
+                "PATH": path,
+                "PYTHONPATH": source,
+                "PYTHONUTF8": "1",
+                **environ,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

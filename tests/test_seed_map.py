@@ -21,8 +21,6 @@ DOCUMENTS = ("000", "001", "002", "003", "004")
 STATUS = ("works", "partly", "missing")
 # The parts of the product that are not built yet, and what it will not do.
 LATER = (
-    "stop orders",
-    "supervisor",
     "broker and gateway",
     "guard",
     "people",
@@ -133,11 +131,11 @@ def test_every_status_is_one_and_says_what_it_has_to(row: Row) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "andon halt",
+        "andon steer",
         "andon drain --harder",
         "andon dead resurrect",
         "ctx.pause",
-        "andon.halt",
+        "andon.guard",
         "core/halt.py",
         "halt_seconds",
     ],

@@ -12,9 +12,9 @@ from andon.errors import BadInput
 from andon.settings import Settings, load
 
 NUMBERS = [field.name for field in fields(Settings) if field.type is not str]
-WHOLE = ["concurrency", "interruption_limit", "health_port"]
+WHOLE = ["concurrency", "interruption_limit", "health_port", "restart_limit"]
 # Where 0 means something: nothing less than this.
-LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0}
+LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0, "step_seconds": 0}
 MORE_THAN_0 = [name for name in NUMBERS if name not in LEAST]
 
 
@@ -110,7 +110,7 @@ def test_a_misspelt_setting_is_refused_with_what_was_meant(
 
 def test_a_setting_like_no_other_is_refused_with_all_there_are(tmp_path: Path) -> None:
     text = refusal(tmp_path, environ={"ANDON_XYZZY": "1"})
-    assert text.startswith("unknown setting 'xyzzy' in the environment; known: concurrency, ")
+    assert text.startswith("unknown setting 'xyzzy' in the environment; known: alert_command, ")
     assert all(field.name in text for field in fields(Settings))
 
 
@@ -181,3 +181,17 @@ def test_a_broken_file_is_refused_by_its_name(broken: bytes, tmp_path: Path) -> 
 @pytest.mark.parametrize("value", ["inf", "2.7"])
 def test_a_count_that_is_not_whole_is_refused(name: str, value: str, tmp_path: Path) -> None:
     assert "expected a " in refusal(tmp_path, toml=f"{name} = {value}")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("lost_contact", "stop, continue"), ("on_stall", "restart, show")]
+)
+def test_a_policy_that_does_not_exist_is_refused(name: str, known: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, given={name: "hope"}) == (
+        f"setting {name!r} in the arguments: expected {known}; found 'hope'"
+    )
+
+
+def test_what_a_supervisor_tells_its_children_is_no_setting(tmp_path: Path) -> None:
+    names = ("SUPERVISOR", "SUPERVISOR_FD", "CONTAINMENT", "PING_FD", "STACKS", "RUN", "COMMAND")
+    load_from(tmp_path, environ={f"ANDON_{name}": "x" for name in (*names, "HOME")})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from andon.runtime.context import Answer, Context
     from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
     from andon.runtime.serving import serving
+    from andon.supervisor.panic import halt
 
 _HOME = {
     "AndonError": "andon.errors",
@@ -32,6 +33,7 @@ _HOME = {
     "cleanup": "andon.runtime.cleanup",
     "did_not_happen": "andon.runtime.effects",
     "effect_of": "andon.runtime.effects",
+    "halt": "andon.supervisor.panic",
     "happened": "andon.runtime.effects",
     "serving": "andon.runtime.serving",
     "unknown": "andon.runtime.effects",
@@ -52,6 +54,7 @@ __all__ = [
     "cleanup",
     "did_not_happen",
     "effect_of",
+    "halt",
     "happened",
     "serving",
     "unknown",

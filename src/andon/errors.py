@@ -107,9 +107,18 @@ class DidNotHappen(AndonError):
 class Stopped(BaseException):
     """The run leaves this process. Let it pass: catching it does not keep the run here."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        kind: str | None = None,
+        by: str | None = None,
+        why: str | None = None,
+        order: str | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.reason = reason
+        # If somebody ordered it: what, who, why, and the id of the receipt.
+        self.reason, self.kind, self.by, self.why, self.order = reason, kind, by, why, order
 
 
 # A failed step must raise the same class when it is replayed as when it was executed, without

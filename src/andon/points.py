@@ -6,7 +6,7 @@ ANDON_FAULTS was set when the process started, e.g. `effect:executed=kill@2` (at
 
 import os
 import signal
-import threading
+from _thread import get_ident  # not `threading`: the supervisor has one thread, and stays small
 
 POINTS = (
     "writer:before-commit",
@@ -29,11 +29,24 @@ POINTS = (
     "attempt:suspended",
     "attempt:before-settle",
     "attempt:settled",
+    "stop:told",
+    "stop:left",
+    "stop:ended",
     "drain:announce",
     "drain:boundary",
     "drain:checkpoint",
     "drain:compensate",
     "drain:cleanup",
+    "halt:pulled",
+    "halt:sent",
+    "supervisor:spawned",
+    "halt:latched",
+    "halt:killing",
+    "halt:killed",
+    "halt:verified",
+    "attend:order",
+    "attend:heard",
+    "attend:reported",
 )
 
 _ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
@@ -60,4 +73,4 @@ def point(name: str) -> None:
         _armed = (wanted, action, left - 1) if left > 1 else None
         if left <= 1:
             # To this thread: another one would let it run on until the stop has reached it too.
-            signal.pthread_kill(threading.get_ident(), action)
+            signal.pthread_kill(get_ident(), action)

@@ -47,11 +47,35 @@ class Settings:
     preemption_url: str = ""
     # What the orchestrator gives before it kills: 0 is not known. `andon doctor` compares.
     orchestrator_grace_seconds: float = 0.0
+    # How long a host that hears nothing from its store goes on. Three leases: others have given its
+    # runs up by then, and a stop could not reach it.
+    lost_contact_seconds: float = 30.0
+    # What it does then: stop everything it has, or continue and say so.
+    lost_contact: str = "stop"
+    # A supervised worker that shows no sign of life for so long is ended and started again.
+    watchdog_seconds: float = 10.0
+    # A step that takes longer is a stall; 0: a step may take as long as it likes.
+    step_seconds: float = 0.0
+    # What becomes of a stalled worker: restart, or show.
+    on_stall: str = "restart"
+    # A child that ends this often within restart_seconds is not started again: it would spin.
+    restart_limit: int = 5
+    restart_seconds: float = 60.0
+    # Whom to tell of overruns, stalls, unproved stops and halts: a POST there, a command with the
+    # alert on its stdin. Without either nobody hears of them, and `andon doctor` says so.
+    alert_url: str = ""
+    alert_command: str = ""
+    # Signs the POST, so that whoever takes it knows whose it is.
+    alert_secret: str = ""
 
 
 # Where 0 and less mean something: the least that is allowed.
-_LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0}
-_CHOICES = {"preemption": ("", "ec2", "gce", "azure", "auto")}
+_LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0, "step_seconds": 0}
+_CHOICES = {
+    "preemption": ("", "ec2", "gce", "azure", "auto"),
+    "lost_contact": ("stop", "continue"),
+    "on_stall": ("restart", "show"),
+}
 
 
 def load(
@@ -90,8 +114,11 @@ def _from_file(folder: Path | None) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    # Names that are no settings: the fault points of tests, and who answers an ask.
-    others = {"ANDON_FAULTS", "ANDON_BY"}
+    # Names that are no settings: the fault points of tests, who answers an ask, where the latch is,
+    # and what a supervisor tells its children.
+    others = {"ANDON_FAULTS", "ANDON_BY", "ANDON_HOME", "ANDON_RUN", "ANDON_SUPERVISOR"}
+    others |= {"ANDON_SUPERVISOR_FD", "ANDON_CONTAINMENT", "ANDON_PING_FD", "ANDON_STACKS"}
+    others |= {"ANDON_COMMAND"}
     return {
         name.removeprefix("ANDON_").lower(): value
         for name, value in environ.items()
@@ -125,10 +152,8 @@ def _checked(name: str, value: Any, source: str) -> Any:
 def _chosen(name: str, value: str, source: str) -> str:
     choices = _CHOICES.get(name, (value,))
     if value not in choices:
-        known = ", ".join(filter(None, choices))
-        raise BadInput(
-            f"setting {name!r} in {source}: expected {known}, or nothing; found {value!r}"
-        )
+        known = ", ".join(filter(None, choices)) + (", or nothing" if "" in choices else "")
+        raise BadInput(f"setting {name!r} in {source}: expected {known}; found {value!r}")
     return value
 
 

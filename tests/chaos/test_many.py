@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Site, environment, until
 
@@ -17,6 +18,7 @@ from andon.store.rows import Filter
 STEPS = 10_000
 
 
+@pytest.mark.chaos
 def test_a_run_with_ten_thousand_finished_steps_goes_on(site: Site) -> None:
     site.start(agents.long, STEPS, run="long")
     first = site.ready_worker()
@@ -32,6 +34,7 @@ def test_a_run_with_ten_thousand_finished_steps_goes_on(site: Site) -> None:
     assert not laws.broken(site.store, site.folder, ["long"])
 
 
+@pytest.mark.chaos
 def test_a_thousand_suspended_runs_hold_nothing_in_the_worker(site: Site) -> None:
     asyncio.run(_suspend_a_thousand(site))
 

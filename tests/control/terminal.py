@@ -144,6 +144,7 @@ class Terminal:
             "PYTHONPATH": str(SOURCE),
             "ANDON_STORE": url,
             "ANDON_BY": "tester",
+            "ANDON_HOME": str(folder / "home"),
         }
         (folder / "agents.py").write_text(AGENTS)
 

@@ -11,8 +11,8 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import Yard
 from tests.store.parts import do
 
+from andon.control import coverage, grace
 from andon.control import doctor as checks
-from andon.control import grace
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.rows import StepTime
@@ -32,9 +32,12 @@ def test_a_healthy_place_is_all_ok(andon: Terminal) -> None:
         found = andon.json("doctor")
         text = andon("doctor")
     assert found["ok"] is True
-    assert {one["status"] for one in found["checks"]} == {"ok"}
+    # What a halt is worth is a matter of the host, not of the store and the runs.
+    switch = {"kill", "pause", "parent death", "drill", "alerts", coverage.BEYOND}
+    rest = [one for one in found["checks"] if one["name"] not in switch]
+    assert {one["status"] for one in rest} == {"ok"}
     assert {"pidfd", "database", "write", "clock", "workers", "runs"} <= set(by_name(found))
-    assert text.count("\nok    ") == len(found["checks"])
+    assert text.count("\nok    ") >= len(rest)
 
 
 def test_each_database_is_asked_what_matters_for_it(local: Terminal, postgres_url: str) -> None:

@@ -13,6 +13,7 @@ from tests.control.yard import Yard
 from tests.store.parts import do
 
 from andon.control import happenings, obligations
+from andon.core.stop import Kind
 from andon.store import open_store
 from andon.store.rows import Obligation
 from andon.store.store import Note
@@ -85,6 +86,13 @@ def test_every_kind_of_event_has_a_row_and_every_row_is_a_kind() -> None:
     rows = set(re.findall(r"^\| `([a-z_.]+)` \|", page, re.MULTILINE))
     assert written == {row for row in rows if KIND.fullmatch(row)}
     assert written, "no kinds were found"
+
+
+def test_every_order_and_how_it_ended_has_a_row() -> None:
+    page = pages.entries(pages.ROOT / "docs/reference/events.md")
+    ends = {"overran", "proved", "unproved", "resumed", "reauthorized"}
+    named = {f"stop.{word}" for word in {*Kind, *ends}} | {"supervisor.started", "supervisor.ended"}
+    assert not named - page
 
 
 # ── obligations ───────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.control.terminal import Terminal, until
 
 from andon.control import output
+from andon.supervisor.home import without_password
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\r\nfake\x00\x7f\U000e0041\ud800"
 
@@ -45,11 +46,13 @@ def test_a_suggested_command_is_only_a_command(words: list[str]) -> None:
         ("sqlite:///a.db", "sqlite:///a.db"),
         ("postgresql://ann:secret@host:1/db", "postgresql://ann@host:1/db"),
         ("postgresql://host/db?password=secret&user=ann", "postgresql://host/db?user=ann"),
+        ("postgresql://ann@host/db?password=secret", "postgresql://ann@host/db"),
         ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://ann:secret@[host/db", "postgresql:…"),
     ],
 )
 def test_a_password_is_not_shown(url: str, shown: str) -> None:
-    assert output.without_password(url) == shown
+    assert without_password(url) == shown
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from tests.control.terminal import Terminal, until
 
+from andon.runtime import requests
+from andon.store import open_store
+from andon.store.orders import Order
+
 
 def marked(folder: Path) -> Path:
     """A file that a step makes when it is executing."""
@@ -106,6 +110,26 @@ def test_a_plain_step_that_does_not_end_cannot_keep_the_worker(local: Terminal) 
         assert worker.ends() == 0
     assert "did not end in time" in worker.text
     assert local.state(run_id) in ("queued", "stranded"), "nobody is left to take it"
+
+
+@pytest.mark.parametrize("plain", ["false", "true"])
+def test_a_worker_that_is_halted_says_why_and_ends_with_1(andon: Terminal, plain: str) -> None:
+    marker = marked(andon.folder)
+    with andon.worker("agents.py", "--grace", "600") as worker:
+        run_id = andon.start("stuck", f"marker={marker}", f"plain={plain}")
+        until(marker.exists, "the step")
+        store = open_store(andon.url)
+        order = Order(id="rcp_1", kind="halt", scope="fleet", by="ana", why="unsure")
+        requests.write(store, order)
+        assert worker.ends() == 1
+    assert "everything is halted by ana: unsure (rcp_1)" in worker.text
+    assert "back in the queue" not in worker.text
+    stages = {row.target.partition(":")[0]: row.stage for row in store.targets("rcp_1")}
+    row, said = store.run(run_id), "verified" if plain == "false" else "fenced"
+    store.close()
+    assert row is not None
+    assert row.state == "killed"
+    assert stages == {"run": said, "worker": said}, "a thread went on: only its end is proof"
 
 
 def test_a_killed_workers_run_goes_on_elsewhere(andon: Terminal) -> None:

@@ -61,9 +61,16 @@ def test_every_run_that_could_move_by_itself_can_be_paused(state: State) -> None
     assert advance(state, Event.PAUSE) is State.PAUSED
 
 
-@pytest.mark.parametrize("state", [State.PAUSED, State.STRANDED])
+@pytest.mark.parametrize("state", [State.PAUSED, State.STRANDED, State.KILLED])
 def test_what_waits_for_a_person_goes_on_only_by_a_person(state: State) -> None:
-    assert set(TRANSITIONS[state]) == {Event.RESUME, Event.CANCEL, Event.COMPENSATE}
+    stops = {Event.PAUSE, Event.KILL}  # from one way of being held to another
+    assert set(TRANSITIONS[state]) - stops == {Event.RESUME, Event.CANCEL, Event.COMPENSATE}
+    assert {TRANSITIONS[state].get(event, "killed") for event in stops} <= {"paused", "killed"}
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - TERMINAL - {State.KILLED}))
+def test_every_run_that_is_not_over_can_be_killed(state: State) -> None:
+    assert advance(state, Event.KILL) is State.KILLED
 
 
 def test_a_run_starts_to_run_only_by_a_claim_from_the_queue() -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from andon.settings import Settings
-from andon.store.rows import Forsaken, Waiting
+from andon.store.orders import StopRow
+from andon.store.rows import EventRow, Forsaken, Waiting
 from andon.store.store import WorkerRow
 
 # Generous: it is only reached by a test that fails.
@@ -35,6 +36,7 @@ class NoStore:
         self.held.set()
         self.rows: list[Waiting] = []
         self.fleet: list[WorkerRow] = []
+        self.happened: list[EventRow] = []
         self.asked = 0
 
     def waiting(self) -> list[Waiting]:
@@ -52,6 +54,18 @@ class NoStore:
 
     def now(self) -> float:
         return 0.0
+
+    def last_event(self) -> int:
+        return 0
+
+    def events(self, after: int, _limit: int) -> list[EventRow]:
+        return [event for event in self.happened if event.id > after]
+
+    def stops(self) -> list[StopRow]:
+        return []
+
+    def latches(self) -> list[StopRow]:
+        return []
 
 
 class FakeWorker:

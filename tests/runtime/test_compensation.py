@@ -10,7 +10,7 @@ from tests.runtime.harness import Held, Lab, agent, until
 import andon
 from andon.core.queue import Retry
 from andon.errors import BadInput
-from andon.runtime import compensating, requests
+from andon.runtime import calling, compensating, requests
 from andon.runtime.agent import Agent
 from andon.store.store import Claim
 
@@ -108,7 +108,7 @@ async def test_an_undo_without_a_name_is_found_by_rehearsing_the_code(lab: Lab) 
     async with lab.working(agent(body)):
         run_id = await lab.client.start("agent")
         await lab.reach(run_id, "suspended")
-    assert {one.undo for one in lab.store.obligations(run_id)} == {compensating.NAMELESS}
+    assert {one.undo for one in lab.store.obligations(run_id)} == {calling.NAMELESS}
     await asyncio.to_thread(requests.compensate, lab.store, run_id, why="a wrong goal")
     async with lab.working(agent(body)):
         run = await lab.end(run_id)

@@ -23,7 +23,7 @@ from andon.runtime.answering import parse
 from andon.runtime.health import Health, refusal
 from andon.runtime.telling import reachable
 from andon.store import open_store
-from andon.store.rows import Filter, Waiting
+from andon.store.rows import EventRow, Filter, Waiting
 from andon.store.store import AgentRow, Register, Start
 from andon.testing.postgres import Cluster
 
@@ -563,3 +563,16 @@ def test_nothing_listens_that_was_not_asked_for() -> None:
         assert server is None
         assert threading.active_count() == before
     worker.close()
+
+
+def test_stops_that_overran_or_were_not_proved_are_counted(
+    worker: FakeWorker, server: Health
+) -> None:
+    kinds = ["stop.overran", "stop.unproved", "stop.overran", "stop.proved"]
+    worker.store.happened = [
+        EventRow(id=number + 1, at=0.0, kind=kind, run_id=None, worker=None, body="{}")
+        for number, kind in enumerate(kinds)
+    ]
+    found = ask(server.port, "/metrics").text
+    assert "\nandon_stop_overruns_total 2\n" in found
+    assert "\nandon_unproved_stops_total 1\n" in found

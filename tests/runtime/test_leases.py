@@ -1,6 +1,8 @@
 """Leases: who lost one writes nothing, says so, and begins anew."""
 
 import asyncio
+import os
+import subprocess
 import time
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
+from andon.runtime.liveness import start_ticks
 from andon.runtime.worker import Worker
 from andon.store.store import Beat, Claim
 
@@ -196,3 +199,10 @@ async def test_a_silent_worker_is_replaced_when_its_lease_ends(lab: Lab) -> None
         held.release.set()
     states = [row.ending for row in lab.store.attempts(run)]
     assert states == ["interrupted", "succeeded"]
+
+
+def test_a_process_that_nobody_has_waited_for_is_gone() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert os.path.exists(f"/proc/{process.pid}/stat")
+        assert start_ticks(process.pid) is None

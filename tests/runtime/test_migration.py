@@ -77,6 +77,29 @@ async def test_a_run_stays_where_it_was_if_the_code_does_not_fit(lab: Lab) -> No
     assert [one.ending for one in lab.store.attempts(run_id)][1] == "refused"
 
 
+@pytest.mark.parametrize("code", [fitting, unfit])
+async def test_a_paused_run_stays_paused_whichever_version_it_is_on(lab: Lab, code: Any) -> None:
+    run_id = await waiting(lab)
+    await asyncio.to_thread(requests.pause, lab.store, run_id, by="ana")
+    before = lab.store.run(run_id)
+    assert before.state == "paused"
+    async with lab.working(
+        Agent(code, name="agent", version="2"), Agent(old, name="agent", version="1")
+    ):
+        await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
+        await until(lambda: lab.store.run(run_id).trial is None)
+        after = lab.store.run(run_id)
+        assert after.state == "paused"
+        if code is fitting:
+            assert (after.version, after.error) == ("2", before.error)
+        else:
+            assert after.version == "1"
+            assert "Diverged" in after.error
+        await asyncio.to_thread(requests.resume, lab.store, run_id)
+        await lab.client.send(run_id, "go")
+        assert await lab.result(run_id) == ("new code" if code is fitting else "old code")
+
+
 async def test_why_it_does_not_fit_is_told_and_nothing_else_changes(lab: Lab) -> None:
     run_id = await waiting(lab)
     before = lab.store.run(run_id)

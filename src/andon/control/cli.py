@@ -22,17 +22,37 @@ DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
 # Each section is a file of andon.control.commands, which is imported when one of its commands runs.
 _SECTIONS = {
-    "Run": ("run", ("work", "run", "start")),
+    "Stop": ("stop", ("halt", "pause", "cancel", "kill", "receipts")),
+    "Start again": ("again", ("resume", "reauthorize")),
+    "Run": ("run", ("up", "work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
     "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
-    "Decide": ("decide", ("answer", "resume", "send", "compensate", "migrate")),
+    "Decide": ("decide", ("answer", "send", "compensate", "migrate")),
     "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
-    "Prove": ("prove", ("verify", "doctor", "version")),
+    "Prove": ("prove", ("verify", "doctor", "drill", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
+_FILES["halt"] = "halt"  # its work is done elsewhere, before any of this is imported
 _FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Seconds(click.types.FloatParamType):
+    """A time that ends: neither infinite nor no number."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found <= 1e9:
+            self.fail(f"{value!r}: expected seconds, 0 or more", param, ctx)
+        return found
 
 
 class _Asked:
@@ -100,7 +120,10 @@ def everywhere(function: F) -> F:
 )
 @everywhere
 def cli() -> None:
-    """Durable runs for AI agents: stop any agent, at any moment, and lose nothing."""
+    """Durable runs for AI agents: stop any agent, at any moment, and lose nothing.
+
+    In a hurry? `andon halt` stops everything. It is safe: nothing that was saved is lost.
+    """
 
 
 def asked() -> _Asked:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from andon.control import fleet, grace
+from andon.control import coverage, fleet, grace
 from andon.control.operations import PAGE, Surroundings, doing, every_run
 from andon.control.output import age, command
 from andon.core.rollout import steps_have
@@ -55,6 +55,8 @@ def examine(
     yield _pidfd()
     yield from _stop_file(settings)
     yield _orchestrator(settings)
+    for line in coverage.here(settings):
+        yield Check(*line)
     if path is not None:
         yield from _folder(path)
         if not path.exists():
@@ -74,6 +76,7 @@ def examine(
             ("clock", _clock),
             ("locks", _locks),
             ("workers", _workers),
+            (coverage.BEYOND, _elsewhere),
             ("signals", _signals),
             ("drain", _drains),
             ("steps", steps),
@@ -248,6 +251,11 @@ def _workers(store: Store) -> Iterator[Check]:
         names = ", ".join(worker.id for worker in lost[:NAMED])
         found = f"{len(lost)} are dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
         yield Check("workers", WARN, found, "the next worker takes over what they had")
+
+
+def _elsewhere(store: Store) -> Iterator[Check]:
+    for line in coverage.elsewhere(store):
+        yield Check(*line)
 
 
 def _drains(store: Store) -> Iterator[Check]:

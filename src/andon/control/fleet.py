@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
-from andon.control.operations import Surroundings, in_hand
+from andon.control.operations import STALLED, Surroundings, in_hand
 from andon.core.rollout import overruns
 from andon.errors import NotFound
 from andon.runtime.liveness import is_gone, this_process
@@ -38,7 +38,9 @@ def stand(worker: WorkerRow, around: Surroundings) -> str:
         return SILENT
     if worker.draining_at is not None:
         return DRAINING
-    return ASKED if worker.drain_asked_at is not None else SERVING
+    if worker.drain_asked_at is not None:
+        return ASKED
+    return STALLED if worker.stalled is not None else SERVING
 
 
 def told_at(worker: WorkerRow) -> float | None:
@@ -48,6 +50,14 @@ def told_at(worker: WorkerRow) -> float | None:
 def carried(workers: Iterable[WorkerRow]) -> frozenset[tuple[str, str]]:
     """The agents and versions of some workers."""
     return frozenset((name, version) for one in workers for name, version in json.loads(one.agents))
+
+
+def _read(text: str | None) -> Any:
+    """What a worker or its supervisor wrote; as text if it is no JSON."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text
 
 
 def report_of(worker: WorkerRow) -> dict[str, Any]:
@@ -107,6 +117,11 @@ def workers(store: Store, *, everything: bool = False) -> list[dict[str, Any]]:
                 "draining_at": worker.draining_at,
                 "ended_at": worker.ended_at,
                 "evidence": worker.evidence,
+                "supervisor": worker.supervisor,
+                "containment": _read(worker.containment),
+                "stalled": _read(worker.stalled),
+                "progress": _read(worker.progress),
+                "heard_at": worker.beaten_at,
                 "age_seconds": round(max(around.now - worker.started_at, 0.0), 3),
                 "overran": overrun(worker, around.now),
             }

@@ -11,14 +11,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from andon.control import latches
 from andon.control.output import age
-from andon.core import value
-from andon.core.effect import OPEN, OWED, EffectState, Kind
+from andon.core import effect, value
+from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
+from andon.core.stop import Kind
 from andon.errors import NotFound
 from andon.runtime import requests
 from andon.runtime.liveness import is_gone, this_process
+from andon.store.orders import StopRow
 from andon.store.rows import AskRow, Filter, RunRow
 from andon.store.store import ALLOWANCE_SECONDS, Store, WorkerRow
 
@@ -27,6 +30,10 @@ REGISTRATION_SECONDS = 3.0
 # What is over is of interest for a while.
 RECENT_SECONDS = 3600.0
 PAGE = 500
+
+# States that people see and no store keeps.
+STOPPING = "stopping"  # it was told to, and that is not proved
+STALLED = "stalled"  # its worker makes no progress
 
 _UNFINISHED = tuple(state for state in State if state not in TERMINAL)
 
@@ -58,13 +65,25 @@ def _is_known(store: Store, agent: str) -> bool:
 
 
 def find(store: Store, run_id: str) -> RunRow:
-    """The run that is meant: by its id, the beginning of it, or @last."""
+    """The run that is meant: by its id, the beginning of it, @last, or its agent's name."""
     if run_id == "@last":
         newest = store.runs(Filter(limit=1))
         if not newest:
             raise NotFound("there is no run yet; start one: andon start AGENT key=value")
         return newest[0]
-    return requests.find(store, run_id)
+    unfinished = _of_agent(store, run_id)
+    if not unfinished or store.run(run_id) is not None:
+        return requests.find(store, run_id)
+    begin = [one for one in store.runs(Filter(prefix=run_id, limit=5)) if one.agent != run_id]
+    if len(unfinished) == 1 and not begin:
+        return unfinished[0]
+    which = ", ".join(one.id for one in (*unfinished, *begin))
+    raise NotFound(f"{run_id!r} may be several: {which}. Say which, or --agent where there is one")
+
+
+def _of_agent(store: Store, name: str) -> list[RunRow]:
+    """A few unfinished runs of the agent of that name."""
+    return store.runs(Filter(agent=name, states=_UNFINISHED, limit=5)) if name else []
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────
@@ -81,6 +100,7 @@ class Surroundings:
         lately = [one for one in store.fleet(self.now - ALLOWANCE_SECONDS) if self._has_left(one)]
         self._carried = _Carried(serving)
         self._carried_lately = _Carried(lately)
+        self.latches = store.latches()
 
     def carries(self, agent: str) -> bool:
         """Whether somebody carries the agent, in whichever version."""
@@ -104,8 +124,32 @@ class Surroundings:
         return lasts and self.is_forsaken(row)
 
     def state_of(self, row: RunRow) -> str:
-        """The state that people see: what nobody works on is never a quiet "queued"."""
-        return State.STRANDED if self.is_stranded(row) else row.state
+        """The state that people see: what nobody works on is never a quiet "queued".
+
+        Nor is a run ever killed or cancelled before that is proved.
+        """
+        if row.stop is not None and row.state not in TERMINAL:
+            return STOPPING
+        latch = self.latch_on(row)
+        if latch is not None:
+            return latches.SHOWN[Kind(latch.kind)]
+        if self.is_stranded(row):
+            return State.STRANDED
+        return STALLED if self.stall_of(row) else row.state
+
+    def latch_on(self, row: RunRow) -> StopRow | None:
+        """What keeps a run that waits from going on."""
+        waits = row.state in (State.QUEUED, State.SUSPENDED)
+        return latches.on_path(self.latches, row) if waits else None
+
+    def stall_of(self, row: RunRow) -> dict[str, Any]:
+        """Why the worker that has the run makes no progress; nothing if it does."""
+        worker = self.live.get(row.worker or "")
+        if row.state != State.RUNNING or worker is None or worker.stalled is None:
+            return {}
+        found = json.loads(worker.stalled)
+        runs = found.get("runs")
+        return found if runs is None or row.id in runs else {}
 
     def who_lacks(self, row: RunRow) -> str:
         """The worker that a forsaken run would need."""
@@ -160,7 +204,7 @@ def listing(
         cursor = (last.created_at, last.id)
     which = Filter(states=tuple(states), agent=agent, label=label, limit=limit, before=cursor)
     if states:
-        requests.refuse_unknown(states)
+        requests.refuse_unknown(states, (STOPPING, STALLED))
         rows = _as_shown(which, around)
     elif everything:
         rows = requests.list_runs(store, which)
@@ -169,11 +213,20 @@ def listing(
     return [_line(row, around) for row in rows]
 
 
+_STORED_AS: dict[str, set[str]] = {
+    State.STRANDED: {State.QUEUED, State.RUNNING},
+    State.PAUSED: {State.QUEUED, State.SUSPENDED},
+    State.KILLED: {State.QUEUED, State.SUSPENDED},
+    STOPPING: {State.RUNNING, State.KILLED},
+    STALLED: {State.RUNNING},
+}
+
+
 def _as_shown(which: Filter, around: Surroundings) -> list[RunRow]:
     """Runs by the state that people see, which for some is not the one that is stored."""
-    stored = set(which.states)
-    if State.STRANDED in stored:
-        stored |= {State.QUEUED, State.RUNNING}
+    stored = set(which.states) & set(State)
+    for state in which.states:
+        stored |= _STORED_AS.get(state, set())
     pages = replace(which, states=tuple(sorted(stored)), limit=max(which.limit, PAGE))
     fitting = (row for row in _every(around.store, pages) if around.state_of(row) in which.states)
     return list(islice(fitting, which.limit))
@@ -204,28 +257,66 @@ def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
         "worker": row.worker,
         "doing": doing(row, asks, around),
         "asks": [as_ask(ask) for ask in asks],
+        **_stops(row, around),
+    }
+
+
+def _stops(row: RunRow, around: Surroundings) -> dict[str, Any]:
+    """What stops it or holds it, and how surely it could be stopped."""
+    latch = around.latch_on(row)
+    return {
+        "stop": json.loads(row.stop) if row.stop else None,
+        "held_by": latch.id if latch else None,
+        "lifted_with": latches.lift_command(latch) if latch else None,
+        "stalled": around.stall_of(row) or None,
+        "containment": json.loads(row.containment) if row.containment else None,
     }
 
 
 def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
     """What a run does, waits for, or ended with, in a few words."""
     match row.state:
+        case _ if row.stop is not None and row.state not in TERMINAL:
+            return _stopping(row, around)
         case State.QUEUED:
             return _queued(row, around)
-        case State.SUSPENDED if asks:
-            return f"asks: {asks[0].question}"
         case State.RUNNING:
-            return in_hand(around.store.last_entry(row.id)) + _orphaned(row, around)
+            return _running(row, around)
         case State.SUSPENDED:
-            waits = json.loads(row.waits) if row.waits else []
-            return "; ".join(_wait(wait, around.now) for wait in waits)
+            return _suspended(row, asks, around)
         case State.SUCCEEDED:
             return ""
         case _:
             return _error(row)
 
 
+def _stopping(row: RunRow, around: Surroundings) -> str:
+    mark = json.loads(row.stop or "{}")
+    why = f": {mark['why']}" if mark["why"] else ""
+    told = f"{mark['kind']} by {mark['by'] or 'nobody named'}{why} ({mark['order']})"
+    if row.state == State.RUNNING:
+        return f"{told}; {in_hand(around.store.last_entry(row.id))}"
+    return f"{told}; fenced, and not proved yet"
+
+
+def _running(row: RunRow, around: Surroundings) -> str:
+    found = in_hand(around.store.last_entry(row.id)) + _orphaned(row, around)
+    stall = around.stall_of(row)
+    return f"{found}; its worker is stalled: {stall.get('why')}" if stall else found
+
+
+def _suspended(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
+    waits = json.loads(row.waits) if row.waits else []
+    waited = "; ".join(_wait(wait, around.now) for wait in waits)
+    waited = f"asks: {asks[0].question}" if asks else waited
+    latch = around.latch_on(row)
+    return waited if latch is None else f"{latches.held_by(latch)}; {waited}"
+
+
 def _queued(row: RunRow, around: Surroundings) -> str:
+    latch = around.latch_on(row)
+    if latch is not None:
+        return latches.held_by(latch)
     forsaken = "" if around.is_carried(row) else around.who_lacks(row)
     left = row.available_at - around.now
     if left <= 0:
@@ -315,6 +406,7 @@ def show(store: Store, run_id: str) -> dict[str, Any]:
         "parent_id": row.parent_id,
         "root_id": row.root_id,
         "worker": row.worker,
+        **_stops(row, around),
         "failures": row.failures,
         "interruptions": row.interruptions,
         "input": value.decode(requests.body_of(store, entries[0])) if entries else None,
@@ -356,7 +448,7 @@ def undo_plan(store: Store, row: RunRow) -> dict[str, Any]:
         "stays": [
             {"name": one.name, "key": one.key, "kind": one.kind}
             for one in stays
-            if one.kind != Kind.PURE
+            if one.kind != effect.Kind.PURE
         ],
         "in_doubt": [{"name": e.name, "key": e.key} for e in effects if e.state in OPEN],
     }

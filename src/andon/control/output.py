@@ -7,6 +7,7 @@ plainly visible is shown as an escape.
 
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -25,6 +26,12 @@ SYMBOLS = {
     "failed": ("✗", "x"),
     "cancelled": ("■", "#"),
     "dead": ("☠", "X"),
+    "killed": ("■", "#"),
+    "stopping": ("◐", "~"),
+    "stalled": ("▲", "^"),
+    # of orders
+    "proved": ("■", "#"),
+    "unproved": ("!", "!"),
     # of workers
     "serving": ("●", "*"),
     "asked": ("◐", "~"),
@@ -42,9 +49,19 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")  # the newline is indentation
 
 def prepare() -> None:
     """No text may fail to print: what the terminal cannot show is escaped."""
+    _keep_descriptors()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _keep_descriptors() -> None:
+    """A closed one would become the number of the store's file, and then be written to."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(1, "w", closefd=False))
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(2, "w", closefd=False))
 
 
 def say(text: str = "") -> None:
@@ -120,6 +137,10 @@ def state(word: str) -> str:
     return f"{pretty if _speaks_unicode() else plain} {word}"
 
 
+def symbol(word: str) -> str:
+    return state(word).partition(" ")[0]
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -193,18 +214,3 @@ def command(verb: str, *words: str, options: Sequence[str] = ()) -> str:
     if any(word.startswith("-") for word in words):
         return " ".join(["andon", verb, *asked, "--", *names])
     return " ".join(["andon", verb, *names, *asked])
-
-
-def without_password(url: str) -> str:
-    """A store's URL that may be shown."""
-    from urllib.parse import urlsplit, urlunsplit
-
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite" or ("@" not in parts.netloc and "password" not in parts.query):
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    query = "&".join(
-        pair for pair in parts.query.split("&") if not pair.lower().startswith("password=")
-    )
-    return urlunsplit(parts._replace(netloc=f"{name}@{host}" if user else host, query=query))

@@ -7,6 +7,7 @@ from andon.control import output
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.store import Store
+from andon.supervisor import home as homes
 
 # A walk that takes longer says how far it is.
 PROGRESS_SECONDS = 2.0
@@ -53,7 +54,7 @@ def doctor(settings: Settings, *, json: bool) -> int:
     path = path.absolute() if path else None
     found: list[Check] = []
     if not json:
-        output.say(f"store {output.clean(output.without_password(url))}")
+        output.say(f"store {output.clean(homes.without_password(url))}")
     for check in examine(lambda: open_store(url, create=False), path, settings):
         found.append(check)
         if not json:

@@ -33,7 +33,7 @@ def workers(found: Sequence[dict[str, Any]]) -> None:
         note("no workers; start one: andon work FILE   (andon workers --all lists those of a day)")
         return
     table(
-        ("WORKER", "HOST", "PID", "STATE", "IN HAND", "SINCE", "AGENTS"),
+        ("WORKER", "HOST", "PID", "STATE", "IN HAND", "SINCE", "SUPERVISOR", "AGENTS"),
         [
             (
                 one["id"],
@@ -45,12 +45,21 @@ def workers(found: Sequence[dict[str, Any]]) -> None:
                 if one["concurrency"]
                 else str(one["in_hand"]),
                 f"{age(one['age_seconds'])} ago",
+                one["supervisor"] or "-",
                 ", ".join(f"{agent['name']} {agent['version']}" for agent in one["agents"])
                 or "those of its program",
             )
             for one in found
         ],
     )
+    for one in found:
+        if isinstance(one["stalled"], dict):
+            say(clean(f"{state('stalled')}  {one['id']}: {_stall(one['stalled'])}", 500))
+
+
+def _stall(found: dict[str, Any]) -> str:
+    words = (f"{name} {given}" for name, given in found.items() if name != "why")
+    return "; ".join([str(found.get("why", "no progress")), *words])
 
 
 # ── deploys ───────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from typing import Any
 
 from andon.control import output, waiting, working
+from andon.control.latched import refuse_if_halted
 from andon.errors import BadInput
 from andon.runtime import requests
 from andon.runtime.agent import Agent
@@ -25,6 +26,7 @@ def run(
     if len(agents) != 1:
         names = ", ".join(sorted(agent.name for agent in agents))
         raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    refuse_if_halted()
     started = requests.start(store, agents[0], (), given, id=run_id)
     if run_id is None:
         output.note(f"run {output.clean(started)}")

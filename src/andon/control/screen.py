@@ -4,11 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from andon.control.boxes import VERSION, again
 from andon.control.output import age, brief, clean, clock, command, note, say, state, table
 from andon.core.run import TERMINAL
 
 # More steps than this are counted, not listed.
 MOST_STEPS = 20
+# What they do is to have been stopped: the error says no more.
+_HELD = ("paused", "killed")
 # What a decision needs beside its name.
 _TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
 
@@ -53,7 +56,7 @@ def run(found: dict[str, Any]) -> None:
     _children(found["children"])
     _attempts(found["attempts"])
     _asks(found)
-    if not _still_open(found):  # an ask has said what to do
+    if found["held_by"] or not _still_open(found):  # else an ask has said what to do
         note("\nnext: " + next_command(found))
 
 
@@ -63,7 +66,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("agent", clean(f"{found['agent']} version {found['version']}")),
         ("doing", "" if over else clean(found["doing"], 500)),
-        ("error", _error(found["error"])),
+        ("error", "" if found["state"] in _HELD else _error(found["error"])),
         ("result", brief(found["result"]) if found["state"] == "succeeded" else ""),
         ("input", brief(found["input"])),
         ("labels", clean(labels, 300)),
@@ -71,8 +74,18 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("created", clock(found["created_at"])),
         ("ended" if over else "changed", clock(found["changed_at"])),
         ("worker", clean(found["worker"] or "")),
+        ("contained", _containment(found["containment"])),
         ("fence", found["fence"]),
     ]
+
+
+def _containment(found: dict[str, Any] | None) -> str:
+    """How surely it could be stopped from outside, when it was last claimed."""
+    if not found:
+        return ""
+    grades = ", ".join(f"{_word(what)} {found[what]}" for what in found if what != "by")
+    by = f" (by {found['by']})" if found.get("by") else ""
+    return clean(f"{grades}{by}", 200)
 
 
 def _error(error: dict[str, Any] | None) -> str:
@@ -193,14 +206,28 @@ def next_command(found: dict[str, Any]) -> str:
     run_id = found["id"]
     if found["state"] in TERMINAL:
         return command("logs", run_id)
+    if found["state"] in ("stopping", *_HELD):
+        return _after_stop(found)
     if "no live worker" in found["doing"]:
-        return f"andon work FILE   (with {clean(found['agent'])} version {clean(found['version'])})"
+        return _with_somebody(found)
     for wait in found["waits"]:
         if wait.get("kind") == "event":
             return command("send", run_id, str(wait.get("name"))) + " PAYLOAD"
     if found["state"] == "stranded":
         return command("logs", run_id)
     return command("wait", run_id)
+
+
+def _with_somebody(found: dict[str, Any]) -> str:
+    if found["version"] == VERSION:
+        return again(found["id"], found["agent"], found["input"]["argv"])
+    return f"andon work FILE   (with {clean(found['agent'])} version {clean(found['version'])})"
+
+
+def _after_stop(found: dict[str, Any]) -> str:
+    if found["stop"]:
+        return command("show", found["stop"]["order"])
+    return found["lifted_with"] or command("resume", found["id"])
 
 
 def undo_plan(plan: dict[str, Any]) -> None:

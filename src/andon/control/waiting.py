@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from andon.control import output
-from andon.control.operations import Surroundings, as_ask
+import msgspec
+
+from andon.control import latches, output
+from andon.control.operations import Surroundings, as_ask, doing
 from andon.control.screen import how_to_answer
 from andon.core.run import State
 from andon.runtime import requests
@@ -23,7 +25,8 @@ class Advice:
     def look(self, row: RunRow) -> None:
         """Called at every look; a new state of the run may need a new word."""
         around = Surroundings(self._store)
-        if around.is_stranded(row):
+        self._look_at_stops(row, around)
+        if around.is_stranded(row) and around.latch_on(row) is None:
             self._say(
                 f"run {row.id} is stranded: {around.who_lacks(row)}. Start one: andon work FILE"
             )
@@ -32,6 +35,20 @@ class Advice:
             for ask in asks:
                 how = how_to_answer(row.id, as_ask(ask), alone=len(asks) == 1)
                 self._say(f"run {row.id} asks: {ask.question}   {how}")
+
+    def _look_at_stops(self, row: RunRow, around: Surroundings) -> None:
+        latch = around.latch_on(row)
+        if row.stop is not None:
+            words = doing(row, (), around)
+            receipt = output.command("show", msgspec.json.decode(row.stop)["order"])
+            self._say(f"run {row.id} is stopping: {words}   {receipt}")
+        elif latch is not None:
+            self._say(
+                f"run {row.id} waits: {latches.held_by(latch)}   {latches.lift_command(latch)}"
+            )
+        elif row.state == State.PAUSED:
+            words = doing(row, (), around)
+            self._say(f"run {row.id} is paused: {words}   {output.command('resume', row.id)}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:
@@ -46,16 +63,18 @@ def report(
     row = over if over is not None else requests.find(store, run_id)
     run = requests.described(store, row)
     if json:
-        output.document(_facts(run))
+        output.document(_facts(run, Surroundings(store).state_of(row)))
     elif run.state == State.SUCCEEDED:
         output.say(output.as_json(run.result))
     elif over is None:
-        name = output.clean(run_id)
-        output.note(f"run {name} is {run.state}, and was not over within {timeout:g} s")
+        name, state = output.clean(run_id), Surroundings(store).state_of(row)
+        output.note(f"run {name} is {state}, and was not over within {timeout:g} s")
     else:
         error = run.error or {}
         why = f": {error.get('type')}: {error.get('message')}" if error else ""
         output.note(output.clean_lines(f"run {run_id} is {run.state}{why}", "  "))
+        if run.state == State.KILLED:
+            output.note(f"to let it go on: {output.command('resume', run_id)}")
     if over is not None and run.state == State.SUCCEEDED:
         return SUCCEEDED
     if not json:
@@ -63,12 +82,12 @@ def report(
     return LATE if over is None else FAILED
 
 
-def _facts(run: requests.Run) -> dict[str, Any]:
+def _facts(run: requests.Run, state: str) -> dict[str, Any]:
     return {
         "id": run.id,
         "agent": run.agent,
         "version": run.version,
-        "state": run.state,
+        "state": state,
         "attempt": run.attempt,
         "result": run.result,
         "error": run.error,

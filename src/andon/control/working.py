@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from andon.control.latched import obeying, refuse_if_halted
 from andon.control.orders import Orders, exit_now
-from andon.control.output import as_json, clean, note, say, without_password
+from andon.control.output import as_json, clean, note, say
 from andon.control.version import VERSION
 from andon.control.waiting import Advice
 from andon.core.drain import Phase
@@ -23,8 +24,10 @@ from andon.runtime.notices import refuse_if_stopped
 from andon.runtime.telling import reachable
 from andon.runtime.worker import CLOSE_SECONDS, Worker
 from andon.settings import Settings
+from andon.store.orders import Told
 from andon.store.rows import RunRow
 from andon.store.store import Store
+from andon.supervisor.home import without_password
 
 SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on with it
 OVER = "its run is over"
@@ -58,6 +61,7 @@ def work(
     """Serve the agents; 0 once everything was finished or given back."""
     prepare_logging(verbose)
     refuse_if_stopped(settings.stop_file)
+    refuse_if_halted()
 
     def settled(run_id: str, ending: str) -> None:
         if verbose:
@@ -65,7 +69,9 @@ def work(
 
     worker = Worker(store, agents, settings, on_settled=settled, **options)
     return _serve(
-        worker, lambda: _announce(worker, json=json), lambda: int(worker.drain.unreturned > 0)
+        worker,
+        lambda: _announce(worker, json=json),
+        lambda: int(worker.drain.unreturned > 0 or worker.stopping.halted is not None),
     )
 
 
@@ -85,6 +91,7 @@ def run_one(
     """
     prepare_logging(verbose)
     refuse_if_stopped(settings.stop_file)
+    refuse_if_halted()
 
     def settled(settled_id: str, ending: str) -> None:
         if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
@@ -120,6 +127,7 @@ def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
 def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int]) -> int:
     """Work until told to go; `end` is called then, and answers the exit code."""
     orders = Orders(worker, lambda: _in_hand(worker))
+    worker.on_halted = lambda told: note(_halted(told))
 
     def finish() -> int:
         if worker.only is not None:
@@ -131,7 +139,7 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
         worker.loop = asyncio.get_running_loop()
         with reachable(worker, note):
             await worker.run(on_ready)
-        if worker.drain.why != OVER:
+        if worker.drain.why != OVER and worker.stopping.halted is None:
             note(_story(worker))
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if worker.in_threads or worker.active or not await _all_end(others):
@@ -141,7 +149,7 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
             exit_now(finish())
 
     # Before the loop runs: else asyncio would take Ctrl-C for itself.
-    with orders.obeyed():
+    with obeying(worker.store.url), orders.obeyed():
         asyncio.run(serve())
     return finish()
 
@@ -153,6 +161,14 @@ async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
     threads = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
     await asyncio.wait({*tasks, threads}, timeout=CLOSE_SECONDS / 2)
     return all(task.done() for task in {*tasks, threads})
+
+
+def _halted(told: Told) -> str:
+    why = f": {clean(told.why)}" if told.why else ""
+    return (
+        f"everything is halted by {clean(told.by) or 'nobody named'}{why} ({told.stop_id}): "
+        "nothing begins until somebody lifts it (andon reauthorize). Ending."
+    )
 
 
 def _in_hand(worker: Worker) -> str:

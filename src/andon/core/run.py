@@ -16,6 +16,7 @@ class State(StrEnum):
     RUNNING = "running"  # one worker holds it
     SUSPENDED = "suspended"  # the run itself waits: a timer, an event, an answer, a child
     PAUSED = "paused"  # somebody told it to wait
+    KILLED = "killed"  # somebody ended it from outside; it can be resumed
     STRANDED = "stranded"  # code and journal diverge, or the journal is damaged: a person looks
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -33,6 +34,7 @@ class Event(StrEnum):
     WAKE = "wake"
     PAUSE = "pause"
     RESUME = "resume"
+    KILL = "kill"
     STRAND = "strand"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -49,6 +51,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.QUEUED: {
         Event.CLAIM: State.RUNNING,
         Event.PAUSE: State.PAUSED,
+        Event.KILL: State.KILLED,
         Event.STRAND: State.STRANDED,
         Event.CANCEL: State.CANCELLED,
         Event.COMPENSATE: State.QUEUED,
@@ -58,6 +61,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.RETRY: State.QUEUED,
         Event.SUSPEND: State.SUSPENDED,
         Event.PAUSE: State.PAUSED,
+        Event.KILL: State.KILLED,
         Event.STRAND: State.STRANDED,
         Event.SUCCEED: State.SUCCEEDED,
         Event.FAIL: State.FAILED,
@@ -67,16 +71,25 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.SUSPENDED: {
         Event.WAKE: State.QUEUED,
         Event.PAUSE: State.PAUSED,
+        Event.KILL: State.KILLED,
         Event.CANCEL: State.CANCELLED,
         Event.COMPENSATE: State.QUEUED,
     },
     State.PAUSED: {
         Event.RESUME: State.QUEUED,
+        Event.KILL: State.KILLED,
+        Event.CANCEL: State.CANCELLED,
+        Event.COMPENSATE: State.QUEUED,
+    },
+    State.KILLED: {
+        Event.RESUME: State.QUEUED,
+        Event.PAUSE: State.PAUSED,
         Event.CANCEL: State.CANCELLED,
         Event.COMPENSATE: State.QUEUED,
     },
     State.STRANDED: {
         Event.RESUME: State.QUEUED,
+        Event.KILL: State.KILLED,
         Event.CANCEL: State.CANCELLED,
         Event.COMPENSATE: State.QUEUED,
     },

@@ -20,6 +20,7 @@ from andon.runtime import branch, cleanup, settling
 from andon.runtime.describing import reason_of
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Host, log
+from andon.runtime.stopping import AGAIN_SECONDS, HARD_SECONDS
 from andon.runtime.waiting import Waiting
 from andon.store.rows import Loaded
 from andon.store.store import Claimed, EffectRow
@@ -77,6 +78,10 @@ class Attempt(Waiting):
         except (Exception, Stopped) as error:  # noqa: BLE001 (a worker must survive every run)
             outcome = None
             self.leave(reason_of(error), error)
+        if self.order is not None:
+            await self._stand_still()
+        if self.reason == "killed":  # nothing that it writes is taken any more
+            return "killed"
         try:
             return await self._settle(outcome)
         except (Fenced, StoreError, Stopped) as error:
@@ -157,16 +162,39 @@ class Attempt(Waiting):
             if not patient:
                 for task in self.tasks.all:
                     task.cancel()
-            while self.tasks.all:
-                done, _ = await asyncio.wait(self.tasks.all, timeout=self.host.unwind_seconds)
+            while self.tasks.all and not self.ordered.done():
+                ends: set[asyncio.Future[Any]] = {*self.tasks.all, self.ordered}
+                done, _ = await asyncio.wait(
+                    ends, timeout=self.host.unwind_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
                 if not done and not (self.active and not self.cut):
                     break
-            if not self.tasks.all:
+            if not self.tasks.all or self.ordered.done():
                 break
             patient = False
+        if self.ordered.done():
+            await self._come_to_rest()
         for task in self.tasks.all:
             log.error("run %s: code that cannot be cancelled goes on: %r", self.run.id, task)
             self.host.keep_in_mind(task)
+
+    async def _come_to_rest(self) -> None:
+        """Somebody stops the run: nothing is said before nothing of its code executes any more."""
+        while not self.tasks.still:
+            left = self.tasks.all | self.tasks.inner
+            if self.cut or not self.active:
+                for task in left:
+                    task.cancel()
+            hard = self.order is not None and self.order.hard
+            await self.moved(HARD_SECONDS if hard else AGAIN_SECONDS, left)
+
+    async def _stand_still(self) -> None:
+        """Also what cleans up belongs to the run; after a kill nothing of it is called."""
+        await self._come_to_rest()
+        point("stop:left")
+        if self.reason != "killed":
+            await self._clean_up()
+            await self._come_to_rest()
 
     async def _settle(self, outcome: tuple[str, Any] | None) -> str:
         await self.flush()
@@ -202,10 +230,11 @@ class Attempt(Waiting):
         ends: set[asyncio.Future[Any]] = {work, self.left}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await self._unwind()
-        if self.reason is None or (work.done() and not work.cancelled() and not work.exception()):
+        ended = work.done() and not work.cancelled() and not work.exception()
+        if self.reason is None or (ended and self.reason != "killed"):
             settle = work.result()
-        elif self.reason in ("fenced", "unavailable"):
-            raise Stopped(self.reason)
+        elif self.reason in ("fenced", "unavailable", "killed"):
+            raise self.stopped(self.reason)
         else:  # whoever claims it next goes on with it
             settle = settling.returning(self, self.leftovers)
         await self.flush()
@@ -215,6 +244,8 @@ class Attempt(Waiting):
 
     async def _give_up(self, error: BaseException) -> str:
         """The store did not take how the attempt ended. The run must not be held for ever."""
+        if self.reason == "killed":
+            return "killed"
         if isinstance(error, Fenced) or self.reason == "fenced":
             log.warning("run %s: fenced: %s", self.run.id, self.error or error)
             # Refused, as it should be; but if we are the owner after all, it must not be stuck.
@@ -222,14 +253,14 @@ class Attempt(Waiting):
                 await self.host.writer.write(settling.returning(self))
             return "fenced"
         log.error("run %s: given up here: %s", self.run.id, self.error or error)
-        while not self.host.draining:
+        while not self.host.draining and self.reason != "killed":
             try:
                 return str(await self.host.writer.write(settling.returning(self)))
             except Fenced:
                 return "fenced"
             except StoreError:
                 await asyncio.sleep(1)
-        return "unavailable"
+        return "killed" if self.reason == "killed" else "unavailable"
 
     # ── what operations need ──────────────────────────────────────────────────────────────────
 
@@ -283,6 +314,8 @@ class Attempt(Waiting):
         return self._scratch
 
     async def _clean_up(self) -> None:
+        if self.reason == "killed":
+            self.cleanups.clear()
         await cleanup.carry_out(self.cleanups, f"run {self.run.id}", self.host.cleanup_left)
         if self._scratch is not None:
             await self.in_thread(functools.partial(shutil.rmtree, self._scratch, True))

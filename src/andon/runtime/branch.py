@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -44,6 +45,10 @@ class Branch:
 current: contextvars.ContextVar[Branch | None] = contextvars.ContextVar(
     "andon_branch", default=None
 )
+# Whose step or effect is executing here: there no branch is current.
+inside: contextvars.ContextVar["Tasks | None"] = contextvars.ContextVar(
+    "andon_inside", default=None
+)
 
 
 class Tasks:
@@ -56,6 +61,9 @@ class Tasks:
         self.parked: set[Any] = set()  # those that wait for their turn
         self._at_large: set[asyncio.Task[Any]] = set()  # the others
         self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
+        self.inner: set[asyncio.Task[Any]] = set()  # those that steps and effects have created
+        self.executing: set[object] = set()  # what threads and processes of the run are doing
+        self.on_still: Callable[[], None] = lambda: None  # a thread has ended; from any thread
         self._on_change = on_change
 
     def add(self, task: "asyncio.Task[Any]") -> None:
@@ -74,9 +82,36 @@ class Tasks:
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
 
+    def add_inner(self, task: "asyncio.Task[Any]") -> None:
+        self.inner.add(task)
+        task.add_done_callback(self.inner.discard)
+
     @property
     def all(self) -> "set[asyncio.Task[Any]]":
         return self.living | self.calls
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing of the run's code executes any more, as far as this process knows."""
+        return not (self.living or self.calls or self.inner or self.executing)
+
+    def ended_elsewhere(self, mark: object) -> None:
+        """What a thread or a process did is over. From any thread."""
+        self.executing.discard(mark)
+        self.on_still()
+
+    def marked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, for a thread: it counts as executing while it does."""
+
+        def call(*args: Any) -> Any:
+            mark = object()
+            self.executing.add(mark)
+            try:
+                return function(*args)
+            finally:
+                self.ended_elsewhere(mark)
+
+        return call
 
     def park(self, task: Any) -> None:
         self.parked.add(task)
@@ -121,6 +156,20 @@ def follow_timers(loop: Any) -> None:
     loop.call_at, loop.call_later = followed(loop.call_at), followed(loop.call_later)
 
 
+def follow_threads(loop: Any) -> None:
+    """Know what agents do in threads by way of this loop: a cancelled await does not end it."""
+    before = loop.run_in_executor
+
+    def run_in_executor(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
+        here = current.get()
+        owner = here.owner if here is not None else inside.get()
+        if owner is not None and isinstance(executor, ThreadPoolExecutor | None):
+            function = owner.marked(function)
+        return before(executor, function, *args)
+
+    loop.run_in_executor = run_in_executor
+
+
 def call_later(seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
     """A timer of andon's, which keeps no run in memory."""
     here = current.set(None)
@@ -141,7 +190,10 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
     ) -> "asyncio.Task[Any]":
         parent = current.get()
         if parent is None:
-            return _create(before, loop, coro, options)
+            task, owner = _create(before, loop, coro, options), inside.get()
+            if owner is not None:
+                owner.add_inner(task)
+            return task
         branch = parent.child()
         context = options.get("context") or contextvars.copy_context()
         context.run(current.set, branch)
@@ -150,6 +202,7 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
         return task
 
     follow_timers(loop)
+    follow_threads(loop)
     create.andon = True  # type: ignore[attr-defined]
     loop.set_task_factory(create)  # type: ignore[arg-type]
 

@@ -13,11 +13,13 @@ import msgspec
 
 from andon.core.journal import Entry
 from andon.core.run import State
-from andon.errors import StepFailed, StoreUnavailable, Unresolved
+from andon.core.stop import WITHIN_SECONDS
+from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import requests
 from andon.runtime.agent import Agent
 from andon.runtime.journaling import close
-from andon.runtime.requests import Run
+from andon.runtime.latched import Leaving, refuse_if_pulled
+from andon.runtime.requests import Receipt, Run
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
@@ -36,7 +38,7 @@ class Client:
         if store is not None:
             self.settings = replace(self.settings, store=store)
         self._store: Any = None
-        self._worker: Worker | None = None
+        self._leaving: Leaving | None = None  # the worker in this program
         self._starting = asyncio.Lock()
 
     @classmethod
@@ -52,8 +54,8 @@ class Client:
 
     async def __aexit__(self, *_: Any) -> None:
         try:
-            if self._worker is not None:
-                await self._worker.__aexit__()
+            if self._leaving is not None:
+                await self._leaving.leave()
         finally:
             await close(self._store)
 
@@ -174,11 +176,44 @@ class Client:
         """Let a stranded run go on."""
         await self._ask(requests.resume, run_id)
 
+    async def pause(
+        self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+    ) -> str:
+        """Stop a run at its next boundary; `resume` lets it go on. Answers the receipt's id."""
+        return await self._order(requests.pause, run_id, by, why, within)
+
+    async def cancel(
+        self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+    ) -> str:
+        """Stop a run for good; what it did is undone where that is possible."""
+        return await self._order(requests.cancel, run_id, by, why, within)
+
+    async def kill(
+        self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+    ) -> str:
+        """Take a run from whoever executes it, at once."""
+        return await self._order(requests.kill, run_id, by, why, within)
+
+    async def _order(
+        self, request: Callable[..., str], run_id: str, by: str, why: str, within: float
+    ) -> str:
+        receipt_id: str = await self._ask(request, run_id, by=by, why=why, within=within)
+        return receipt_id
+
+    async def receipt(self, receipt_id: str) -> Receipt:
+        """How far a stop is proved."""
+        found: Receipt = await self._ask(requests.receipt, receipt_id)
+        return found
+
     async def journal(self, run_id: str) -> Sequence[Entry]:
         found: Sequence[Entry] = await self._ask(requests.journal, run_id)
         return found
 
     # ── library mode ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _worker(self) -> Worker | None:
+        return None if self._leaving is None else self._leaving.worker
 
     async def run(
         self,
@@ -188,13 +223,15 @@ class Client:
         **kwargs: Any,
     ) -> Any:
         """Start (or go on with) a run, execute it in this process, and return its result."""
+        refuse_if_pulled()
         run_id = await self.start(agent, *args, id=id, **kwargs)
-        worker = await self._embedded(agent)
+        leaving = await self._embedded(agent)
+        worker = leaving.worker
         assert worker.only is not None
         worker.only[run_id] += 1  # the program may ask for the same run twice
         worker.wake()
         try:
-            run = await self.wait(run_id)
+            run = await self._wait_unless_halted(run_id, leaving)
         finally:
             worker.only[run_id] -= 1
             worker.only += Counter()  # without those that nobody asks for any more
@@ -204,15 +241,32 @@ class Client:
         error = run.error or {"type": run.state, "message": f"run {run_id} is {run.state}"}
         raise StepFailed(f"run {run_id}", str(error["type"]), str(error["message"]))
 
-    async def _embedded(self, agent: Agent) -> Worker:
+    async def _wait_unless_halted(self, run_id: str, leaving: Leaving) -> Run:
+        """The latch of this host is for the program that waits here too."""
+        waiting = asyncio.ensure_future(self.wait(run_id))
+        halted = asyncio.ensure_future(leaving.halted.wait())
+        try:
+            await asyncio.wait({waiting, halted}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            raise Refused(f"{leaving.why}: run {run_id} goes on after: andon reauthorize")
+        finally:
+            for task in (waiting, halted):
+                task.cancel()
+            await asyncio.wait({waiting, halted})
+
+    async def _embedded(self, agent: Agent) -> Leaving:
         """The worker inside this program: it executes what the program asked for, nothing else."""
         async with self._starting:
-            if self._worker is None:
+            if self._leaving is not None and self._leaving.halted.is_set():  # and lifted since
+                await self._leaving.leave()
+                self._leaving = None
+            if self._leaving is None:
                 worker = Worker(self._store, [agent], self.settings, only=Counter())
                 await worker.__aenter__()
-                self._worker = worker
-            self._worker.carry(agent)
-        return self._worker
+                self._leaving = Leaving(worker)
+            self._leaving.worker.carry(agent)
+        return self._leaving
 
 
 def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

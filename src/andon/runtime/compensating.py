@@ -6,12 +6,9 @@ is put before a person, and the run waits.
 """
 
 import asyncio
-import inspect
 import json
 import random
-import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +20,7 @@ from andon.core.queue import Retry
 from andon.core.run import State
 from andon.errors import AndonError, Stopped
 from andon.points import point
+from andon.runtime import calling
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
@@ -31,27 +29,12 @@ from andon.store.store import Ask, EffectRow, Settle
 if TYPE_CHECKING:
     from andon.runtime.attempt import Attempt
 
-NAMELESS = "?"  # an undo that cannot be found by its name: only the agent's code knows it
 RETRY = Retry(4, first_seconds=0.5, most_seconds=10.0)
 UNDO_SECONDS = 300.0
 CHOICES = ("undone", "try_again", "leave")
 
 
 # ── functions by name ─────────────────────────────────────────────────────────────────────────
-
-
-@lru_cache(maxsize=4096)
-def reference_of(function: Callable[..., Any]) -> str:
-    """How a function can be found again in another process: module:name, or NAMELESS."""
-    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    return f"{module}:{name}" if _named(module, name) is function else NAMELESS
-
-
-def _named(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
@@ -61,7 +44,7 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
         return known
     module, _, name = (row.undo or "").partition(":")
     for place in (module, attempt.agent.function.__module__):
-        found = _named(place, name)
+        found = calling.named(place, name)
         if callable(found):
             return found  # type: ignore[no-any-return]
     return None
@@ -202,7 +185,7 @@ class _Compensation:
             message = f"{row.undo or 'its undo'} is not in the code of this worker"
             return {"type": "NotFound", "message": message}
         await attempt.boundary()
-        attempt.begin_operating()
+        hand = attempt.begin_operating(f"undo {row.name}")
         undone, seq = self._draft(row, EffectState.COMPENSATED), -1
         try:
             await self._write(row, EffectState.UNDOING, {})
@@ -223,7 +206,7 @@ class _Compensation:
             log.warning("run %s: undo of %s raised %r", attempt.run.id, row.name, error)
             return describe(error)
         finally:
-            attempt.done_operating()
+            attempt.done_operating(hand)
         return None
 
     async def _call(self, row: EffectRow, undo: Callable[..., Any]) -> None:
@@ -237,9 +220,9 @@ class _Compensation:
         result = None
         if results:
             result = value.decode(await attempt.body_of(results[-1].body, results[-1].blob))
-        given = _typed(undo, [result, *intent["args"]], intent["kwargs"])
+        given = calling.typed(undo, [result, *intent["args"]], intent["kwargs"])
         extras = {"key": row.key, "fence": attempt.fence}
-        wanted = {name: extras[name] for name in extras if name in _parameters(undo)}
+        wanted = {name: extras[name] for name in extras if name in calling.parameters(undo)}
         stand_in: Any = _Undo(attempt)
         await invoke(stand_in, undo, tuple(given[0]), {**given[1], **wanted}, UNDO_SECONDS)
 
@@ -327,28 +310,3 @@ def _goes_on(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
 
     undo = _find(attempt, row)
     return error["type"] == "TimeoutError" and undo is not None and not is_async(undo)
-
-
-@lru_cache(maxsize=4096)
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return {}
-
-
-def _typed(
-    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Values of the journal as the types that the function's annotations say."""
-    hints = value.annotations(function)
-    names = list(_parameters(function))
-
-    def typed(name: str, given: Any) -> Any:
-        decoder = value.decoder_for(hints[name]) if name in hints else None
-        return given if decoder is None else decoder(value.encode(given, name))
-
-    placed = [
-        typed(names[place] if place < len(names) else "", one) for place, one in enumerate(args)
-    ]
-    return placed, {name: typed(name, one) for name, one in kwargs.items()}

@@ -27,6 +27,7 @@ from andon.runtime.operation import (
     Operation,
     inside,
     invoke,
+    is_async,
     named,
     refuse_unkeepable,
     wait_noting_cancel,
@@ -85,13 +86,16 @@ class Context:
         key: str | None = None,
         retries: int | Retry = 0,
         timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
+        process: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Execute `function` once; its result is durable before this returns.
 
         The result comes back as JSON, or as the type that the function's annotation says.
+        `process`: a plain function in a process of its own, which can be ended at any moment.
         """
         step = named(function, name)
+        called = self._apart(step, function) if process else function
         operation = Operation(
             self._attempt,
             EntryKind.STEP,
@@ -99,12 +103,21 @@ class Context:
             key,
             value.digest(args, kwargs, f"step {step!r}"),
         )
+        operation.cuttable = is_async(called)
         decoder = value.result_decoder(function)
 
         async def call() -> Any:
-            return await invoke(operation, function, args, kwargs, timeout)
+            return await invoke(operation, called, args, kwargs, timeout)
 
         return await steps.carry_out(operation, call, decoder, retries)
+
+    def _apart(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        from andon.runtime import processes
+
+        processes.refuse_unreachable(step, function)
+        host = self._attempt.host.processes
+        caller: Callable[..., Any] = host.caller(self._attempt.tasks, step, function)
+        return caller
 
     async def transaction(
         self,
@@ -373,6 +386,7 @@ class Context:
             yield
         finally:
             del attempt.shields[shield]
+            attempt.move()
             took = attempt.loop.time() - began
             if took > at_most:
                 log.warning(
@@ -393,7 +407,8 @@ class Context:
 
     def cleanup(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Call `function` when this attempt ends, however it ends; the last one first."""
-        self._attempt.cleanups.append(lambda: function(*args, **kwargs))
+        counted = self._attempt.tasks.marked(lambda: function(*args, **kwargs))
+        self._attempt.cleanups.append(counted)
 
 
 def _line(text: Any) -> str:

@@ -6,8 +6,18 @@ from andon.errors import Corrupt, Diverged, Fenced, StepFailed, Stopped, StoreEr
 from andon.errors import family as family_of
 
 
+class Described(Exception):
+    """An error of another process, as that one has described it."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error['type']}: {error['message']}")
+        self.error = error
+
+
 def describe(error: BaseException) -> dict[str, Any]:
     """An error as it is stored: never its traceback, which may hold what a prompt said."""
+    if isinstance(error, Described):
+        return error.error
     if isinstance(error, StepFailed):
         return {
             "type": error.error,

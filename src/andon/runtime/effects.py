@@ -33,7 +33,7 @@ from andon.errors import BadInput, DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime import doubts
 from andon.runtime.attempt import Attempt
-from andon.runtime.compensating import reference_of
+from andon.runtime.calling import reference_of
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
@@ -284,7 +284,7 @@ class _Effect:
     @contextlib.contextmanager
     def _operating(self) -> Iterator[None]:
         """Count as executing. What is cut short is written down as far as it is known."""
-        self.attempt.begin_operating()
+        hand = self.attempt.begin_operating(self.operation.name)
         self.standing = _standing(self.state)
         try:
             yield
@@ -296,7 +296,7 @@ class _Effect:
                 self.attempt.leftovers.append(self.draft(mark, self.standing, body))
             raise
         finally:
-            self.attempt.done_operating()
+            self.attempt.done_operating(hand)
 
     def _cancel(self) -> None:
         """The agent's own code cancelled it. On replay it will do so again."""

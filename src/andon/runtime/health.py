@@ -219,6 +219,14 @@ def _fleet_numbers(view: View | None) -> Iterator[Family]:
         ),
     )
 
+    stops = view.stops
+    yield one("andon_latches", "gauge", "Scopes that are held by a stop.", stops.latches)
+    yield one("andon_open_stops", "gauge", "Stops that are not proved yet.", stops.open)
+    text = "Polite stops that overran their window and became kills."
+    yield one("andon_stop_overruns_total", "counter", text, stops.overruns)
+    text = "Stops that were over without proof."
+    yield one("andon_unproved_stops_total", "counter", text, stops.unproved)
+
 
 def _by_queue(
     numbers: "dict[str, int] | dict[str, float]",

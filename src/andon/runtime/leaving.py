@@ -5,6 +5,7 @@ on every operation raises Stopped: code that catches it once is not free.
 """
 
 import asyncio
+import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,13 +18,18 @@ from andon.runtime import branch
 from andon.runtime.clock import StoreClock
 from andon.runtime.describing import reason_of
 from andon.runtime.turns import Turns
+from andon.store.orders import Told
 from andon.store.store import Claimed
 from andon.store.writer import Writer
 
 log = logging.getLogger("andon")
 
 # Leaving for these does not wait for the operation in hand.
-AT_ONCE = frozenset({"fenced", "unavailable", "stopped"})
+AT_ONCE = frozenset({"fenced", "unavailable", "stopped", "cancelled", "killed"})
+# Leaving for these waits for it, and for nothing else.
+AT_BOUNDARY = frozenset({"drained", "paused"})
+# What an order makes of a run that leaves.
+_POLITE = {"pause": "paused", "cancel": "cancelled"}
 
 
 class Host(Protocol):
@@ -36,6 +42,12 @@ class Host(Protocol):
     worker_id: str
     draining: bool
     in_threads: set[Any]
+    operations: int  # that have ended in this process
+
+    @property
+    def processes(self) -> Any:
+        """Where steps that run apart are executed."""
+        ...
 
     @property
     def trusted(self) -> bool:
@@ -62,6 +74,16 @@ class Host(Protocol):
         ...
 
 
+class Hand(msgspec.Struct, kw_only=True, eq=False):
+    """An operation in hand."""
+
+    name: str
+    since: float
+    task: Any
+    cuttable: bool  # it may be cut off without a doubt about the world
+    cut: bool = False  # and was: how it ends is no outcome
+
+
 class Wait(msgspec.Struct, kw_only=True):
     """Something a run waits for: a letter, a time, or whichever comes first."""
 
@@ -84,7 +106,8 @@ class Leaving:
         self.error: BaseException | None = None
         self.waits: list[Wait] = []
         self.left_waits: list[Wait] = []  # what it waited for when it left
-        self.active = 0  # operations that are executing
+        self.hands: dict[Hand, None] = {}  # operations that are executing
+        self.order: Told | None = None  # of somebody who stops the run
         self.ended = False  # no code of it is left that may begin anything
         self.shields: dict[object, float] = {}  # when their limits end
         self.tasks = branch.Tasks(self.consider_soon)
@@ -96,6 +119,15 @@ class Leaving:
         self.cut_short = False  # and an operation was in hand when time was over
         self.touched = False  # an operation was let through in this attempt
         self.recalled = False  # somebody wants the run to be given back
+        self.ordered: asyncio.Future[None] = self.loop.create_future()  # done once it is told
+        self._holding: set[Any] = set()  # tasks that wait for the others before they unwind
+        self._movers: list[asyncio.Future[None]] = []
+        self.tasks.on_still = self._move_from_thread
+
+    @property
+    def active(self) -> int:
+        """How many operations are executing."""
+        return len(self.hands)
 
     def consider_soon(self) -> None:
         """Something has changed: perhaps all that the run does is wait."""
@@ -104,37 +136,49 @@ class Leaving:
         """Wait for what was written without waiting."""
 
     def leave(self, reason: str, error: BaseException | None = None) -> None:
-        """End this attempt without a verdict of the agent's code. The first reason stands."""
-        if reason == "stopped" and not self.cut and (self.active or self.shields):
+        """End this attempt without a verdict of the agent's code. The first reason stands.
+
+        But for a kill: then nothing that this process has to say is of interest any more.
+        """
+        if reason in ("stopped", "cancelled") and not self.cut and (self.active or self.shields):
             self.cut_short = True
-        if reason in AT_ONCE or (reason == "drained" and not self.active):
+        if reason in AT_ONCE or (reason in AT_BOUNDARY and not self.busy):
             self._cut_off()
         if self.reason is not None:
+            self.reason = "killed" if reason == "killed" else self.reason
             return
         self.reason, self.error = reason, error
         self.left_waits = list(self.waits)
         for wait in self.waits:
             if not wait.future.done():
-                wait.future.set_exception(Stopped(reason))
-        self.turns.stop(Stopped(reason))
+                wait.future.set_exception(self.stopped(reason))
+        self.turns.stop(self.stopped(reason))
         if not self.left.done():
             self.left.set_result(None)
+        self.move()
 
     def _cut_off(self) -> None:
         """Not to wait for the operations in hand."""
         self.cut = True
-        for task in self.tasks.all:
+        for task in self.tasks.all | self.tasks.inner:
             task.cancel()
+
+    def stopped(self, reason: str) -> Stopped:
+        """What code gets to see of it: who stops the run, if somebody does."""
+        told = self.order
+        if told is None:
+            return Stopped(reason)
+        return Stopped(reason, kind=told.kind, by=told.by, why=told.why, order=told.stop_id)
 
     def stop(self, reason: str, error: BaseException | None = None) -> Stopped:
         """Leave, and answer what the operation in hand has to raise."""
         self.leave(reason, error)
-        return Stopped(self.reason or reason)
+        return self.stopped(self.reason or reason)
 
     def check(self) -> None:
         """Raise if the attempt is leaving."""
         if self.reason is not None:
-            raise Stopped(self.reason)
+            raise self.stopped(self.reason)
 
     def recall(self) -> None:
         """Give the run back at its next boundary."""
@@ -145,7 +189,8 @@ class Leaving:
     @property
     def stopping(self) -> bool:
         """Whether the run is about to leave this process."""
-        return self.reason is not None or self.host.draining or self.recalled
+        ordered = self.order is not None or self.recalled
+        return self.reason is not None or self.host.draining or ordered
 
     @property
     def shielded(self) -> bool:
@@ -154,7 +199,8 @@ class Leaving:
 
     @property
     def undisturbed(self) -> bool:
-        return not (self.reason is not None or self.turns.replayed or self.ended or self.recalled)
+        leaves = self.reason is not None or self.recalled or self.order is not None
+        return not (leaves or self.turns.replayed or self.ended)
 
     async def boundary(self) -> None:
         """Between two operations: where polite stops take effect and the lease is looked at."""
@@ -165,9 +211,9 @@ class Leaving:
         await self.turns.end()
         self.check()
         if self.ended:
-            raise Stopped("its run is over")
+            raise self.stopped("its run is over")
         if self.stopping and not self.shielded:
-            raise self.stop("drained")
+            raise await self.give_way()
         try:
             await self.host.ensure_trust()
         except (Fenced, StoreError) as error:
@@ -175,3 +221,74 @@ class Leaving:
         self.check()
         await self.written()
         self.touched = True
+
+    # ── orders ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def busy(self) -> bool:
+        """Whether an operation is in hand that does not just wait for the others."""
+        return any(hand.task not in self._holding for hand in self.hands)
+
+    def _lasts(self, hand: Hand) -> bool:
+        """Whether a polite order waits for the end of this operation."""
+        cancel = self.order is not None and self.order.kind == "cancel"
+        return hand.task not in self._holding and not (cancel and hand.cuttable)
+
+    def be_told(self, told: Told) -> None:
+        """Somebody stops the run. Whoever tells it has looked at what was told before."""
+        self.order = told
+        if not self.ordered.done():
+            self.ordered.set_result(None)
+        self.move()
+
+    def press(self) -> None:
+        """Do what a polite order asks for, as far as it may be done now. Again and again."""
+        if self.order is None or self.shielded or self.cut:
+            return
+        if self.order.kind == "cancel":
+            for hand in self.hands:
+                if hand.cuttable and hand.task not in self._holding:
+                    hand.cut = True
+                    hand.task.cancel()
+        if not any(self._lasts(hand) for hand in self.hands):
+            self.leave(_POLITE[self.order.kind])
+
+    async def give_way(self) -> Stopped:
+        """At a boundary: leave, once what has to end has ended; answers what is to be raised."""
+        if self.order is None:
+            return self.stop("drained")
+        await self.let_others_end()
+        return self.stop(_POLITE.get(self.order.kind, "killed"))
+
+    async def let_others_end(self) -> None:
+        """Code that unwinds cancels its other branches: not while they have something in hand."""
+        task = asyncio.current_task()
+        self._holding.add(task)
+        try:
+            self.move()
+            while self.reason is None and any(self._lasts(hand) for hand in self.hands):
+                try:
+                    await self.moved()
+                except asyncio.CancelledError:
+                    if self.cut or self.order is None:
+                        raise
+        finally:
+            self._holding.discard(task)
+
+    async def moved(self, seconds: float | None = None, also: "set[Any] | None" = None) -> None:
+        """Return when something has changed, one of these has ended, or the time is over."""
+        mover: asyncio.Future[None] = self.loop.create_future()
+        self._movers.append(mover)
+        ends = {mover, *(also or ())}
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    def move(self) -> None:
+        movers, self._movers = self._movers, []
+        for mover in movers:
+            if not mover.done():
+                mover.set_result(None)
+
+    def _move_from_thread(self) -> None:
+        if self.order is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self.move)

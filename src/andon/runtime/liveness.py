@@ -34,11 +34,12 @@ def _read(path: str) -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, by the kernel's count; None if there is no such process."""
-    stat = _read(f"/proc/{pid}/stat")
-    if not stat:
+    """When a process started, by the kernel's count; None if there is none."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    # One that nobody has waited for yet executes nothing any more, unless it has other threads.
+    if not fields or (fields[0] in "ZX" and int(fields[17]) <= 1):
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(fields[19])
 
 
 def _namespace() -> str:

@@ -1,4 +1,4 @@
-"""Ways to be told without a signal: the stop file, and the notices of clouds.
+"""Ways to be told without a signal: the stop file, the latch, and the notices of clouds.
 
 Each watches from a daemon thread. What goes wrong in it is logged and tried again; it never ends
 the watch, and never the worker.
@@ -21,6 +21,7 @@ from andon.runtime.told import Told
 log = logging.getLogger("andon")
 
 STOP_FILE_SECONDS = 0.2
+LATCH_SECONDS = 0.1
 # Of all three clouds; it leaves the machine on no network.
 METADATA_URL = "http://169.254.169.254"
 LARGEST_BYTES = 100_000
@@ -79,6 +80,35 @@ def refuse_if_stopped(path: str) -> None:
     found = stop_order(Path(path).absolute()) if path else ""
     if found:
         raise Refused(f"{found}: nothing starts. Remove it when work may go on: rm {path}")
+
+
+# ── the latch of this host ────────────────────────────────────────────────────────────────────
+
+
+class Latched:
+    """Looks from a daemon thread until `pulled` says why; then calls `then` with it, once."""
+
+    def __init__(self, pulled: Callable[[], str], then: Callable[[str], None]) -> None:
+        self._pulled, self._then = pulled, then
+        self._ended = threading.Event()
+        threading.Thread(target=self._work, name="andon-latch", daemon=True).start()
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            found = self._look()
+            if found:
+                self._then(found)
+                return
+            self._ended.wait(LATCH_SECONDS)
+
+    def _look(self) -> str:
+        try:
+            return self._pulled()
+        except Exception as error:  # noqa: BLE001 (an error inside a check is a refusal)
+            return f"the latch cannot be looked at: {type(error).__name__}: {error}"
 
 
 # ── clouds ────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
 from andon.runtime import branch
 from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft
+from andon.runtime.leaving import Hand
 
 current: contextvars.ContextVar["Operation | None"] = contextvars.ContextVar(
     "andon_operation", default=None
@@ -39,6 +40,9 @@ class Operation:
         self.key = key
         self.place = here.place() if key is None else f"@{kind}/{name}/{key}"
         self.since = attempt.host.clock.now()
+        self.cuttable = False  # as a step whose function can be cancelled
+        self.hand: Hand | None = None  # while it executes
+        attempt.check()  # also what the journal answers: whoever caught Stopped is not free
         self.record: Record | None = None
         self.find()
 
@@ -131,7 +135,7 @@ class Operation:
     @contextlib.contextmanager
     def operating(self) -> Iterator[None]:
         """Count as executing; note a cancellation that the agent's own code caused."""
-        self.attempt.begin_operating()
+        hand = self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
         try:
             yield
         except asyncio.CancelledError:
@@ -139,7 +143,12 @@ class Operation:
                 self.cancel()
             raise
         finally:
-            self.attempt.done_operating()
+            self.attempt.done_operating(hand)
+
+    @property
+    def cut(self) -> bool:
+        """Whether an order has cut it off while it executed."""
+        return self.hand is not None and self.hand.cut
 
 
 async def wait_noting_cancel(
@@ -166,6 +175,7 @@ async def invoke(
 ) -> Any:
     """Call the user's function: async ones here, plain ones in a thread."""
     here, inside = branch.current.set(None), current.set(operation)
+    owner = branch.inside.set(operation.attempt.tasks)
     try:
         if timeout is None:
             return await _call(operation, function, args, kwargs)
@@ -189,6 +199,7 @@ async def invoke(
         raise RuntimeError("it was cancelled from inside") from None
     finally:
         branch.current.reset(here)
+        branch.inside.reset(owner)
         current.reset(inside)
 
 
@@ -202,7 +213,11 @@ async def _call(
         return await function(*args, **kwargs)
     context = contextvars.copy_context()
     result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
-    return await result if inspect.isawaitable(result) else result
+    if not inspect.isawaitable(result):
+        return result
+    if isinstance(operation, Operation) and operation.hand is not None:
+        operation.hand.cuttable = operation.kind == EntryKind.STEP
+    return await result
 
 
 @lru_cache(maxsize=4096)
@@ -215,10 +230,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
     """Run in a thread, and have the worker know for how long: a thread cannot be ended."""
-    host = operation.attempt.host
+    host, tasks = operation.attempt.host, operation.attempt.tasks
     future = host.threads.submit(call)
     host.in_threads.add(future)
+    tasks.executing.add(future)
     future.add_done_callback(host.in_threads.discard)
+    future.add_done_callback(tasks.ended_elsewhere)
     return await asyncio.wrap_future(future)
 
 

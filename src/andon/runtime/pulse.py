@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from typing import NamedTuple
 
 from andon.core.health import Seen
@@ -25,6 +26,16 @@ FRESH_SECONDS = 5.0
 PATIENCE_SECONDS = 0.8
 # How often the event loop is asked.
 BEAT_SECONDS = 1.0
+EVENTS = 1000
+
+
+class Stops(NamedTuple):
+    """What the store says about stops."""
+
+    latches: int  # scopes that are held now
+    open: int  # orders that are not proved yet
+    overruns: int  # polite stops that became kills, since this worker looks
+    unproved: int  # stops that were over without proof, since this worker looks
 
 
 class View(NamedTuple):
@@ -33,6 +44,7 @@ class View(NamedTuple):
     waiting: list[Waiting]
     # Versions with runs that no live worker takes, and how many runs: [agent, version, runs].
     stranded: list[tuple[str, str, int]]
+    stops: Stops = Stops(0, 0, 0, 0)
 
 
 class Sight:
@@ -47,6 +59,8 @@ class Sight:
         self._view: View | None = None
         self._looked_at = 0.0
         self._up_since: float | None = None
+        self._after: int | None = None  # the last event that was counted
+        self._counted: Counter[str] = Counter()
 
     def look(self) -> View | None:
         """The last view if it is fresh, else a new one; None if the store is away."""
@@ -83,7 +97,7 @@ class Sight:
         view = None
         try:
             waiting = self._store.waiting()
-            view = View(waiting, _stranded(self._store, waiting))
+            view = View(waiting, _stranded(self._store, waiting), self._stops())
         except Exception as error:  # noqa: BLE001 (whatever it is, the store did not answer)
             log.debug("health: the store did not answer: %s", error)
         with self._lock:
@@ -96,6 +110,17 @@ class Sight:
             done, self._looking = self._looking, None
         if done is not None:
             done.set()
+
+    def _stops(self) -> Stops:
+        store = self._store
+        if self._after is None:
+            self._after = store.last_event()
+        while events := store.events(self._after, EVENTS):
+            self._counted.update(event.kind for event in events)
+            self._after = events[-1].id
+        still_open = sum(stop.closed_at is None for stop in store.stops())
+        overran, unproved = self._counted["stop.overran"], self._counted["stop.unproved"]
+        return Stops(len(store.latches()), still_open, overran, unproved)
 
 
 def _stranded(store: Store, waiting: list[Waiting]) -> list[tuple[str, str, int]]:

@@ -104,11 +104,13 @@ def _refuse_error(rehearsal: Rehearsal) -> None:
 
 
 def _to_queue(attempt: Attempt, trial: dict[str, Any]) -> Settle:
+    paused = trial.get("state") == State.PAUSED  # it goes on when somebody resumes it
     return Settle(
         run_id=attempt.run.id,
         fence=attempt.fence,
-        state=advance(State.RUNNING, Event.RETURN),
+        state=advance(State.RUNNING, Event.PAUSE if paused else Event.RETURN),
         ending="migrated",
+        error=trial.get("error") or None,
         returned=True,
         delay_seconds=_delay(attempt, trial),
         tried=True,
@@ -122,11 +124,12 @@ def _delay(attempt: Attempt, trial: dict[str, Any]) -> float:
 
 
 def _back(attempt: Attempt, trial: dict[str, Any], error: Diverged) -> Settle:
-    stranded = trial.get("state") == State.STRANDED
+    events: dict[Any, Event] = {State.STRANDED: Event.STRAND, State.PAUSED: Event.PAUSE}
+    event = events.get(trial.get("state"), Event.RETURN)
     return Settle(
         run_id=attempt.run.id,
         fence=attempt.fence,
-        state=advance(State.RUNNING, Event.STRAND if stranded else Event.RETURN),
+        state=advance(State.RUNNING, event),
         ending="refused",
         error=json.dumps(describe(error)),
         returned=True,

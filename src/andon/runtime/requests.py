@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ from andon.core import value
 from andon.core.effect import OWED
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
+from andon.core.stop import WITHIN_SECONDS, Kind, Scope, verdict
 from andon.errors import BadInput, Conflict, IllegalTransition, NotFound
 from andon.runtime.starting import new_run, resolve
+from andon.store.orders import Order, StopRow, TargetRow
 from andon.store.rows import AskRow, Filter, RunRow
 from andon.store.store import Deliver, Message, Move, NewRun, Note, Recall, Start
 
@@ -44,6 +47,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def finished(self) -> bool:
         return self.state in TERMINAL
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """An order, and how far its stop is known to be."""
+
+    order: StopRow
+    targets: list[TargetRow]
+    verdict: str  # stopping, proved or unproved
+
+    @property
+    def proved(self) -> bool:
+        return self.verdict == "proved"
 
 
 def write(store: Any, message: Message) -> Any:
@@ -156,10 +171,12 @@ def body_of(store: Any, entry: Entry) -> str:
     return entry.body if entry.body is not None else "null"
 
 
-def refuse_unknown(states: Sequence[str]) -> None:
-    unknown = set(states) - set(State)
+def refuse_unknown(states: Sequence[str], shown: Sequence[str] = ()) -> None:
+    """`shown`: words that people see and no store keeps."""
+    known = (*State, *shown)
+    unknown = set(states) - set(known)
     if unknown:
-        raise BadInput(f"state {', '.join(sorted(unknown))}: expected one of {', '.join(State)}")
+        raise BadInput(f"state {', '.join(sorted(unknown))}: expected one of {', '.join(known)}")
 
 
 def list_runs(store: Any, which: Filter) -> list[RunRow]:
@@ -238,11 +255,81 @@ def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
 
 
 def resume(store: Any, run_id: str) -> RunRow:
-    """Let a stranded run go on: the code that fits its journal must be carried by a worker."""
+    """Let a paused, killed or stranded run go on, and with it its children that were stopped."""
     row = find(store, run_id)
-    state = advance(State(row.state), Event.RESUME, run_id=row.id)
-    write(store, Move(run_id=row.id, seen=row.state, state=state))
+    if row.stop is None:
+        advance(State(row.state), Event.RESUME, run_id=row.id)
+    family = [row, *_stopped_below(store, row.id)]
+    for one in family:
+        if one.stop is not None:
+            order = json.loads(one.stop)["order"]
+            raise Conflict(
+                f"run {one.id} is being stopped, and that is not proved yet: andon show {order}"
+            )
+    outcomes = store.write(
+        [
+            Move(
+                run_id=one.id,
+                seen=one.state,
+                state=advance(State(one.state), Event.RESUME, run_id=one.id),
+            )
+            for one in reversed(family)  # whoever waits for a child finds it moving
+        ]
+    )
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
     return row
+
+
+def _stopped_below(store: Any, run_id: str) -> list[RunRow]:
+    """The descendants of a run that an order has stopped or is stopping, parents first."""
+    below = [store.run(one) for one in store.descendants(run_id) if one != run_id]
+    return [row for row in below if row.state in _STOPPED or row.stop is not None]
+
+
+_STOPPED = (State.PAUSED, State.KILLED)
+
+
+def pause(
+    store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+) -> str:
+    """Stop a run and its children at their next boundary, resumably. Answers the receipt's id."""
+    return _order(store, Kind.PAUSE, run_id, by, why, within)
+
+
+def cancel(
+    store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+) -> str:
+    """Stop a run and its children for good; what has an undo is undone."""
+    return _order(store, Kind.CANCEL, run_id, by, why, within)
+
+
+def kill(
+    store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+) -> str:
+    """Take a run and its children from whoever executes them, at once."""
+    return _order(store, Kind.KILL, run_id, by, why, within)
+
+
+def _order(store: Any, kind: Kind, run_id: str, by: str, why: str, within: float) -> str:
+    if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within < inf:
+        raise BadInput(f"{kind}: within={within!r}: expected seconds, 0 or more")
+    row = find(store, run_id)
+    receipt_id = f"rcp_{uuid.uuid4().hex[:12]}"
+    message = Order(
+        id=receipt_id, kind=kind, scope=Scope.RUN, name=row.id, within=within, by=by, why=why
+    )
+    return str(write(store, message))
+
+
+def receipt(store: Any, receipt_id: str) -> Receipt:
+    """How far a stop is proved, target by target."""
+    found: StopRow | None = store.stop(receipt_id)
+    if found is None:
+        raise NotFound(f"there is no receipt {receipt_id!r}; andon receipts lists those there are")
+    targets: list[TargetRow] = store.targets(receipt_id)
+    return Receipt(order=found, targets=targets, verdict=verdict(one.stage for one in targets))
 
 
 def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
@@ -287,6 +374,8 @@ def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
     if row.state not in _MIGRATABLE:
         raise IllegalTransition(row.id, row.state, "be migrated")
     known = {"from": row.version, "state": row.state, "by": by}
+    if row.state == State.PAUSED:
+        known["error"] = row.error or ""  # who paused it
     trial = json.dumps({**known, "at": row.available_at if row.state == State.QUEUED else 0.0})
     body = json.dumps({"from": row.version, "to": version, "by": by})
     note = Note(kind="run.migrating", run_id=row.id, body=body)
@@ -317,6 +406,8 @@ def journal(store: Any, run_id: str) -> list[Entry]:
 
 def is_over(row: RunRow) -> bool:
     """Whether waiting for the run is over: it is finished, or only a person can move it."""
+    if row.state == State.KILLED:
+        return row.stop is None  # else it is being stopped, and may yet become something else
     return row.state in TERMINAL or row.state == State.STRANDED
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from andon.runtime.agent import Agent
 from andon.runtime.journaling import close
+from andon.runtime.latched import Leaving, refuse_if_pulled
 from andon.runtime.worker import Worker
 from andon.settings import Settings, load
 from andon.store import open_store
@@ -19,7 +20,8 @@ from andon.store import open_store
 class serving:  # noqa: N801 (it is written like the function it stands for)
     """`async with andon.serving(refunds):`, or `lifespan=andon.serving(refunds)` of an ASGI app.
 
-    At the end of the block the worker drains, within its grace period.
+    At the end of the block the worker drains, within its grace period; when everything is halted
+    it leaves at once, and the program goes on without it.
     """
 
     def __init__(
@@ -29,9 +31,10 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         self._settings = settings or load({"store": store})
         if store is not None:
             self._settings = replace(self._settings, store=store)
-        self._worker: Worker | None = None
+        self._leaving: Leaving | None = None
 
     async def __aenter__(self) -> Worker:
+        refuse_if_pulled()
         opened = await asyncio.to_thread(open_store, self._settings.store)
         worker = Worker(opened, self._agents, self._settings)
         try:
@@ -39,16 +42,16 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         except BaseException:
             await close(opened)
             raise
-        self._worker = worker
+        self._leaving = Leaving(worker)
         return worker
 
-    async def __aexit__(self, *error: Any) -> None:
-        worker, self._worker = self._worker, None
-        assert worker is not None
+    async def __aexit__(self, *_: Any) -> None:
+        leaving, self._leaving = self._leaving, None
+        assert leaving is not None
         try:
-            await worker.__aexit__(*error)
+            await leaving.leave()
         finally:
-            await close(worker.store)
+            await close(leaving.worker.store)
 
     @contextlib.asynccontextmanager
     async def __call__(self, app: Any) -> AsyncIterator[None]:

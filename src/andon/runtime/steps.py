@@ -1,5 +1,6 @@
 """Steps: executed until they succeed or their retries run out; each failure is written down."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +10,7 @@ import msgspec
 from andon.core import value
 from andon.core.journal import Mark
 from andon.core.queue import Retry, note_begin
-from andon.errors import AndonError, NotStorable
+from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.describing import describe
 from andon.runtime.operation import Operation, wait_noting_cancel
@@ -80,7 +81,14 @@ async def _once(
             await operation.write(Mark.BEGUN, step=operation.name)
         point("step:before")
         await attempt.boundary()  # after a freeze: is it still the owner?
-        result = await call()
+        try:
+            result = await call()
+        except (Exception, asyncio.CancelledError):
+            if not operation.cut:
+                raise
+            raise await _was_cut(operation) from None
+        if operation.cut:
+            raise await _was_cut(operation)
         point("step:executed")
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
@@ -88,6 +96,12 @@ async def _once(
         await operation.write(Mark.DONE, raw, checkpoint_of=partial)
         point("step:stored")
         return back
+
+
+async def _was_cut(operation: Operation) -> Stopped:
+    """Whatever a function does after an order has cut it off is no outcome of its step."""
+    await operation.attempt.let_others_end()
+    return operation.attempt.stop("cancelled")
 
 
 async def _commit(

@@ -41,8 +41,15 @@ _ORDERED = frozenset(
 class Portal:
     """An object of the event loop, for a plain thread: its coroutines are waited for."""
 
-    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop, prepare: Prepare):
+    def __init__(
+        self,
+        target: Any,
+        loop: asyncio.AbstractEventLoop,
+        prepare: Prepare,
+        stopped: Callable[[str], Stopped] = Stopped,
+    ):
         self._target, self._loop, self._prepare = target, loop, prepare
+        self._stopped = stopped
 
     def __getattr__(self, name: str) -> Any:
         found = inspect.getattr_static(type(self._target), name, None)
@@ -68,7 +75,7 @@ class Portal:
         try:
             return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
         except concurrent.futures.CancelledError:
-            raise Stopped("its run leaves this process") from None
+            raise self._stopped("its run leaves this process") from None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -117,7 +124,7 @@ async def call_in_thread(
 
         return enter
 
-    portal = Portal(context, attempt.loop, prepare)
+    portal = Portal(context, attempt.loop, prepare, attempt.stopped)
 
     def run() -> Any:
         home.append(threading.get_ident())
@@ -127,11 +134,31 @@ async def call_in_thread(
     outside = contextvars.copy_context()
     outside.run(branch.current.set, None)
     done: asyncio.Future[Any] = attempt.loop.create_future()
+    # Whoever waits for it may be cancelled, the thread is not: the worker has to know of it.
     thread = threading.Thread(
-        target=_report, args=(outside, run, attempt.loop, done), name="andon-agent", daemon=True
+        target=_report,
+        args=(outside, _followed(attempt, run), attempt.loop, done),
+        name="andon-agent",
+        daemon=True,
     )
     thread.start()
     return await done
+
+
+def _followed(attempt: Any, run: Callable[[], Any]) -> Callable[[], Any]:
+    mark = object()
+    executing, of_worker = attempt.tasks.executing, attempt.host.in_threads
+    executing.add(mark)
+    of_worker.add(mark)
+
+    def followed() -> Any:
+        try:
+            return run()
+        finally:
+            of_worker.discard(mark)
+            attempt.tasks.ended_elsewhere(mark)
+
+    return followed
 
 
 def _report(

@@ -10,7 +10,7 @@ from typing import Any
 from andon.points import point
 from andon.runtime import branch
 from andon.runtime.journaling import Journaling
-from andon.runtime.leaving import Host, Wait
+from andon.runtime.leaving import Hand, Host, Wait
 from andon.store.rows import Letter
 from andon.store.store import Claimed
 
@@ -56,7 +56,7 @@ class Waiting(Journaling):
             return None
         self.check()
         if self.stopping and not self.shielded:
-            raise self.stop("drained")
+            raise await self.give_way()
         wait = Wait(kind=kind, name=name, wake_at=wake_at, future=self.loop.create_future())
         wait.task = asyncio.current_task()
         self.waits.append(wait)
@@ -119,9 +119,15 @@ class Waiting(Journaling):
         point("attempt:suspended")
         self.leave("suspended")
 
-    def begin_operating(self) -> None:
-        self.active += 1
+    def begin_operating(self, name: str, *, cuttable: bool = False) -> Hand:
+        task = asyncio.current_task()
+        hand = Hand(name=name, since=self.loop.time(), task=task, cuttable=cuttable)
+        self.hands[hand] = None
+        return hand
 
-    def done_operating(self) -> None:
-        self.active -= 1
+    def done_operating(self, hand: Hand) -> None:
+        del self.hands[hand]
+        self.host.operations += 1
         self.consider_soon()
+        if self.order is not None:
+            self.move()

@@ -14,23 +14,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from andon.core.lease import renew_every, trusted_until
 from andon.core.run import TERMINAL
-from andon.errors import AndonError, Fenced, StoreError
+from andon.errors import AndonError, BadInput, Fenced, StoreError
 from andon.points import point
-from andon.runtime import branch, cleanup
+from andon.runtime import branch, calling, cleanup
 from andon.runtime.agent import Agent, by_identity
 from andon.runtime.attempt import UNWIND_SECONDS, Attempt
 from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.drain import Drain, unwind_seconds
 from andon.runtime.journaling import to_the_end
 from andon.runtime.liveness import Peers, this_process
+from andon.runtime.progress import Progress, given_by_supervisor
+from andon.runtime.stopping import Stopping
 from andon.runtime.strandings import Strandings
 from andon.settings import Settings
+from andon.store.orders import Told
 from andon.store.store import Beat, Claim, Claimed, ClaimResult, Depart, Register, WorkerRow
 from andon.store.writer import Writer
+
+if TYPE_CHECKING:
+    from andon.runtime.processes import Processes
 
 log = logging.getLogger("andon")
 
@@ -74,6 +80,11 @@ class Worker:
         self.in_threads: set[Any] = set()  # plain functions that are executing
         self.unreturned = 0  # runs that the store did not take back
         self.on_told: Callable[[], None] = lambda: None
+        self.on_halted: Callable[[Told], None] = lambda told: None
+        self.operations = 0  # that have ended here
+        self._processes: Processes | None = None
+        self.stopping = Stopping(self)
+        self.progress = Progress(self)
         self.strandings = Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, str] = {}
@@ -84,9 +95,14 @@ class Worker:
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> "Worker":
+        if calling.reading:
+            raise BadInput(
+                "a file that holds a step for a process of its own executes runs when it is "
+                "imported: put what starts the program under: if __name__ == '__main__':"
+            )
         self.loop = asyncio.get_running_loop()
         branch.follow_tasks(self.loop)
-        self._wake = asyncio.Event()
+        self.woken = asyncio.Event()
         self.writer = Writer(self.store, patience_seconds=self.settings.patience_seconds)
         # A thread for each run, one for loading, and some for steps that run in parallel.
         self.threads = ThreadPoolExecutor(self.settings.concurrency + 32, "andon-step")
@@ -96,6 +112,7 @@ class Worker:
             self.writer.close()
             self.threads.shutdown(wait=False)
             raise
+        self.progress.begin()
         self._stop_listening = self.store.listen(self._rung)
         self.claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
         if self.drain.told:  # while it was starting
@@ -108,15 +125,20 @@ class Worker:
         await to_the_end(self.loop.create_task(self._leave(), name="andon-leave"))
 
     async def _leave(self) -> None:
+        hearing = self.loop.create_task(self.stopping.hear_for_ever(), name="andon-hear")
         await self.drain.carry_out()
+        hearing.cancel()
         self.claiming.cancel()  # what it may yet claim is taken back by the departure
         self._ended.set()
         # In a thread of its own: the loop's may all be taken.
+        if self._processes is not None:
+            await self._processes.close()
         letting_go = self.loop.create_task(cleanup.call(self._let_go))
         await asyncio.wait({letting_go}, timeout=self.drain.left() / 2 + CLOSE_SECONDS / 2)
         await self._depart(self.drain.story)
         self.writer.close(min(self.drain.left(), DEPART_SECONDS) + CLOSE_SECONDS)
         self.threads.shutdown(wait=False)
+        self.progress.end()
 
     def _let_go(self) -> None:
         self._stop_listening()
@@ -171,6 +193,7 @@ class Worker:
         named = {field: getattr(row, field) for field in row.__struct_fields__}
         named.update(lock=lock, agents=json.dumps(agents), concurrency=self.settings.concurrency)
         named.update(queues=json.dumps(self.queues) if self.queues else None)
+        named.update(given_by_supervisor())
         asked_at = own_time()
         message = Register(
             worker=WorkerRow(**named),
@@ -199,6 +222,14 @@ class Worker:
         self.in_threads.add(work)
         work.add_done_callback(self.in_threads.discard)
 
+    @property
+    def processes(self) -> "Processes":
+        if self._processes is None:
+            from andon.runtime.processes import Processes
+
+            self._processes = Processes()
+        return self._processes
+
     def carry(self, agent: Agent) -> None:
         """Carry one more agent, if this is the worker inside a program: others were told theirs."""
         if self.only is not None:
@@ -219,7 +250,11 @@ class Worker:
 
     def _beat(self, worker_id: str) -> None:
         asked_at = own_time()
-        message = Beat(worker_id=worker_id, lease_seconds=self.settings.lease_seconds)
+        message = Beat(
+            worker_id=worker_id,
+            lease_seconds=self.settings.lease_seconds,
+            progress=self.progress.text(),
+        )
         self._heard(self.writer.submit_from_thread(message).result(), asked_at)
 
     def _heard(self, now: float, asked_at: float) -> None:
@@ -285,7 +320,7 @@ class Worker:
     # ── claiming ──────────────────────────────────────────────────────────────────────────────
 
     def wake(self) -> None:
-        self._wake.set()
+        self.woken.set()
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         with contextlib.suppress(RuntimeError, AttributeError):  # the loop is closed, or not there
@@ -305,7 +340,7 @@ class Worker:
 
     async def _claim_for_ever(self) -> None:
         while not self.draining:
-            self._wake.clear()
+            self.woken.clear()
             wait = self.settings.poll_seconds
             try:
                 if self._ended.is_set():
@@ -322,7 +357,7 @@ class Worker:
             except Exception:  # it must not end quietly
                 log.exception("worker %s: andon failed to claim", self.worker_id)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                await asyncio.wait_for(self.woken.wait(), wait)
 
     async def _claim(self) -> ClaimResult:
         dead, self._dead = self._dead, {}
@@ -353,6 +388,7 @@ class Worker:
             attempt = self.attempts.get(run_id)
             if attempt is not None and attempt.run.undoing is None:  # else it is being undone
                 attempt.recall()
+        self.stopping.obey(result)
         if result.drain:
             self.tell("andon drain")
         return result
@@ -378,6 +414,7 @@ class Worker:
         if not done.cancelled() and done.exception():
             log.error("run %s: andon failed", run_id, exc_info=done.exception())
         self.endings[attempt.ending or ending] += 1
+        self.stopping.over(attempt)
         if ending == "unavailable":
             self.unreturned += 1
         self._on_settled(run_id, ending)

@@ -29,6 +29,12 @@ def sqlite_path(url: str) -> Path | None:
     return _path(rest[1:]) if scheme == "sqlite" and rest.startswith("/") and rest[1:] else None
 
 
+def absolute(url: str) -> str:
+    """The same store, as it is called in every folder."""
+    path = sqlite_path(url)
+    return url if path is None else f"sqlite:///{path.absolute()}"
+
+
 def _path(text: str) -> Path:
     """sqlite:///relative and sqlite:////absolute, as everywhere else.
 

@@ -11,9 +11,11 @@ from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence, may_expire_others
 from andon.core.queue import bury
 from andon.core.run import Event, State, advance
+from andon.core.stop import Kind, Scope
 from andon.errors import Conflict, Fenced, NotFound
-from andon.store.limits import SqlLimits, wanted
+from andon.store.limits import Held, wanted
 from andon.store.reads import build, fields
+from andon.store.stops import told
 from andon.store.store import (
     AskDrain,
     Beat,
@@ -26,11 +28,12 @@ from andon.store.store import (
     Promote,
     Register,
 )
+from andon.store.supervisors import SqlSupervisors
 
 OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
 
 
-class SqlFleet(SqlLimits):
+class SqlFleet(SqlSupervisors):
     """The messages about workers."""
 
     def _register(self, m: Register) -> tuple[int, float]:
@@ -53,7 +56,7 @@ class SqlFleet(SqlLimits):
         return self.q("epoch")[0][0], self.q("now")[0][0]
 
     def _beat(self, m: Beat) -> float:
-        rows = self.q("beat", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
+        rows = self.q("beat", **fields(m))
         if not rows:
             raise Fenced("", worker=m.worker_id)
         now: float = rows[0][0]
@@ -98,6 +101,7 @@ class SqlFleet(SqlLimits):
         """End a worker and queue what it held, ahead of new work."""
         if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
             return 0
+        self.q("lock_runs_of", worker_id=worker_id)
         held = self.q("held_runs", worker_id=worker_id)
         self._note("worker.ended", worker=worker_id, state=state, how=evidence, held=len(held))
         for run_id, fence, before, progressed, head_seq, head_hash, step in held:
@@ -121,6 +125,7 @@ class SqlFleet(SqlLimits):
             if end and rows:
                 self.q("insert_entry", run_id=run_id, **fields(end))
                 self._tell_parent(rows[0][0], run_id, new_state)
+        self._prove_end(worker_id, state, evidence, [str(row[0]) for row in held])
         return len(held)
 
     def _claim(self, m: Claim) -> ClaimResult:
@@ -134,25 +139,46 @@ class SqlFleet(SqlLimits):
         found = self.q("look", worker_id=m.worker_id)
         if not found:  # it never registered here
             return ClaimResult(runs=[], wake_in=None, returned=returned)
-        [[drain, limited, overdue, due, unresumed, wake_in, recalled]] = found
+        [[drain, limited, overdue, due, unresumed, wake_in, *stops]] = found
+        recalled, latched, window, orders = stops
+        latches = json.loads(latched)
+        # What is due waits, and nothing is undone, while everything is held.
+        free = not any(scope == Scope.FLEET for scope, *_ in latches)
+        if window is not None and window <= 0:
+            self._escalate()
         if overdue and m.expire and self._may_expire(m):
             returned += self._expire(m)
-        if due:
+        if due and free:
             self.q("wake_due", limit=100)
-        if unresumed:
+        if unresumed and free:
             for (run_id,) in self.q("give_up_overdue", limit=100, undoing=OVERDUE):
                 self._note("run.undoing", run_id=run_id, **json.loads(OVERDUE))
-        rows, rate_in = self._claim_runs(m, limited=limited) if m.limit > 0 else ([], None)
+        rows: list[Claimed] = []
+        rate_in = None
+        if m.limit > 0 and free:
+            held = [(scope, name, value, 0) for scope, name, value, _ in latches]
+            rows, rate_in = self._claim_runs(m, held, limited=limited or bool(held))
         # A bounded number was woken: there may be more.
-        soon = 0.0 if due or unresumed else wake_in
-        times = [seconds for seconds in (soon, rate_in) if seconds is not None]
+        soon = wake_in if not (due or unresumed) else 0.0 if free else None
+        times = [seconds for seconds in (soon, rate_in, window) if seconds is not None]
         return ClaimResult(
             runs=rows,
             wake_in=min(times, default=None),
             returned=returned,
             drain=bool(drain),
             recalled=json.loads(recalled),
+            told=told(orders),
+            halted=any(kind == Kind.HALT for *_, kind in latches),
         )
+
+    def hear(self, worker_id: str) -> ClaimResult:
+        """The orders that a claim would tell of, for a worker that claims nothing any more."""
+        found = self.read("look", worker_id=worker_id)
+        if not found:
+            return ClaimResult(runs=[], wake_in=None, returned=0)
+        *_, latched, _, orders = found[0]
+        halted = any(kind == Kind.HALT for *_, kind in json.loads(latched))
+        return ClaimResult(runs=[], wake_in=None, returned=0, told=told(orders), halted=halted)
 
     def _expire(self, m: Claim) -> int:
         """End overdue leases; answers how many runs that gives back."""
@@ -170,14 +196,16 @@ class SqlFleet(SqlLimits):
         [(since, now)] = contact
         return may_expire_others(since, now, m.lease_seconds)
 
-    def _claim_runs(self, m: Claim, *, limited: bool) -> tuple[list[Claimed], float | None]:
+    def _claim_runs(
+        self, m: Claim, held: list[Held], *, limited: bool
+    ) -> tuple[list[Claimed], float | None]:
         """The runs, and when a rate lets the next one begin."""
         if m.number:
             before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
             if before:
                 return [_claimed(row) for row in before], None
         if limited:
-            rows, rate_in = self._claim_admitted(m)
+            rows, rate_in = self._claim_admitted(m, held)
         else:
             rows, rate_in = self.q("claim_runs", **wanted(m), limit=m.limit, chosen=None), None
         runs = [_claimed(row) for row in rows]

@@ -4,11 +4,13 @@ The entries of one run stay in the order in which they were given. An append tha
 entries and effects is carried out by itself, and so is everything of its run that comes after it.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 
 from andon.core.journal import Entry
+from andon.store.orders import Ended, Heard, Report
 from andon.store.sql import is_progress
-from andon.store.store import Append, EffectRow, Message, Start
+from andon.store.store import Append, Claim, EffectRow, Message, Settle, Start
 
 
 class Group:
@@ -59,7 +61,36 @@ def _plain(m: Append) -> bool:
 
 def runs_of(message: Message) -> list[str]:
     """The runs that a message names."""
-    if isinstance(message, Start):
-        return [message.run.id]
+    match message:
+        case Start():
+            return [message.run.id]
+        case Heard():
+            return list(message.run_ids)
+        case Report() if message.target.startswith("run:"):
+            return [message.target.removeprefix("run:")]
     run_id = getattr(message, "run_id", None)
     return [] if run_id is None else [run_id]
+
+
+def workers_of(message: Message) -> list[str]:
+    """The workers whose rows a message changes."""
+    if isinstance(message, Heard | Ended):
+        return []
+    dead = [worker_id for worker_id, _ in message.dead] if isinstance(message, Claim) else []
+    worker_id = getattr(message, "worker_id", None)
+    return dead if worker_id is None else [worker_id, *dead]
+
+
+def locks_of(batch: Sequence[Message]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The queries that lock all that a batch names: workers, then runs and parents it will tell.
+
+    An order locks every worker before it looks at runs: who had a run first, and waited for its
+    worker then, would wait for the order, which waits for the run.
+    """
+    workers = sorted({one for message in batch for one in workers_of(message)})
+    runs = sorted({one for message in batch for one in runs_of(message)})
+    if workers and (runs or len(workers) > 1):
+        yield "lock_named_workers", {"worker_ids": json.dumps(workers)}
+    if runs:
+        ending = [m.run_id for m in batch if isinstance(m, Settle | Ended)]
+        yield "lock_runs", {"run_ids": json.dumps(runs), "ending": json.dumps(ending)}

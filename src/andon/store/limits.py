@@ -13,6 +13,7 @@ from andon.store.rows import LimitRow
 from andon.store.store import AgentRow, Claim, SetLimit
 
 TERMS = ("at_most", "rate", "per_seconds")
+Held = tuple[str, str, str, int]  # scope, name, value, and whether only runs that begin
 # Whose declaration it is: what a person has set is not changed by code.
 CODE = "code"
 # A page has room for what is left out of it for reasons that are found only by counting.
@@ -62,8 +63,11 @@ class SqlLimits(SqlReads):
             else:
                 self.q("drop_limit", scope="agent", name=name)
 
-    def _claim_admitted(self, m: Claim) -> tuple[Rows, float | None]:
-        """Claim what the limits admit; and the seconds until a rate lets another run begin."""
+    def _claim_admitted(self, m: Claim, latched: list[Held]) -> tuple[Rows, float | None]:
+        """Claim what the limits admit and no latch holds.
+
+        And the seconds until a rate lets another run begin.
+        """
         self.q("lock_limits")
         limits = [row.limit for row in self._limits(self.q)]
         usage = self._usage(self.q)
@@ -73,7 +77,8 @@ class SqlLimits(SqlReads):
         chosen: list[Candidate] = []
         for _ in range(PAGES):
             room = m.limit - len(chosen)
-            page = self._candidates(m, chosen, _held(stand), PAGE + room) if room else []
+            held = [*_held(stand), *latched]
+            page = self._candidates(m, chosen, held, PAGE + room) if room else []
             stand = admit(page, limits, stand.running, buckets, now=now, room=room)
             buckets |= stand.buckets
             chosen += [run for run in page if run.id in stand.ids]
@@ -81,7 +86,7 @@ class SqlLimits(SqlReads):
                 break
         rate_in = None
         if stand.spent and len(chosen) < m.limit:
-            full = [slot for slot in _held(stand) if not slot[-1]]
+            full = [*(slot for slot in _held(stand) if not slot[-1]), *latched]
             if self._candidates(m, chosen, full, 1):  # else nobody waits for it
                 rate_in = min(stand.spent.values())
         rows = self._claim_chosen(m, chosen)
@@ -132,7 +137,7 @@ def _terms(limit: LimitRow | AgentRow | SetLimit) -> dict[str, Any]:
     return {name: getattr(limit, name) for name in TERMS}
 
 
-def _held(stand: Admission) -> list[tuple[str, str, str, int]]:
+def _held(stand: Admission) -> list[Held]:
     """The slots that hold runs back; the last number: only those that begin."""
     full = [(*slot, 0) for slot in sorted(stand.full)]
     return full + [(*slot, 1) for slot in sorted(stand.spent.keys() - stand.full)]

@@ -6,18 +6,17 @@ middle of a commit means that the outcome is not known: the same batch, written 
 """
 
 import contextlib
-import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store import postgres_append as appends
 from andon.store import postgres_bell as bell
 from andon.store import queries
-from andon.store.groups import Group, grouped, runs_of
+from andon.store.groups import Group, grouped, locks_of
 from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import (
     CONTENDED,
@@ -31,7 +30,7 @@ from andon.store.postgres_link import (
 from andon.store.postgres_schema import LOCK, make_ready
 from andon.store.reads import Rows
 from andon.store.sql import SqlStore, starting
-from andon.store.store import Append, Message, NewRun, Outcome, Register, Settle, WorkerRow
+from andon.store.store import Append, Message, NewRun, Outcome, Register, WorkerRow
 
 try:
     import psycopg
@@ -44,12 +43,11 @@ except ImportError as missing:  # pragma: no cover (postgres_link has said so be
 CONTENTION_TRIES = 4
 # How long an unknown outcome is asked for before it is reported as unknown.
 UNKNOWN_SECONDS = 10.0
-
 # A larger one might not be taken by the network at once, and the loop would wait for it.
 DIRECT_BYTES = 16_000
 T = TypeVar("T")
 _RETURNS = ("SELECT", "RETURNING", "WITH")
-_LOCKS = {"lock_worker", "lock_workers", "lock_limits"}
+_LOCKS = {"lock_worker", "lock_workers", "lock_limits", "lock_orders", "lock_stops"}
 
 
 class PostgresStore(SqlStore):
@@ -75,6 +73,7 @@ class PostgresStore(SqlStore):
         self._spare: list[Connection] = []  # for `transact`
         self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
         self._closed = False
+        self._closing: set[str] | None = None  # orders of this batch that may be proved now
         self._direct: Direct | None = None
         self._sender: int | None = None  # the thread whose direct append is under way
         with self._writing, self._translated():
@@ -188,10 +187,12 @@ class PostgresStore(SqlStore):
             others, groups = self._append_groups(groups), []
         if others:
             with self._transaction():
-                self._lock_runs(batch)
+                for name, params in locks_of(batch):
+                    self._writing_connection().execute(self._sql[name], params)
                 others = sorted(others + self._append_groups(groups))
-                for place in others:
-                    outcomes[place] = self.apply(batch[place])
+                with self._closing_last():
+                    for place in others:
+                        outcomes[place] = self.apply(batch[place])
         return outcomes
 
     def _append_groups(self, groups: list[Group]) -> list[int]:
@@ -254,16 +255,21 @@ class PostgresStore(SqlStore):
         self._sender = None
         self._writing.release()
 
-    def _lock_runs(self, batch: Sequence[Message]) -> None:
-        """Lock all runs that the batch names, and the parents it will tell, in one order."""
-        named = sorted({run_id for message in batch for run_id in runs_of(message)})
-        if named:
-            ending = [m.run_id for m in batch if isinstance(m, Settle)]
-            self._send("lock_runs", run_ids=json.dumps(named), ending=json.dumps(ending))
+    @contextlib.contextmanager
+    def _closing_last(self) -> Iterator[None]:
+        """Close orders at the end of the batch: others may be about to close the same ones."""
+        self._closing = closing = set[str]()
+        try:
+            yield
+        finally:
+            self._closing = None
+        self._close(closing)
 
-    def _send(self, name: str, **params: Any) -> None:
-        """Run a query whose answer nobody needs."""
-        self._writing_connection().execute(self._sql[name], params)
+    def _close(self, stop_ids: Iterable[str]) -> None:
+        if self._closing is None:
+            super()._close(stop_ids)
+        else:
+            self._closing.update(stop_ids)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -285,6 +291,7 @@ class PostgresStore(SqlStore):
 
     def _register(self, m: Register) -> tuple[int, float]:
         self._writing_connection().execute(LOCK)  # or two could register different parameters
+        self.q("share_orders")  # or an order could pass it that has looked for workers before
         return super()._register(m)
 
     # ── in the caller's transaction ───────────────────────────────────────────────────────────

@@ -14,10 +14,10 @@ UPDATE andon.meta SET epoch = epoch + 1, identity = %(identity)s WHERE identity 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at)
+INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at, supervisor, containment, beaten_at)
 VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(lock)s, 'live',
         andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, %(queues)s, %(concurrency)s,
-        andon.now())
+        andon.now(), %(supervisor)s, %(containment)s, andon.now())
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
@@ -47,13 +47,15 @@ RETURNING name;
 
 -- workers --
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
+       containment, progress, beaten_at, stalled
   FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- fleet --
 -- Also workers that have ended since; newest first.
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
+       containment, progress, beaten_at, stalled
   FROM andon.workers WHERE state = 'live' OR ended_at >= %(since)s::float8 ORDER BY started_at, id;
 
 -- ask_drain --
@@ -75,6 +77,7 @@ UPDATE andon.workers SET drain = %(drain)s WHERE id = %(worker_id)s;
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon.workers
    SET lease_until = andon.now() + %(lease_seconds)s::float8,
+       beaten_at = andon.now(), progress = coalesce(%(progress)s::text, progress),
        contact_since = CASE WHEN lease_until < andon.now() + %(lease_seconds)s::float8 / 2
                             THEN andon.now() ELSE contact_since END
  WHERE id = %(worker_id)s AND state = 'live'
@@ -161,7 +164,7 @@ SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
 -- `chosen`: only these, which no limit holds back (see candidates).
 WITH ready AS (
   SELECT r.id FROM andon.runs r
-   WHERE r.state = 'queued' AND r.available_at + 0 <= (SELECT andon.now())
+   WHERE r.state = 'queued' AND r.stop IS NULL AND r.available_at + 0 <= (SELECT andon.now())
      AND (jsonb_build_array(r.agent, r.version)
           = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
           OR (r.undoing IS NOT NULL
@@ -193,6 +196,7 @@ WITH ready AS (
 UPDATE andon.runs r
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = %(worker_id)s,
        epoch = (SELECT epoch FROM andon.meta), claimed_seq = progress_seq,
+       containment = (SELECT containment FROM andon.workers WHERE id = %(worker_id)s),
        waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = andon.now()
  WHERE r.id = ANY (ARRAY(SELECT id FROM ready))
 RETURNING r.id, r.agent, r.version, r.attempt, r.epoch, r.fence, r.failures, r.interruptions,
@@ -341,7 +345,8 @@ SELECT one ->> 0, (one ->> 1)::bigint, (one ->> 2)::bigint, %(worker_id)s, %(cla
 
 -- look --
 -- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
--- anything has become due, when the next thing will, and which of its runs somebody wants undone.
+-- anything has become due, when the next thing will, which of its runs somebody wants undone, which
+-- scopes are held, when an order becomes hard, and which orders there are for it.
 -- After lock_worker, and not with it: what it had to wait for must be seen.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon.limits),
@@ -361,7 +366,20 @@ SELECT drain_asked_at IS NOT NULL,
            WHERE state = 'queued' AND available_at > 0
              AND available_at > (SELECT andon.now())) waiting),
        (SELECT coalesce(jsonb_agg(id), '[]')::text FROM andon.runs
-         WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running')
+         WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running'),
+       (SELECT coalesce(jsonb_agg(jsonb_build_array(scope, name, value, kind)), '[]')::text
+          FROM andon.stops WHERE latched AND lifted_at IS NULL),
+       (SELECT min(escalate_at) - andon.now() FROM andon.stops WHERE closed_at IS NULL),
+       -- Who waits for a child that is being stopped hears of it after the child.
+       (SELECT coalesce(jsonb_agg(jsonb_build_object(
+                 'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
+                 'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
+                 'by', s.asked_by, 'why', s.why)), '[]')::text
+          FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
+         WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL
+           AND (t.stage = 'fenced' OR NOT EXISTS (
+                  SELECT 1 FROM andon.runs c
+                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')))
   FROM andon.workers WHERE id = %(worker_id)s;
 
 -- lock_runs --
@@ -376,6 +394,7 @@ SELECT id, state FROM andon.runs
  ORDER BY id FOR NO KEY UPDATE;
 
 -- start_run --
+-- Nothing begins while everything is halted.
 -- Labels must be readable as jsonb, or they would spoil every listing by label.
 INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
                         root_id, head_seq, head_hash, created_at, changed_at)
@@ -383,6 +402,8 @@ SELECT %(id)s, %(agent)s, %(version)s, %(queue)s, 'queued', %(priority)s,
        coalesce(%(at)s::float8, andon.now() + %(delay_seconds)s::float8), %(labels)s,
        %(parent_id)s, %(root_id)s, 0, %(hash)s, andon.now(), andon.now()
  WHERE %(labels)s::text::jsonb IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM andon.stops
+                    WHERE latched AND lifted_at IS NULL AND kind = 'halt')
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
@@ -476,7 +497,7 @@ UPDATE andon.runs
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s
    AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint)
-RETURNING state, parent_id;
+RETURNING state, parent_id, stop;
 
 -- is_settled --
 -- Whether this very settlement was already written (its commit's outcome was unknown).
@@ -515,7 +536,7 @@ UPDATE andon.runs
                                  WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND state = %(seen)s
-   AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint)
+   AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint) AND stop IS NULL
 RETURNING id;
 
 -- insert_letter --
@@ -559,18 +580,18 @@ SELECT op, body FROM andon.checkpoints WHERE run_id = %(run_id)s;
 -- quiet_fences --
 -- Earlier claims whose workers certainly execute nothing any more.
 SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
- WHERE a.run_id = %(run_id)s AND w.state IN ('gone', 'dead');
+ WHERE a.run_id = %(run_id)s AND (a.quiet OR w.state IN ('gone', 'dead'));
 
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
   FROM andon.runs WHERE id = %(run_id)s;
 
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
   FROM andon.runs
  WHERE (%(states)s::text IS NULL
         OR state IN (SELECT jsonb_array_elements_text(%(states)s::text::jsonb)))
@@ -667,3 +688,393 @@ SELECT id, at, level, text FROM andon.logs
 
 -- blob --
 SELECT body FROM andon.blobs WHERE name = %(name)s;
+
+-- lock_orders --
+-- One order after the other; then every claim that has not seen it ends before it counts.
+SELECT pg_advisory_xact_lock(4701822938610213712);
+
+-- try_orders --
+-- Who holds locks already does not wait for an order, which may wait for those.
+SELECT pg_try_advisory_xact_lock(4701822938610213712);
+
+-- share_orders --
+-- A worker that registers waits for the order in hand, which has looked for workers before.
+SELECT pg_advisory_xact_lock_shared(4701822938610213712);
+
+-- lock_named_workers --
+SELECT id FROM andon.workers
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(worker_ids)s::text::jsonb)))
+ ORDER BY id FOR NO KEY UPDATE;
+
+-- lock_runs_of --
+-- What a worker holds, and what was taken from it and is not proved; with those who will be told.
+WITH its AS (
+  SELECT id, parent_id FROM andon.runs WHERE worker = %(worker_id)s AND state = 'running'
+  UNION
+  SELECT r.id, r.parent_id FROM andon.targets t JOIN andon.runs r ON r.id = t.run_id
+   WHERE t.worker = %(worker_id)s AND (t.ended_at IS NULL OR t.stage = 'unproved')
+)
+SELECT id FROM andon.runs
+ WHERE id = ANY (ARRAY(SELECT id FROM its UNION SELECT parent_id FROM its))
+ ORDER BY id FOR NO KEY UPDATE;
+
+-- lock_supervisors --
+-- One that is dismissed at this instant is waited for: else its row would stay open for ever.
+SELECT id FROM andon.supervisors WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;
+
+-- lock_stops --
+-- Two who end the last two targets of an order: each sees the other's open, but for this.
+SELECT id FROM andon.stops
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(ids)s::text::jsonb)))
+ ORDER BY id FOR NO KEY UPDATE;
+
+-- stop_in_force --
+-- The same order, given again, is the same order. Newest first.
+SELECT id FROM andon.stops
+ WHERE id = %(id)s
+    OR (kind = %(kind)s AND scope = %(scope)s AND name = %(name)s AND value = %(value)s
+        AND (closed_at IS NULL OR (latched AND lifted_at IS NULL)))
+ ORDER BY id = %(id)s DESC, epoch DESC LIMIT 1;
+
+-- insert_stop --
+INSERT INTO andon.stops (id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at,
+                         escalate_at, latched)
+VALUES (%(id)s, (SELECT coalesce(max(epoch), 0) + 1 FROM andon.stops), %(kind)s, %(scope)s, %(name)s, %(value)s,
+        %(within)s, %(by)s, %(why)s, %(via)s, andon.now(),
+        CASE WHEN %(polite)s::boolean THEN andon.now() + %(within)s::float8 END, %(latched)s)
+RETURNING epoch;
+
+-- descendants --
+-- A run and everybody it has started, whatever has become of those between; parents first.
+WITH RECURSIVE family (id, depth) AS (
+  SELECT id, 0 FROM andon.runs WHERE id = %(run_id)s
+  UNION
+  SELECT r.id, f.depth + 1 FROM andon.runs r JOIN family f ON r.parent_id = f.id
+)
+SELECT r.id FROM andon.runs r JOIN family f ON r.id = f.id
+ WHERE r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead') ORDER BY f.depth, r.id;
+
+-- members --
+-- Every unfinished run that is in the scope, or has an ancestor in it, whatever has become of that.
+WITH RECURSIVE up (id, above) AS (
+  SELECT id, id FROM andon.runs WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+  UNION
+  SELECT up.id, r.parent_id FROM up JOIN andon.runs r ON r.id = up.above
+   WHERE r.parent_id IS NOT NULL
+)
+SELECT DISTINCT up.id FROM up JOIN andon.runs a ON a.id = up.above
+ WHERE %(scope)s::text = 'fleet' OR (%(scope)s::text = 'agent' AND a.agent = %(name)s)
+    OR (%(scope)s::text = 'label' AND a.labels::jsonb ->> %(name)s::text = %(value)s)
+ ORDER BY up.id;
+
+-- executing --
+SELECT id FROM andon.runs WHERE worker IS NOT NULL AND state = 'running' ORDER BY id;
+
+-- frozen --
+-- Nobody executes them, and their processes are there all the same.
+SELECT r.id FROM andon.workers w JOIN andon.attempts a ON a.worker = w.id
+  JOIN andon.runs r ON r.id = a.run_id AND r.fence = a.fence
+ WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND left(a.ending, 6) = 'frozen'
+   AND r.state IN ('paused', 'queued') ORDER BY r.id;
+
+-- stop_rows --
+-- What an order has to know of its runs; they are locked until it commits.
+SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r.stop,
+       EXISTS (SELECT 1 FROM andon.effects e
+                WHERE e.run_id = r.id AND e.undo IS NOT NULL
+                  AND e.state IN ('confirmed', 'undoing', 'started', 'in_doubt')),
+       (SELECT w.supervisor FROM andon.workers w WHERE w.id = r.worker),
+       (SELECT a.worker FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
+         WHERE a.run_id = r.id AND a.fence = r.fence AND left(a.ending, 6) = 'frozen' AND w.state = 'live')
+  FROM andon.runs r WHERE r.id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)))
+ ORDER BY r.id FOR NO KEY UPDATE OF r;
+
+-- ask_run --
+-- Its worker hears of it by its next claim.
+UPDATE andon.runs SET stop = %(stop)s WHERE id = %(run_id)s AND state = 'running' RETURNING id;
+
+-- fence_run --
+-- Nothing that its worker writes is taken any more.
+UPDATE andon.runs
+   SET state = 'killed', fence = fence + 1, worker = NULL, stop = %(stop)s, undo_at = NULL,
+       changed_at = andon.now()
+ WHERE id = %(run_id)s AND fence = %(fence)s AND state = 'running'
+RETURNING id;
+
+-- fence_frozen --
+-- Its process is not to be thawed any more, and has to be ended.
+UPDATE andon.runs
+   SET state = 'killed', fence = fence + 1, stop = %(stop)s, undo_at = NULL, changed_at = andon.now()
+ WHERE id = %(run_id)s AND fence = %(fence)s AND state IN ('paused', 'queued');
+
+-- stop_run --
+-- Nobody executes it: it becomes what the order says.
+UPDATE andon.runs
+   SET state = %(state)s, stop = NULL, worker = NULL, error = %(error)s::text, returned = true,
+       undoing = coalesce(undoing, %(undoing)s::text), changed_at = andon.now(),
+       waits = NULL, wake_at = NULL, fruitless = 0,
+       available_at = CASE WHEN %(state)s::text = 'queued' THEN andon.now() ELSE available_at END,
+       undo_at = CASE WHEN %(undo_later)s::boolean THEN
+         andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
+       head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
+ WHERE id = %(run_id)s
+RETURNING parent_id;
+
+-- end_entries --
+INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+SELECT one ->> 0, (one ->> 1)::bigint, 'end', 'cancelled', '', '', NULL, '', %(body)s, NULL,
+       (one ->> 3)::bigint, 0, 0, one ->> 2
+  FROM jsonb_array_elements(%(runs)s::text::jsonb) one;
+
+-- end_runs --
+-- Nobody executes them, and they owe nothing: they are over.
+UPDATE andon.runs r
+   SET state = 'cancelled', error = %(error)s::text, returned = true, changed_at = andon.now(),
+       waits = NULL, wake_at = NULL, fruitless = 0, undo_at = NULL,
+       head_seq = g.seq, head_hash = g.hash
+  FROM (SELECT one ->> 0 AS id, (one ->> 1)::bigint AS seq, one ->> 2 AS hash
+          FROM jsonb_array_elements(%(runs)s::text::jsonb) one) g
+ WHERE r.id = g.id;
+
+-- close_asks_of --
+UPDATE andon.asks SET answered_at = andon.now()
+ WHERE run_id = ANY (ARRAY(SELECT one ->> 0 FROM jsonb_array_elements(%(runs)s::text::jsonb) one))
+   AND answered_at IS NULL;
+
+-- undo_runs --
+-- Nobody executes them, and they owe an undo: whoever claims them next sees to that.
+UPDATE andon.runs
+   SET state = 'queued', error = NULL, returned = true, changed_at = andon.now(),
+       undoing = coalesce(undoing, %(undoing)s::text), waits = NULL, wake_at = NULL, fruitless = 0,
+       available_at = andon.now(), undo_at = NULL
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)));
+
+-- insert_events --
+INSERT INTO andon.events (at, kind, run_id, worker, body)
+SELECT andon.now(), %(kind)s, one.id, NULL, %(body)s FROM (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb) AS id) one;
+
+-- hold_runs --
+-- Those that nobody executes, many at once.
+UPDATE andon.runs
+   SET state = %(state)s, error = %(error)s::text, changed_at = andon.now(), waits = NULL, wake_at = NULL,
+       undo_at = CASE WHEN %(undo_later)s::boolean THEN
+         andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') END
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)))
+   AND state = ANY (ARRAY(SELECT jsonb_array_elements_text(%(states)s::text::jsonb))) AND stop IS NULL
+RETURNING id;
+
+-- hold_all --
+-- What waits anywhere stays away until somebody resumes it.
+UPDATE andon.runs
+   SET state = 'killed', error = %(error)s::text, changed_at = andon.now(), waits = NULL, wake_at = NULL,
+       undo_at = NULL
+ WHERE id = ANY (ARRAY(SELECT id FROM andon.runs WHERE state IN ('queued', 'suspended')
+                        ORDER BY id FOR NO KEY UPDATE))
+RETURNING id;
+
+-- forget_windows --
+-- What nobody had resumed when everything was stopped is not undone by itself afterwards.
+UPDATE andon.runs SET undo_at = NULL
+ WHERE undo_at IS NOT NULL AND state IN ('stranded', 'paused', 'dead');
+
+-- resume_runs --
+-- Later, if they were to begin later.
+UPDATE andon.runs
+   SET state = 'queued', returned = true, error = NULL, changed_at = andon.now(),
+       available_at = greatest(available_at, andon.now()),
+       undo_at = andon.now() + (SELECT min(undo_within) FROM andon.effects e
+                                        WHERE e.run_id = runs.id AND e.state = 'confirmed')
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))) AND state IN ('paused', 'killed') AND stop IS NULL
+   AND agent <> ALL (ARRAY(SELECT jsonb_array_elements_text(%(besides)s::text::jsonb)))
+RETURNING id;
+
+-- clear_stop --
+UPDATE andon.runs SET stop = NULL WHERE id = %(run_id)s;
+
+-- insert_target --
+INSERT INTO andon.targets (stop_id, target, run_id, worker, supervisor, fence, stage, requested_at, fenced_at)
+VALUES (%(stop_id)s, %(target)s, %(run_id)s, %(worker)s, %(supervisor)s, %(fence)s, %(stage)s, andon.now(),
+        CASE WHEN %(stage)s::text = 'fenced' THEN andon.now() END)
+ON CONFLICT (stop_id, target) DO NOTHING;
+
+-- open_target_of --
+-- Who executed a run that another order has fenced before.
+SELECT worker, supervisor, fence FROM andon.targets
+ WHERE run_id = %(run_id)s AND ended_at IS NULL AND stage = 'fenced' LIMIT 1;
+
+-- is_awaited --
+-- Whether an end of this run is still to be proved.
+SELECT 1 FROM andon.targets WHERE run_id = %(run_id)s AND ended_at IS NULL LIMIT 1;
+
+-- fence_targets --
+UPDATE andon.targets SET stage = 'fenced', fenced_at = andon.now()
+ WHERE run_id = %(run_id)s AND ended_at IS NULL AND stage <> 'fenced';
+
+-- hear --
+UPDATE andon.targets SET stage = 'acknowledged', acknowledged_at = andon.now()
+ WHERE worker = %(worker_id)s AND ended_at IS NULL AND stage = 'requested'
+   AND run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)));
+
+-- quieten --
+UPDATE andon.attempts SET quiet = true WHERE run_id = %(run_id)s AND fence = %(fence)s;
+
+-- end_run_targets --
+UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
+ WHERE run_id = %(run_id)s AND ended_at IS NULL
+RETURNING stop_id, run_id;
+
+-- end_attempt_targets --
+UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
+ WHERE run_id = %(run_id)s AND worker = %(worker_id)s AND fence = %(fence)s AND ended_at IS NULL
+   AND stage = 'fenced'
+RETURNING stop_id;
+
+-- end_worker_targets --
+-- What could not be proved may be later.
+UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
+ WHERE worker = %(worker_id)s
+   AND (ended_at IS NULL OR (stage = 'unproved' AND %(stage)s = 'verified'))
+RETURNING stop_id, run_id;
+
+-- report_target --
+UPDATE andon.targets
+   SET stage = %(stage)s, evidence = coalesce(%(evidence)s::text, evidence),
+       acknowledged_at = coalesce(acknowledged_at, CASE WHEN %(stage)s::text = 'acknowledged' THEN andon.now() END),
+       fenced_at = coalesce(fenced_at, CASE WHEN %(stage)s::text = 'fenced' THEN andon.now() END),
+       ended_at = CASE WHEN %(ends)s::boolean THEN andon.now() END
+ WHERE stop_id = %(stop_id)s AND target = %(target)s
+   AND (ended_at IS NULL OR (stage = 'unproved' AND %(stage)s::text = 'verified'))
+RETURNING run_id;
+
+-- note_stop --
+-- What somebody measured, beside what others have.
+UPDATE andon.stops SET body = (body::jsonb || %(body)s::text::jsonb)::text WHERE id = %(id)s;
+
+-- count_waiting --
+UPDATE andon.stops SET waiting = waiting + %(runs)s WHERE id = %(id)s;
+
+-- close_stops --
+-- Those of which every target is proved, or cannot be.
+UPDATE andon.stops SET closed_at = andon.now(), escalate_at = NULL
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(ids)s::text::jsonb))) AND closed_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM andon.targets t
+                    WHERE t.stop_id = stops.id AND t.ended_at IS NULL)
+RETURNING id, kind, (SELECT count(*) FROM andon.targets t
+                      WHERE t.stop_id = stops.id AND t.stage = 'unproved');
+
+-- overdue_targets --
+-- Of polite orders whose time is over.
+SELECT DISTINCT t.run_id FROM andon.stops s JOIN andon.targets t ON t.stop_id = s.id
+ WHERE s.closed_at IS NULL AND s.escalate_at <= andon.now()
+   AND t.ended_at IS NULL AND t.run_id IS NOT NULL ORDER BY t.run_id;
+
+-- end_windows --
+UPDATE andon.stops SET escalate_at = NULL
+ WHERE id = ANY (ARRAY(SELECT id FROM andon.stops
+                        WHERE closed_at IS NULL AND escalate_at <= (SELECT andon.now())
+                        ORDER BY id FOR NO KEY UPDATE))
+RETURNING id;
+
+-- shorten_window --
+-- Given again with less time: the stop comes earlier, never later.
+UPDATE andon.stops SET escalate_at = andon.now() + %(within)s::float8, within = %(within)s
+ WHERE id = %(id)s AND closed_at IS NULL AND escalate_at > andon.now() + %(within)s::float8;
+
+-- lift --
+UPDATE andon.stops SET lifted_at = andon.now(), lifted_by = %(by)s, lifted_why = %(why)s
+ WHERE latched AND lifted_at IS NULL AND scope = %(scope)s AND name = %(name)s AND value = %(value)s
+   AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text(%(kinds)s::text::jsonb)))
+RETURNING id;
+
+-- newest_latch --
+SELECT epoch FROM andon.stops
+ WHERE latched AND lifted_at IS NULL AND scope = %(scope)s AND name = %(name)s AND value = %(value)s
+   AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text(%(kinds)s::text::jsonb)))
+ ORDER BY epoch DESC LIMIT 1;
+
+-- is_lifted --
+-- Whether this very reauthorization was already written (its commit's outcome was unknown).
+SELECT 1 FROM andon.stops
+ WHERE epoch = %(epoch)s AND scope = %(scope)s AND name = %(name)s AND value = %(value)s
+   AND lifted_by = %(by)s AND lifted_why = %(why)s;
+
+-- stops --
+SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body
+  FROM andon.stops ORDER BY epoch DESC LIMIT %(limit)s;
+
+-- stop --
+SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body
+  FROM andon.stops WHERE id = %(id)s;
+
+-- latches --
+SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body
+  FROM andon.stops WHERE latched AND lifted_at IS NULL ORDER BY epoch DESC;
+
+-- targets --
+SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
+       acknowledged_at, fenced_at, ended_at
+  FROM andon.targets WHERE stop_id = %(stop_id)s ORDER BY target;
+
+-- unproved --
+-- What nobody could prove, of whichever order.
+SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
+       acknowledged_at, fenced_at, ended_at
+  FROM andon.targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
+
+-- enlist --
+INSERT INTO andon.supervisors (id, host, boot, namespace, pid, start_ticks, home, state, lease_until, grades, body, started_at)
+VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(home)s, 'live',
+        andon.now() + %(lease_seconds)s::float8, %(grades)s, %(body)s, andon.now())
+ON CONFLICT (id) DO UPDATE
+   SET state = 'live', lease_until = excluded.lease_until, grades = excluded.grades,
+       body = excluded.body, ended_at = NULL, evidence = NULL;
+
+-- attend --
+UPDATE andon.supervisors SET lease_until = andon.now() + %(lease_seconds)s::float8, body = %(body)s
+ WHERE id = %(supervisor_id)s AND state = 'live'
+RETURNING id;
+
+-- dismiss --
+UPDATE andon.supervisors SET state = %(state)s, evidence = %(evidence)s, ended_at = andon.now()
+ WHERE id = %(supervisor_id)s AND state IN ('live', 'silent') AND state <> %(state)s
+RETURNING id;
+
+-- overdue_supervisors --
+SELECT id FROM andon.supervisors
+ WHERE state = 'live' AND lease_until < andon.now() AND id <> %(supervisor_id)s
+ LIMIT 8 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- told_supervisor --
+-- What is to be ended from outside, and the supervisor's own rows.
+SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why
+  FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
+ WHERE t.supervisor = %(supervisor_id)s AND t.ended_at IS NULL
+   AND (t.stage = 'fenced' OR t.run_id IS NULL OR t.worker IS NULL)
+ ORDER BY s.epoch, t.target;
+
+-- next_window --
+SELECT min(escalate_at) - andon.now() FROM andon.stops WHERE closed_at IS NULL;
+
+-- supervisors --
+SELECT id, host, boot, namespace, pid, start_ticks, home, state, lease_until, grades, body, started_at,
+       ended_at, evidence
+  FROM andon.supervisors WHERE state = 'live' OR ended_at >= %(since)s::float8 ORDER BY started_at, id;
+
+-- stall_worker --
+UPDATE andon.workers SET stalled = %(stalled)s
+ WHERE id = %(worker_id)s AND state = 'live' AND (stalled IS NULL) <> (%(stalled)s::text IS NULL)
+RETURNING id;
+
+-- fence_mark --
+-- It is fenced already; a later order decides what becomes of it.
+UPDATE andon.runs SET stop = %(stop)s WHERE id = %(run_id)s AND state = 'killed';
+
+-- end_named_targets --
+UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
+ WHERE target = %(target)s AND ended_at IS NULL
+RETURNING stop_id;

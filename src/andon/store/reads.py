@@ -82,6 +82,10 @@ class SqlReads:
         rows = self.read("run", run_id=run_id)
         return build(RunRow, rows[0]) if rows else None
 
+    def descendants(self, run_id: str) -> list[str]:
+        """The run and all that it has started, if they are not over; parents first."""
+        return [str(row[0]) for row in self.read("descendants", run_id=run_id)]
+
     def runs(self, which: Filter) -> list[RunRow]:
         label, label_value = which.label or (None, None)
         before_at, before_id = which.before or (None, None)
@@ -131,7 +135,10 @@ class SqlReads:
         return body
 
     def workers(self) -> list[WorkerRow]:
-        return [build(WorkerRow, row) for row in self.read("workers")]
+        return self._workers(self.read)
+
+    def _workers(self, ask: Callable[..., Rows]) -> list[WorkerRow]:
+        return [build(WorkerRow, row) for row in ask("workers")]
 
     def fleet(self, since: float) -> list[WorkerRow]:
         return [build(WorkerRow, row) for row in self.read("fleet", since=since)]

@@ -57,6 +57,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     undoing: str | None = None
     undo_at: float | None = None
     trial: str | None = None
+    stop: str | None = None  # JSON: the order that is stopping it
+    containment: str | None = None  # JSON
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,20 @@ from andon.errors import (
     StoreUnavailable,
 )
 from andon.store.fleet import SqlFleet
+from andon.store.orders import (
+    Attend,
+    Bury,
+    Dismiss,
+    Ended,
+    Enlist,
+    Escalate,
+    Heard,
+    Order,
+    Reauthorize,
+    Report,
+    Resume,
+    Stall,
+)
 from andon.store.reads import Rows, build, fields
 from andon.store.store import (
     Append,
@@ -55,8 +69,13 @@ NUL = (
     "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
     "written. Remove it from the name, key, label or message."
 )
+HALTED = (
+    "everything is halted: nothing begins until somebody lifts it. Who and why: andon receipts; "
+    "then: andon reauthorize"
+)
 _DELIVERY = {"event": "receive an event", "answer": "be answered"}
-_RINGS = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move, Recall, SetLimit)
+_RINGS: tuple[type, ...] = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move)
+_RINGS += (Recall, SetLimit, Order, Ended, Bury, Report, Escalate, Resume, Reauthorize)
 
 
 class SqlStore(SqlFleet):
@@ -84,6 +103,18 @@ class SqlStore(SqlFleet):
             Checkpoint: self._checkpoint,
             Deliver: self._deliver,
             Log: self._log,
+            Order: self._order,
+            Heard: self._heard,
+            Ended: self._ended,
+            Bury: self._bury,
+            Report: self._report,
+            Stall: self._stall,
+            Escalate: self._escalate,
+            Resume: self._resume,
+            Reauthorize: self._reauthorize,
+            Enlist: self._enlist,
+            Attend: self._attend,
+            Dismiss: self._dismiss,
         }
 
     # ── what a dialect provides ───────────────────────────────────────────────────────────────
@@ -157,6 +188,7 @@ class SqlStore(SqlFleet):
     def _spawn(self, run: NewRun) -> None:
         try:
             self._start_run(run)
+            self._stop_newborn(run.id, run.parent_id)
         except Refused as late:  # after the entries: what was written so far must be rolled back
             raise StoreUnavailable(f"somebody started {run.id!r} at this instant: {late}") from late
 
@@ -226,11 +258,13 @@ class SqlStore(SqlFleet):
         for effect in m.effects:
             self.q("upsert_effect", run_id=m.run_id, **fields(effect))
         self.q("end_attempt", **held, ending=m.ending)
-        [(state, parent_id)] = rows
+        [(state, parent_id, stop)] = rows
         if state in TERMINAL:
             self._tell_parent(parent_id, m.run_id, state)
             if m.undone:  # nobody waits for an answer any more
                 self.q("close_asks", run_id=m.run_id)
+        if stop is not None:
+            self._settled(m.run_id, state, m.ending)
         return str(state)
 
     def _checkpoint(self, m: Checkpoint) -> None:
@@ -313,7 +347,10 @@ def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
     root = run.root_id or run.id
     created = yield "start_run", {**fields(run), "root_id": root, "hash": run.entry.hash}
     if not created:
-        _refuse_other_input(run, (yield "start_entry", {"run_id": run.id}))
+        known = yield "start_entry", {"run_id": run.id}
+        if not known:
+            raise Refused(HALTED)
+        _refuse_other_input(run, known)
         return False
     for blob in run.blobs:
         yield "insert_blob", fields(blob)

@@ -420,3 +420,6 @@ def refuse_unsafe(
         )
     with _translated(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Others must not read what runs were given; SQLite makes its other files alike.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

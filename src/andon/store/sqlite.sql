@@ -12,10 +12,10 @@ UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at)
+INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at, supervisor, containment, beaten_at)
 VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
         unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, :queues,
-        :concurrency, unixepoch('subsec'))
+        :concurrency, unixepoch('subsec'), :supervisor, :containment, unixepoch('subsec'))
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
@@ -44,13 +44,15 @@ RETURNING name;
 
 -- workers --
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
+       containment, progress, beaten_at, stalled
   FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- fleet --
 -- Also workers that have ended since; newest first.
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
+       containment, progress, beaten_at, stalled
   FROM andon_workers WHERE state = 'live' OR ended_at >= :since ORDER BY started_at, id;
 
 -- ask_drain --
@@ -71,7 +73,8 @@ UPDATE andon_workers SET drain = :drain WHERE id = :worker_id;
 -- beat --
 -- A worker that has missed two beats was out of contact, and says so by a new contact_since.
 UPDATE andon_workers
-   SET lease_until = unixepoch('subsec') + :lease_seconds,
+   SET lease_until = unixepoch('subsec') + :lease_seconds, beaten_at = unixepoch('subsec'),
+       progress = coalesce(:progress, progress),
        contact_since = CASE WHEN lease_until < unixepoch('subsec') + :lease_seconds / 2.0
                             THEN unixepoch('subsec') ELSE contact_since END
  WHERE id = :worker_id AND state = 'live'
@@ -150,10 +153,11 @@ SELECT state FROM andon_workers WHERE id = :worker_id;
 UPDATE andon_runs
    SET state = 'running', attempt = attempt + 1, fence = fence + 1, worker = :worker_id,
        epoch = (SELECT epoch FROM andon_meta), claimed_seq = progress_seq,
+       containment = (SELECT containment FROM andon_workers WHERE id = :worker_id),
        waits = NULL, wake_at = NULL, undo_at = NULL, changed_at = unixepoch('subsec')
  WHERE id IN (
    SELECT r.id FROM andon_runs r
-    WHERE r.state = 'queued' AND +r.available_at <= unixepoch('subsec')
+    WHERE r.state = 'queued' AND r.stop IS NULL AND +r.available_at <= unixepoch('subsec')
       AND ((r.agent, r.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
            OR (r.undoing IS NOT NULL
                AND r.agent IN (SELECT value ->> 0 FROM json_each(:agents))))
@@ -308,7 +312,8 @@ SELECT value ->> 0, value ->> 1, value ->> 2, :worker_id, :claim, unixepoch('sub
 
 -- look --
 -- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
--- anything has become due, when the next thing will, and which of its runs somebody wants undone.
+-- anything has become due, when the next thing will, which of its runs somebody wants undone, which
+-- scopes are held, when an order becomes hard, and which orders there are for it.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon_limits),
        EXISTS (SELECT 1 FROM andon_workers WHERE state = 'live' AND lease_until < unixepoch('subsec')),
@@ -325,7 +330,20 @@ SELECT drain_asked_at IS NOT NULL,
           SELECT min(available_at) FROM andon_runs
            WHERE state = 'queued' AND available_at > unixepoch('subsec'))),
        (SELECT json_group_array(id) FROM andon_runs
-         WHERE worker = :worker_id AND undoing IS NOT NULL AND state = 'running')
+         WHERE worker = :worker_id AND undoing IS NOT NULL AND state = 'running'),
+       (SELECT json_group_array(json_array(scope, name, value, kind)) FROM andon_stops
+         WHERE latched AND lifted_at IS NULL),
+       (SELECT min(escalate_at) - unixepoch('subsec') FROM andon_stops WHERE closed_at IS NULL),
+       -- Who waits for a child that is being stopped hears of it after the child.
+       (SELECT json_group_array(json_object(
+                 'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
+                 'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
+                 'by', s.asked_by, 'why', s.why))
+          FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id
+         WHERE t.worker = :worker_id AND t.ended_at IS NULL
+           AND (t.stage = 'fenced' OR NOT EXISTS (
+                  SELECT 1 FROM andon_runs c
+                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')))
   FROM andon_workers WHERE id = :worker_id;
 
 -- lock_runs --
@@ -335,11 +353,14 @@ SELECT id, state FROM andon_runs
  ORDER BY id;
 
 -- start_run --
+-- Nothing begins while everything is halted.
 INSERT INTO andon_runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
                         root_id, head_seq, head_hash, created_at, changed_at)
-VALUES (:id, :agent, :version, :queue, 'queued', :priority,
-        coalesce(:at, unixepoch('subsec') + :delay_seconds), :labels, :parent_id, :root_id,
-        0, :hash, unixepoch('subsec'), unixepoch('subsec'))
+SELECT :id, :agent, :version, :queue, 'queued', :priority,
+       coalesce(:at, unixepoch('subsec') + :delay_seconds), :labels, :parent_id, :root_id,
+       0, :hash, unixepoch('subsec'), unixepoch('subsec')
+ WHERE NOT EXISTS (SELECT 1 FROM andon_stops
+                    WHERE latched AND lifted_at IS NULL AND kind = 'halt')
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
@@ -422,7 +443,7 @@ UPDATE andon_runs
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
    AND (:before IS NULL OR head_seq = :before)
-RETURNING state, parent_id;
+RETURNING state, parent_id, stop;
 
 -- is_settled --
 -- Whether this very settlement was already written (its commit's outcome was unknown).
@@ -460,6 +481,7 @@ UPDATE andon_runs
                                         WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
        head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND state = :seen AND (:before IS NULL OR head_seq = :before)
+   AND stop IS NULL
 RETURNING id;
 
 -- insert_letter --
@@ -502,18 +524,18 @@ SELECT op, body FROM andon_checkpoints WHERE run_id = :run_id;
 -- quiet_fences --
 -- Earlier claims whose workers certainly execute nothing any more.
 SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
- WHERE a.run_id = :run_id AND w.state IN ('gone', 'dead');
+ WHERE a.run_id = :run_id AND (a.quiet OR w.state IN ('gone', 'dead'));
 
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
   FROM andon_runs WHERE id = :run_id;
 
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
   FROM andon_runs
  WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
    AND (:agent IS NULL OR agent = :agent)
@@ -605,3 +627,376 @@ SELECT id, at, level, text FROM andon_logs WHERE run_id = :run_id AND id > :afte
 
 -- blob --
 SELECT body FROM andon_blobs WHERE name = :name;
+
+-- lock_orders --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- try_orders --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- share_orders --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- lock_named_workers --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- lock_runs_of --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- lock_supervisors --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- lock_stops --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- stop_in_force --
+-- The same order, given again, is the same order. Newest first.
+SELECT id FROM andon_stops
+ WHERE id = :id
+    OR (kind = :kind AND scope = :scope AND name = :name AND value = :value
+        AND (closed_at IS NULL OR (latched AND lifted_at IS NULL)))
+ ORDER BY id = :id DESC, epoch DESC LIMIT 1;
+
+-- insert_stop --
+INSERT INTO andon_stops (id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at,
+                         escalate_at, latched)
+VALUES (:id, (SELECT coalesce(max(epoch), 0) + 1 FROM andon_stops), :kind, :scope, :name, :value,
+        :within, :by, :why, :via, unixepoch('subsec'),
+        CASE WHEN :polite THEN unixepoch('subsec') + :within END, :latched)
+RETURNING epoch;
+
+-- descendants --
+-- A run and everybody it has started, whatever has become of those between; parents first.
+WITH RECURSIVE family (id, depth) AS (
+  SELECT id, 0 FROM andon_runs WHERE id = :run_id
+  UNION
+  SELECT r.id, f.depth + 1 FROM andon_runs r JOIN family f ON r.parent_id = f.id
+)
+SELECT r.id FROM andon_runs r JOIN family f ON r.id = f.id
+ WHERE r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead') ORDER BY f.depth, r.id;
+
+-- members --
+-- Every unfinished run that is in the scope, or has an ancestor in it, whatever has become of that.
+WITH RECURSIVE up (id, above) AS (
+  SELECT id, id FROM andon_runs WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+  UNION
+  SELECT up.id, r.parent_id FROM up JOIN andon_runs r ON r.id = up.above
+   WHERE r.parent_id IS NOT NULL
+)
+SELECT DISTINCT up.id FROM up JOIN andon_runs a ON a.id = up.above
+ WHERE :scope = 'fleet' OR (:scope = 'agent' AND a.agent = :name)
+    OR (:scope = 'label' AND EXISTS (SELECT 1 FROM json_each(a.labels) l
+                                      WHERE l.key = :name AND l.value = :value))
+ ORDER BY up.id;
+
+-- executing --
+SELECT id FROM andon_runs WHERE worker IS NOT NULL AND state = 'running' ORDER BY id;
+
+-- frozen --
+-- Nobody executes them, and their processes are there all the same.
+SELECT r.id FROM andon_workers w JOIN andon_attempts a ON a.worker = w.id
+  JOIN andon_runs r ON r.id = a.run_id AND r.fence = a.fence
+ WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND substr(a.ending, 1, 6) = 'frozen'
+   AND r.state IN ('paused', 'queued') ORDER BY r.id;
+
+-- stop_rows --
+-- What an order has to know of its runs; they are locked until it commits.
+SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r.stop,
+       EXISTS (SELECT 1 FROM andon_effects e
+                WHERE e.run_id = r.id AND e.undo IS NOT NULL
+                  AND e.state IN ('confirmed', 'undoing', 'started', 'in_doubt')),
+       (SELECT w.supervisor FROM andon_workers w WHERE w.id = r.worker),
+       (SELECT a.worker FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
+         WHERE a.run_id = r.id AND a.fence = r.fence AND substr(a.ending, 1, 6) = 'frozen' AND w.state = 'live')
+  FROM andon_runs r WHERE r.id IN (SELECT value FROM json_each(:run_ids)) ORDER BY r.id;
+
+-- ask_run --
+-- Its worker hears of it by its next claim.
+UPDATE andon_runs SET stop = :stop WHERE id = :run_id AND state = 'running' RETURNING id;
+
+-- fence_run --
+-- Nothing that its worker writes is taken any more.
+UPDATE andon_runs
+   SET state = 'killed', fence = fence + 1, worker = NULL, stop = :stop, undo_at = NULL,
+       changed_at = unixepoch('subsec')
+ WHERE id = :run_id AND fence = :fence AND state = 'running'
+RETURNING id;
+
+-- fence_frozen --
+-- Its process is not to be thawed any more, and has to be ended.
+UPDATE andon_runs
+   SET state = 'killed', fence = fence + 1, stop = :stop, undo_at = NULL, changed_at = unixepoch('subsec')
+ WHERE id = :run_id AND fence = :fence AND state IN ('paused', 'queued');
+
+-- stop_run --
+-- Nobody executes it: it becomes what the order says.
+UPDATE andon_runs
+   SET state = :state, stop = NULL, worker = NULL, error = :error, returned = 1,
+       undoing = coalesce(undoing, :undoing), changed_at = unixepoch('subsec'),
+       waits = NULL, wake_at = NULL, fruitless = 0,
+       available_at = CASE WHEN :state = 'queued' THEN unixepoch('subsec') ELSE available_at END,
+       undo_at = CASE WHEN :undo_later THEN
+         unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                 WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
+       head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
+ WHERE id = :run_id
+RETURNING parent_id;
+
+-- end_entries --
+INSERT INTO andon_journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+SELECT value ->> 0, value ->> 1, 'end', 'cancelled', '', '', NULL, '', :body, NULL,
+       value ->> 3, 0, 0, value ->> 2
+  FROM json_each(:runs);
+
+-- end_runs --
+-- Nobody executes them, and they owe nothing: they are over.
+UPDATE andon_runs
+   SET state = 'cancelled', error = :error, returned = 1, changed_at = unixepoch('subsec'),
+       waits = NULL, wake_at = NULL, fruitless = 0, undo_at = NULL,
+       head_seq = g.seq, head_hash = g.hash
+  FROM (SELECT value ->> 0 AS id, value ->> 1 AS seq, value ->> 2 AS hash FROM json_each(:runs)) g
+ WHERE andon_runs.id = g.id;
+
+-- close_asks_of --
+UPDATE andon_asks SET answered_at = unixepoch('subsec')
+ WHERE run_id IN (SELECT value ->> 0 FROM json_each(:runs)) AND answered_at IS NULL;
+
+-- undo_runs --
+-- Nobody executes them, and they owe an undo: whoever claims them next sees to that.
+UPDATE andon_runs
+   SET state = 'queued', error = NULL, returned = 1, changed_at = unixepoch('subsec'),
+       undoing = coalesce(undoing, :undoing), waits = NULL, wake_at = NULL, fruitless = 0,
+       available_at = unixepoch('subsec'), undo_at = NULL
+ WHERE id IN (SELECT value FROM json_each(:run_ids));
+
+-- insert_events --
+INSERT INTO andon_events (at, kind, run_id, worker, body)
+SELECT unixepoch('subsec'), :kind, one.id, NULL, :body FROM (SELECT value AS id FROM json_each(:run_ids)) one;
+
+-- hold_runs --
+-- Those that nobody executes, many at once.
+UPDATE andon_runs
+   SET state = :state, error = :error, changed_at = unixepoch('subsec'), waits = NULL, wake_at = NULL,
+       undo_at = CASE WHEN :undo_later THEN
+         unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                 WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END
+ WHERE id IN (SELECT value FROM json_each(:run_ids))
+   AND state IN (SELECT value FROM json_each(:states)) AND stop IS NULL
+RETURNING id;
+
+-- hold_all --
+-- What waits anywhere stays away until somebody resumes it.
+UPDATE andon_runs
+   SET state = 'killed', error = :error, changed_at = unixepoch('subsec'), waits = NULL, wake_at = NULL,
+       undo_at = NULL
+ WHERE state IN ('queued', 'suspended')
+RETURNING id;
+
+-- forget_windows --
+-- What nobody had resumed when everything was stopped is not undone by itself afterwards.
+UPDATE andon_runs SET undo_at = NULL
+ WHERE undo_at IS NOT NULL AND state IN ('stranded', 'paused', 'dead');
+
+-- resume_runs --
+-- Later, if they were to begin later.
+UPDATE andon_runs
+   SET state = 'queued', returned = 1, error = NULL, changed_at = unixepoch('subsec'),
+       available_at = max(available_at, unixepoch('subsec')),
+       undo_at = unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
+                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed')
+ WHERE id IN (SELECT value FROM json_each(:run_ids)) AND state IN ('paused', 'killed') AND stop IS NULL
+   AND agent NOT IN (SELECT value FROM json_each(:besides))
+RETURNING id;
+
+-- clear_stop --
+UPDATE andon_runs SET stop = NULL WHERE id = :run_id;
+
+-- insert_target --
+INSERT INTO andon_targets (stop_id, target, run_id, worker, supervisor, fence, stage, requested_at, fenced_at)
+VALUES (:stop_id, :target, :run_id, :worker, :supervisor, :fence, :stage, unixepoch('subsec'),
+        CASE WHEN :stage = 'fenced' THEN unixepoch('subsec') END)
+ON CONFLICT (stop_id, target) DO NOTHING;
+
+-- open_target_of --
+-- Who executed a run that another order has fenced before.
+SELECT worker, supervisor, fence FROM andon_targets
+ WHERE run_id = :run_id AND ended_at IS NULL AND stage = 'fenced' LIMIT 1;
+
+-- is_awaited --
+-- Whether an end of this run is still to be proved.
+SELECT 1 FROM andon_targets WHERE run_id = :run_id AND ended_at IS NULL LIMIT 1;
+
+-- fence_targets --
+UPDATE andon_targets SET stage = 'fenced', fenced_at = unixepoch('subsec')
+ WHERE run_id = :run_id AND ended_at IS NULL AND stage <> 'fenced';
+
+-- hear --
+UPDATE andon_targets SET stage = 'acknowledged', acknowledged_at = unixepoch('subsec')
+ WHERE worker = :worker_id AND ended_at IS NULL AND stage = 'requested'
+   AND run_id IN (SELECT value FROM json_each(:run_ids));
+
+-- quieten --
+UPDATE andon_attempts SET quiet = 1 WHERE run_id = :run_id AND fence = :fence;
+
+-- end_run_targets --
+UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
+ WHERE run_id = :run_id AND ended_at IS NULL
+RETURNING stop_id, run_id;
+
+-- end_attempt_targets --
+UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
+ WHERE run_id = :run_id AND worker = :worker_id AND fence = :fence AND ended_at IS NULL
+   AND stage = 'fenced'
+RETURNING stop_id;
+
+-- end_worker_targets --
+-- What could not be proved may be later.
+UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
+ WHERE worker = :worker_id
+   AND (ended_at IS NULL OR (stage = 'unproved' AND :stage = 'verified'))
+RETURNING stop_id, run_id;
+
+-- report_target --
+UPDATE andon_targets
+   SET stage = :stage, evidence = coalesce(:evidence, evidence),
+       acknowledged_at = coalesce(acknowledged_at, CASE WHEN :stage = 'acknowledged' THEN unixepoch('subsec') END),
+       fenced_at = coalesce(fenced_at, CASE WHEN :stage = 'fenced' THEN unixepoch('subsec') END),
+       ended_at = CASE WHEN :ends THEN unixepoch('subsec') END
+ WHERE stop_id = :stop_id AND target = :target
+   AND (ended_at IS NULL OR (stage = 'unproved' AND :stage = 'verified'))
+RETURNING run_id;
+
+-- note_stop --
+-- What somebody measured, beside what others have.
+UPDATE andon_stops SET body = json_patch(body, :body) WHERE id = :id;
+
+-- count_waiting --
+UPDATE andon_stops SET waiting = waiting + :runs WHERE id = :id;
+
+-- close_stops --
+-- Those of which every target is proved, or cannot be.
+UPDATE andon_stops SET closed_at = unixepoch('subsec'), escalate_at = NULL
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND closed_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM andon_targets t
+                    WHERE t.stop_id = andon_stops.id AND t.ended_at IS NULL)
+RETURNING id, kind, (SELECT count(*) FROM andon_targets t
+                      WHERE t.stop_id = andon_stops.id AND t.stage = 'unproved');
+
+-- overdue_targets --
+-- Of polite orders whose time is over.
+SELECT DISTINCT t.run_id FROM andon_stops s JOIN andon_targets t ON t.stop_id = s.id
+ WHERE s.closed_at IS NULL AND s.escalate_at <= unixepoch('subsec')
+   AND t.ended_at IS NULL AND t.run_id IS NOT NULL ORDER BY t.run_id;
+
+-- end_windows --
+UPDATE andon_stops SET escalate_at = NULL
+ WHERE closed_at IS NULL AND escalate_at <= unixepoch('subsec')
+RETURNING id;
+
+-- shorten_window --
+-- Given again with less time: the stop comes earlier, never later.
+UPDATE andon_stops SET escalate_at = unixepoch('subsec') + :within, within = :within
+ WHERE id = :id AND closed_at IS NULL AND escalate_at > unixepoch('subsec') + :within;
+
+-- lift --
+UPDATE andon_stops SET lifted_at = unixepoch('subsec'), lifted_by = :by, lifted_why = :why
+ WHERE latched AND lifted_at IS NULL AND scope = :scope AND name = :name AND value = :value
+   AND kind IN (SELECT value FROM json_each(:kinds))
+RETURNING id;
+
+-- newest_latch --
+SELECT epoch FROM andon_stops
+ WHERE latched AND lifted_at IS NULL AND scope = :scope AND name = :name AND value = :value
+   AND kind IN (SELECT value FROM json_each(:kinds))
+ ORDER BY epoch DESC LIMIT 1;
+
+-- is_lifted --
+-- Whether this very reauthorization was already written (its commit's outcome was unknown).
+SELECT 1 FROM andon_stops
+ WHERE epoch = :epoch AND scope = :scope AND name = :name AND value = :value
+   AND lifted_by = :by AND lifted_why = :why;
+
+-- stops --
+SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body
+  FROM andon_stops ORDER BY epoch DESC LIMIT :limit;
+
+-- stop --
+SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body
+  FROM andon_stops WHERE id = :id;
+
+-- latches --
+SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body
+  FROM andon_stops WHERE latched AND lifted_at IS NULL ORDER BY epoch DESC;
+
+-- targets --
+SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
+       acknowledged_at, fenced_at, ended_at
+  FROM andon_targets WHERE stop_id = :stop_id ORDER BY target;
+
+-- unproved --
+-- What nobody could prove, of whichever order.
+SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
+       acknowledged_at, fenced_at, ended_at
+  FROM andon_targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
+
+-- enlist --
+INSERT INTO andon_supervisors (id, host, boot, namespace, pid, start_ticks, home, state, lease_until, grades, body, started_at)
+VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :home, 'live',
+        unixepoch('subsec') + :lease_seconds, :grades, :body, unixepoch('subsec'))
+ON CONFLICT (id) DO UPDATE
+   SET state = 'live', lease_until = excluded.lease_until, grades = excluded.grades,
+       body = excluded.body, ended_at = NULL, evidence = NULL;
+
+-- attend --
+UPDATE andon_supervisors SET lease_until = unixepoch('subsec') + :lease_seconds, body = :body
+ WHERE id = :supervisor_id AND state = 'live'
+RETURNING id;
+
+-- dismiss --
+UPDATE andon_supervisors SET state = :state, evidence = :evidence, ended_at = unixepoch('subsec')
+ WHERE id = :supervisor_id AND state IN ('live', 'silent') AND state <> :state
+RETURNING id;
+
+-- overdue_supervisors --
+SELECT id FROM andon_supervisors
+ WHERE state = 'live' AND lease_until < unixepoch('subsec') AND id <> :supervisor_id LIMIT 8;
+
+-- told_supervisor --
+-- What is to be ended from outside, and the supervisor's own rows.
+SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why
+  FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id
+ WHERE t.supervisor = :supervisor_id AND t.ended_at IS NULL
+   AND (t.stage = 'fenced' OR t.run_id IS NULL OR t.worker IS NULL)
+ ORDER BY s.epoch, t.target;
+
+-- next_window --
+SELECT min(escalate_at) - unixepoch('subsec') FROM andon_stops WHERE closed_at IS NULL;
+
+-- supervisors --
+SELECT id, host, boot, namespace, pid, start_ticks, home, state, lease_until, grades, body, started_at,
+       ended_at, evidence
+  FROM andon_supervisors WHERE state = 'live' OR ended_at >= :since ORDER BY started_at, id;
+
+-- stall_worker --
+UPDATE andon_workers SET stalled = :stalled
+ WHERE id = :worker_id AND state = 'live' AND (stalled IS NULL) <> (:stalled IS NULL)
+RETURNING id;
+
+-- fence_mark --
+-- It is fenced already; a later order decides what becomes of it.
+UPDATE andon_runs SET stop = :stop WHERE id = :run_id AND state = 'killed';
+
+-- end_named_targets --
+UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
+ WHERE target = :target AND ended_at IS NULL
+RETURNING stop_id;

@@ -15,6 +15,7 @@ import msgspec
 
 from andon.core.journal import Entry
 from andon.core.lease import Fence
+from andon.store.orders import StopMessage, StopRow, SupervisorRow, TargetRow, Told
 from andon.store.rows import (
     AskRow,
     AttemptRow,
@@ -108,6 +109,11 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str | None = None  # how its end is known
     drain: str | None = None  # JSON: how its drain went
     queues: str | None = None  # JSON list; all of them if None
+    supervisor: str | None = None  # the parent of its process
+    containment: str | None = None  # JSON: how surely it can be stopped
+    progress: str | None = None  # JSON: what it was doing at its last heartbeat
+    beaten_at: float | None = None
+    stalled: str | None = None  # JSON
 
 
 class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +149,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str
     lease_seconds: float
+    progress: str | None = None  # JSON
 
 
 class Depart(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +270,8 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     returned: int  # runs taken back from dead or overdue workers
     drain: bool = False  # somebody wants this worker to go
     recalled: list[str] = []  # runs in its hands that somebody wants undone
+    told: list[Told] = []  # orders about runs in its hands
+    halted: bool = False  # everything is: it claims nothing
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,6 +369,7 @@ Message = (
     | Checkpoint
     | Deliver
     | Log
+    | StopMessage
 )
 
 Outcome = Any
@@ -396,6 +406,7 @@ class Store(Protocol):
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]: ...
     def run(self, run_id: str) -> RunRow | None: ...
     def runs(self, which: Filter) -> list[RunRow]: ...
+    def descendants(self, run_id: str) -> list[str]: ...
     def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]: ...
     def last_entry(self, run_id: str) -> Entry | None: ...
     def ledger(self, run_id: str) -> list[EffectRow]: ...
@@ -421,6 +432,18 @@ class Store(Protocol):
 
     def slowest_steps(self, since: float, longer_than: float, runs: int = 2000) -> list[StepTime]:
         """How long the steps of the newest runs took since a time, slowest first."""
+        ...
+
+    def stops(self, limit: int = 50) -> list[StopRow]: ...
+    def stop(self, stop_id: str) -> StopRow | None: ...
+    def latches(self) -> list[StopRow]:
+        """Orders that hold a scope now, the newest first."""
+        ...
+
+    def targets(self, stop_id: str) -> list[TargetRow]: ...
+    def unproved(self) -> list[TargetRow]: ...
+    def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
+        """Live ones, and those that have ended since."""
         ...
 
     def agents(self, name: str | None = None) -> list[AgentRow]: ...

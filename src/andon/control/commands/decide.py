@@ -3,7 +3,7 @@
 import click
 
 from andon.control import output
-from andon.control.cli import asked, cli, everywhere, opened
+from andon.control.cli import Seconds, asked, cli, everywhere, opened
 from andon.control.people import named
 
 
@@ -36,23 +36,6 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
         )
     else:
         output.say(f"answered: {output.clean(decision)}, by {output.clean(name) or 'nobody named'}")
-        output.note(f"next: {output.command('wait', row.id)}")
-
-
-@cli.command()
-@click.argument("run")
-@everywhere
-def resume(run: str) -> None:
-    """Let a stranded run go on, once a worker carries the code that fits its journal."""
-    from andon.control import operations
-    from andon.runtime import requests
-
-    with opened() as store:
-        row = requests.resume(store, operations.find(store, run).id)
-    if asked().json:
-        output.document({"run": row.id, "was": row.state})
-    else:
-        output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
         output.note(f"next: {output.command('wait', row.id)}")
 
 
@@ -116,9 +99,7 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
     "--to", "version", required=True, metavar="VERSION", help="The version to go on with."
 )
 @click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who wants it.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S"
-)
+@click.option("--timeout", type=Seconds(), default=30.0, show_default=True, metavar="S")
 @everywhere
 def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
     """Let a run go on with another version, if that version's code fits its journal.

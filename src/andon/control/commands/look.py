@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from andon.control import output
-from andon.control.cli import advise, asked, cli, everywhere, make_settings, opened
+from andon.control.cli import Seconds, advise, asked, cli, everywhere, make_settings, opened
+
+RECEIPT = "rcp_"  # how the id of every receipt begins
 
 
 @cli.command()
@@ -51,10 +53,14 @@ def _show_obligations(limit: int) -> None:
 def show(run: str) -> None:
     """Everything about one run: what it was doing, what it changed, what it asks, what next.
 
-    RUN is an id, its beginning, or @last.
+    RUN is an id, its beginning, @last, the name of an agent that has one unfinished run, or the
+    receipt of a stop.
     """
     from andon.control import operations, screen
 
+    if run.startswith(RECEIPT):
+        _show_receipt(run)
+        return
     with opened() as store:
         found = operations.show(store, run)
     if asked().json:
@@ -63,13 +69,24 @@ def show(run: str) -> None:
         screen.run(found)
 
 
+def _show_receipt(stop_id: str) -> None:
+    from andon.control import proofs, receipts
+
+    with opened() as store:
+        found = receipts.receipt(store, stop_id)
+    if asked().json:
+        output.document(found)
+    else:
+        proofs.receipt(found)
+
+
 @cli.command()
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
 @everywhere
 def logs(run: str, follow: bool) -> None:
-    """What the agent wrote with ctx.log. With --json -f: one JSON document per line."""
-    from andon.control import following, operations
+    """What the agent wrote with ctx.log, or a command printed. With --json -f: a line each."""
+    from andon.control import following, operations, outputs
 
     def show_line(line: dict[str, Any]) -> None:
         if asked().json:
@@ -82,6 +99,9 @@ def logs(run: str, follow: bool) -> None:
     settings = make_settings()
     with opened(settings=settings) as store:
         row = operations.find(store, run)
+        if outputs.is_kept(row):
+            _show_output(store, row, follow=follow)
+            return
         if follow:
             following.follow(store, row.id, _patience(settings), show_line)
             return
@@ -95,11 +115,32 @@ def logs(run: str, follow: bool) -> None:
         advise("no lines; an agent writes them with ctx.log(text)")
 
 
+def _show_output(store: Any, row: Any, *, follow: bool) -> None:
+    from andon.control import outputs
+
+    def show_line(text: str) -> None:
+        output.say(output.as_json({"text": text}) if asked().json else output.clean(text))
+        sys.stdout.flush()
+
+    path, host = outputs.place(store, row)
+    if follow and not host:
+        outputs.follow(store, row, path, show_line)
+        return
+    found = [] if host else list(outputs.lines(path))
+    if asked().json:
+        output.document([{"text": text} for text in found])
+    else:
+        for text in found:
+            show_line(text)
+    if not found:
+        advise(outputs.missing(path, host))
+
+
 @cli.command()
 @click.argument("run")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="S",
     help="Give up after S seconds, with exit code 3.",
 )

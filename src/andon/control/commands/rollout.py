@@ -11,6 +11,7 @@ from andon.control.cli import (
     DONE,
     ERROR,
     LATE,
+    Seconds,
     advise,
     asked,
     cli,
@@ -37,10 +38,10 @@ def _patience(settings: Any) -> Any:
     metavar="WORDS",
     help="Exit with 1 if there was any of: lost,doubled,unresumed,cut,overrun,in_doubt.",
 )
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="watch: not longer.")
+@click.option("--timeout", type=Seconds(), metavar="S", help="watch: not longer.")
 @click.option(
     "--settle",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=10.0,
     show_default=True,
     metavar="S",
@@ -116,7 +117,7 @@ def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> A
 @click.option("--no-wait", is_flag=True, help="Only ask.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=300.0,
     show_default=True,
     metavar="S",

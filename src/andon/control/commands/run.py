@@ -73,8 +73,31 @@ def work(
         return working.work(store, agents, settings, options, verbose=verbose, json=asked().json)
 
 
-@cli.command()
-@click.argument("target", metavar="MODULE_OR_FILE[:NAME]")
+class _Boxed(click.Command):
+    """What comes after -- is somebody else's, and no option of it is ours."""
+
+    usage = "| -- COMMAND [ARGUMENT]..."
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[BOXED], args = args[at + 1 :], args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), self.usage]
+
+
+class _Options(_Boxed):
+    usage = "[-- OPTIONS OF andon work...]"
+
+
+BOXED = "andon.command"
+_ONLY_BOXED = ("name", "labels", "require", "restart", "uid")
+
+
+@cli.command(cls=_Boxed)
+@click.argument("target", metavar="MODULE_OR_FILE[:NAME]", required=False)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(
     "--input",
@@ -86,16 +109,38 @@ def work(
 @click.option(
     "--grace", "grace_seconds", type=float, metavar="S", help="How long a drain may take."
 )
+@click.option("--name", metavar="AGENT", help="Of a command: what it is called.")
+@click.option("--label", "labels", metavar="K=V", multiple=True, help="Of a command; repeatable.")
+@click.option("--require", metavar="kill=A", help="Of a command: how surely it can be stopped.")
+@click.option(
+    "--restart", type=click.Choice(("never", "on-failure")), help="Of a command; default: never."
+)
+@click.option("--uid", metavar="USER", help="Of a command: run it as another user (root only).")
 @click.option("-v", "--verbose", count=True, help="More words; -vv for everything.")
 @everywhere
 def run(
-    target: str, arguments: Sequence[str], input_file: Any, verbose: int, **options: Any
+    target: str | None,
+    arguments: Sequence[str],
+    input_file: Any,
+    verbose: int,
+    **options: Any,
 ) -> int:
     """Run one agent here, to its end, and print its result; exit 75 if it was saved unfinished.
 
     SIGTERM or Ctrl-C: the step in hand ends or is cut off, the run is saved. The same command with
     the same --id goes on with it; so does any worker that carries the agent.
+
+    With -- any command, in any language, is run as an agent under a supervisor: it is listed,
+    stopped and proved stopped like every other. The exit code is the command's.
     """
+    ctx = click.get_current_context()
+    if BOXED in ctx.meta:
+        return _run_boxed(ctx.meta[BOXED], target, options)
+    if target is None:
+        raise click.UsageError("expected MODULE_OR_FILE[:NAME], or -- and a command", ctx)
+    for name in _ONLY_BOXED:
+        if options[name]:
+            raise click.UsageError(f"--{name.rstrip('s')} is for a command after --", ctx)
     settings = make_settings(grace_seconds=options["grace_seconds"])
     from andon.control import arguments as typed
     from andon.control import loading, running
@@ -106,6 +151,57 @@ def run(
         return running.run(
             store, agents, given, options["id"], settings, verbose=verbose, json=asked().json
         )
+
+
+def _run_boxed(argv: list[str], target: str | None, options: dict[str, Any]) -> int:
+    from andon.control import arguments as typed
+    from andon.control import upping
+    from andon.supervisor import home as homes
+
+    if target is not None or asked().json:
+        found = target or "--json"
+        raise click.UsageError(f"expected options and -- COMMAND, found {found!r} before the --")
+    settings = make_settings(grace_seconds=options["grace_seconds"])
+    labels = dict(typed.pair(label, "label") for label in options["labels"])
+    command = upping.command_of(argv, options | {"labels": labels})
+    require, uid = upping.requirements(options["require"]), upping.user(options["uid"])
+    upping.refuse_latched(homes.find())
+    with opened(create=True, settings=settings) as store:
+        upping.refuse_held(store, command)
+    if options["id"] is None:
+        output.note(f"run {output.clean(command.run)}")
+    child = upping.boxed(settings, command, uid)
+    upping.become(upping.spec(settings, children=[child], require=require, command=command))
+    return 1
+
+
+@cli.command(cls=_Options)
+@click.argument("targets", metavar="[MODULE_OR_FILE[:NAME]]...", nargs=-1)
+@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N")
+@click.option("--uid", metavar="USER", help="Run the workers as another user (root only).")
+@click.option("--require", metavar="kill=A,pause=C", help="Refuse to start below these grades.")
+@click.option(
+    "--grace", "grace_seconds", type=float, metavar="S", help="How long a drain may take."
+)
+@everywhere
+def up(targets: Sequence[str], workers: int, **options: Any) -> int:
+    """Workers under a supervisor, in the foreground: it restarts, watches and can end them all.
+
+    Without a file it starts no worker and keeps this host attended. Options of `andon work` follow
+    after --. SIGTERM or Ctrl-C: drain. Again: at once. SIGUSR1: halt.
+    """
+    from andon.control import loading, upping
+
+    settings = make_settings(grace_seconds=options["grace_seconds"])
+    require, uid = upping.requirements(options["require"]), upping.user(options["uid"])
+    with opened(create=True, settings=settings) as store:
+        store.now()  # a store that does not answer cannot say that nothing is halted
+    for target in targets:
+        loading.load(target)  # what cannot be loaded would only crash again and again
+    words = [*click.get_current_context().meta.get(BOXED, ()), "--", *targets]
+    children = upping.workers(settings, words, workers, uid) if targets else []
+    upping.become(upping.spec(settings, children=children, require=require))
+    return 1
 
 
 @cli.command()
@@ -126,7 +222,7 @@ def run(
 def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any) -> None:
     """Start a run and print its id. Values are JSON if they are JSON, else text."""
     from andon.control import arguments as typed
-    from andon.control import operations
+    from andon.control import latches, operations
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
     at: str | None = options.pop("at")
@@ -140,7 +236,11 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
         else:
             output.say(output.clean(row.id))
         around = operations.Surroundings(store)
-        if around.is_forsaken(row):
+        latch = around.latch_on(row)
+        if latch is not None:
+            how = f"{latches.held_by(latch)}. To lift it: {latches.lift_command(latch)}"
+            advise(f"it waits: {output.clean(how)}")
+        elif around.is_forsaken(row):
             advise(f"it waits: {around.who_lacks(row)}. Start one: andon work FILE")
 
 

@@ -1,0 +1,88 @@
+"""Celery on Redis, prefork pool: `revoke(terminate=True)`.
+
+docs.celeryq.dev, "Workers Guide", on revoking tasks: terminate is meant for administrators and for
+tasks that are stuck, since it ends the process that executes the task. The signal is TERM unless
+one is given; TERM and KILL are measured. Celery has no async tasks: that step runs in asyncio.run.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from breath import async_step, blocked_step, deaf_step, sync_step
+from celery import Celery
+from drive import Driver, free_port, main, spawn, until
+
+URL = os.environ.get("STOPS_REDIS", "")
+app = Celery("on_celery", broker=URL, backend=URL)
+app.conf.update(task_track_started=True, worker_hijack_root_logger=False)
+
+
+@app.task(name="async")
+def async_(breath: str) -> str:
+    return asyncio.run(async_step(breath))
+
+
+@app.task(name="deaf")
+def deaf_(breath: str) -> str:
+    return asyncio.run(deaf_step(breath))
+
+
+@app.task(name="sync")
+def sync_(breath: str) -> str:
+    return sync_step(breath)
+
+
+@app.task(name="blocked")
+def blocked_(breath: str) -> str:
+    return blocked_step(breath)
+
+
+class OnCelery(Driver):
+    ended = ("REVOKED", "SUCCESS", "FAILURE")
+
+    def open(self) -> dict[str, str]:
+        server = Path(os.environ["STOPS_REDIS_SERVER"])
+        libraries = os.environ["STOPS_REDIS_LIBRARIES"]
+        port = free_port()
+        url = f"redis://127.0.0.1:{port}/0"
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+        redis = spawn([server, *options], self.folder, LD_LIBRARY_PATH=libraries)
+        app.conf.update(broker_url=url, result_backend=url)
+        until(app.backend.client.ping, "Redis", redis)
+        worker = spawn(
+            [
+                *(sys.executable, "-m", "celery", "-A", "on_celery", "worker"),
+                *("--pool", "prefork", "--concurrency", "1", "--loglevel", "INFO"),
+                *("--without-gossip", "--without-mingle"),
+            ],
+            self.folder,
+            STOPS_REDIS=url,
+            PYTHONPATH=str(Path(__file__).parent),
+        )
+        until(lambda: app.control.ping(timeout=0.5), "Celery's worker", worker)
+        said = subprocess.run(
+            [server, "--version"],
+            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return {"celery": version("celery"), "redis": said.stdout.split("v=")[1].split()[0]}
+
+    def start(self, kind: str, breath: str) -> Any:
+        return app.tasks[kind].apply_async((breath,))
+
+    def stop(self, run: Any) -> None:
+        run.revoke(terminate=True, signal=self.way)
+
+    def says(self, run: Any) -> str:
+        return str(run.state)
+
+
+if __name__ == "__main__":
+    main(OnCelery)

@@ -1,0 +1,109 @@
+"""Restate's server from npm: the admin API's cancel and kill.
+
+docs.restate.dev, "Managing Invocations": `restate invocations cancel ID` is PATCH
+/invocations/ID/cancel ("cooperates with your handler code", "non-blocking"); `kill` "does not
+guarantee consistency". Both are measured. The handler awaits one `ctx.run_typed`, whose sync
+functions the SDK runs in a thread. The service is served by hypercorn (HTTP/2), as its docs say.
+"""
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import restate
+from breath import async_step, blocked_step, deaf_step, sync_step
+from drive import Driver, free_port, main, spawn, until
+
+service = restate.Service("stops")
+
+
+@service.handler(name="async")
+async def async_(ctx: restate.Context, breath: str) -> str:
+    return await ctx.run_typed("step", async_step, path=breath)
+
+
+@service.handler(name="deaf")
+async def deaf_(ctx: restate.Context, breath: str) -> str:
+    return await ctx.run_typed("step", deaf_step, path=breath)
+
+
+@service.handler(name="sync")
+async def sync_(ctx: restate.Context, breath: str) -> str:
+    return await ctx.run_typed("step", sync_step, path=breath)
+
+
+@service.handler(name="blocked")
+async def blocked_(ctx: restate.Context, breath: str) -> str:
+    return await ctx.run_typed("step", blocked_step, path=breath)
+
+
+app = restate.app([service])
+
+
+def ask(method: str, url: str, body: Any = None) -> tuple[int, Any]:
+    content = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json", "accept": "application/json"}
+    request = urllib.request.Request(url, content, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text, status = answer.read(), answer.status
+    except urllib.error.HTTPError as error:
+        text, status = error.read(), error.code
+    return status, json.loads(text) if text else None
+
+
+class OnRestate(Driver):
+    ended = ("cancelled", "killed", "succeeded")
+
+    def open(self) -> dict[str, str]:
+        admin, ingress, fabric, served = (free_port() for _ in range(4))
+        self.admin = f"http://127.0.0.1:{admin}"
+        self.ingress = f"http://127.0.0.1:{ingress}"
+        server = spawn(
+            [os.environ["STOPS_RESTATE_SERVER"], "--no-logo", "--node-name", "stops"],
+            self.folder,
+            RESTATE_BASE_DIR=str(self.folder / "restate"),
+            RESTATE_ADMIN__BIND_ADDRESS=f"127.0.0.1:{admin}",
+            RESTATE_INGRESS__BIND_ADDRESS=f"127.0.0.1:{ingress}",
+            RESTATE_BIND_ADDRESS=f"127.0.0.1:{fabric}",
+            RESTATE_LISTEN_MODE="tcp",
+            RESTATE_DISABLE_TELEMETRY="true",
+            RESTATE_LOG_FILTER="warn",
+        )
+        until(lambda: ask("GET", f"{self.admin}/health")[0] == 200, "Restate's server", server)
+        spawn(
+            [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{served}", "on_restate:app"],
+            self.folder,
+            PYTHONPATH=str(Path(__file__).parent),
+        )
+        place = {"uri": f"http://127.0.0.1:{served}"}
+        until(lambda: ask("POST", f"{self.admin}/deployments", place)[0] < 300, "the deployment")
+        return {
+            "restate-sdk": version("restate-sdk"),
+            "restate-server": os.environ["STOPS_RESTATE_VERSION"],
+        }
+
+    def start(self, kind: str, breath: str) -> Any:
+        send = f"{self.ingress}/stops/{kind}/send"
+        return until(lambda: ask("POST", send, breath)[1]["invocationId"], "the invocation")
+
+    def stop(self, run: Any) -> None:
+        status, answer = ask("PATCH", f"{self.admin}/invocations/{run}/{self.way}")
+        assert status < 300, answer
+
+    def says(self, run: Any) -> str:
+        status, answer = ask("GET", f"{self.ingress}/restate/invocation/{run}/output")
+        if status == 470:
+            return "running"
+        if status == 200:
+            return "succeeded"
+        return "cancelled" if "cancel" in str(answer) else "killed"
+
+
+if __name__ == "__main__":
+    main(OnRestate)

@@ -1,0 +1,188 @@
+"""What stops.py measured, as a table for the terminal and as a page of the docs."""
+
+import statistics
+from typing import Any
+
+STEPS = {
+    "async": "async",
+    "deaf": "async, swallows it",
+    "sync": "sync",
+    "blocked": "sync, blocked in C",
+}
+# The page is polled each 2 ms and the status each 5 ms: nearer than this, nobody was first.
+RESOLUTION_SECONDS = 0.005
+WATCHED_SECONDS = 10.0
+HEAD = ("system", "stopped with", "step", "step ended", "said so after", "said it too early")
+
+Round = dict[str, Any]
+
+
+def table(found: list[Round]) -> str:
+    """One line for each step, for the terminal."""
+    lines = [HEAD, *(line for one in found for line in _lines(one))]
+    plain = [[cell.replace("`", "").replace("**", "") for cell in line] for line in lines]
+    widths = [max(len(line[at]) for line in plain) for at in range(len(HEAD))]
+    shown = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in plain
+    ]
+    reasons = [f"{one['name']}: not measured here: {one['cannot']}" for one in _absent(found)]
+    return "\n".join([*shown, *reasons])
+
+
+def page(found: list[Round], machine: dict[str, str]) -> str:
+    return PAGE.format(
+        rounds=max(one["rounds"] for one in found),
+        matrix="\n".join(_matrix(found)),
+        absent="".join(
+            f"\n{one['name']} was not measured: {one['cannot']}\n" for one in _absent(found)
+        ),
+        detail=_markdown(HEAD, [line for one in found for line in _lines(one)]),
+        versions=_markdown(
+            ("system", "versions", "measured on", "load before"),
+            [(one["name"], _listed(one["versions"]), one["on"], one["load"]) for one in found],
+        ),
+        machine=_listed(machine),
+    )
+
+
+def _lines(system: Round) -> list[tuple[str, ...]]:
+    return [
+        (
+            system["name"],
+            row["calls"],
+            STEPS[kind],
+            _ended(rounds),
+            _said(rounds),
+            "{1} of {0}".format(*_claims(rounds)),
+        )
+        for row in system["rows"]
+        for kind, rounds in row["kinds"].items()
+    ]
+
+
+def _matrix(found: list[Round]) -> list[str]:
+    head = ("system", "stopped with", *STEPS.values())
+    lines = [
+        (
+            system["name"],
+            row["calls"],
+            *(f"{_ended(rounds)}{_caught(rounds)}" for rounds in row["kinds"].values()),
+        )
+        for system in found
+        for row in system["rows"]
+    ]
+    return [_markdown(head, lines)]
+
+
+def _ended(rounds: list[Round]) -> str:
+    times = [one["ended"] for one in rounds if one["ended"] is not None]
+    on = len(rounds) - len(times)
+    again = sum(one["began_again"] for one in rounds)
+    if not times:
+        return "> 10 s (goes on)"
+    text = f"{_time(statistics.median(times))} (worst {_time(max(times))})"
+    if on:
+        text += f", {on} of {len(rounds)} go on"
+    return f"{text}, began again {again}×" if again else text
+
+
+def _said(rounds: list[Round]) -> str:
+    times = [one["said_after"] for one in rounds if one["said_after"] is not None]
+    words = "/".join(sorted({one["said"] for one in rounds if one["said_after"] is not None}))
+    if not times:
+        still = "/".join(sorted({one["said"] for one in rounds}))
+        return f"not in 10 s (says {still})"
+    return f"{_time(statistics.median(times))} ({words})"
+
+
+def _caught(rounds: list[Round]) -> str:
+    """What it said while it was not so."""
+    _, early = _claims(rounds)
+    if not early:
+        return ""
+    times = [one["said_after"] for one in rounds if _too_early(one)]
+    return f"; **said over after {_time(statistics.median(times))}**"
+
+
+def _claims(rounds: list[Round]) -> tuple[int, int]:
+    return len(rounds), sum(_too_early(one) for one in rounds)
+
+
+def _too_early(one: Round) -> bool:
+    """Whether it was said while the step ran; later than 10 s nobody looked."""
+    ended = WATCHED_SECONDS if one["ended"] is None else one["ended"]
+    return one["said_after"] is not None and one["said_after"] + RESOLUTION_SECONDS < ended
+
+
+def _absent(found: list[Round]) -> list[Round]:
+    return [one for one in found if one["cannot"]]
+
+
+def _time(seconds: float) -> str:
+    if seconds < 0.0095:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e3:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def _listed(facts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _markdown(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    rows = [head, tuple("---" for _ in head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+PAGE = """\
+# How soon a stop is real
+
+A step is running; somebody says stop. How long does the step go on? And what does the system say
+meanwhile? `make stops` measures it for andon and its peers with the same step in each, and writes
+this page. Median of {rounds} rounds, worst in brackets.
+
+{matrix}
+{absent}
+**Bold**: the system said that the run was over while its step still ran. *Swallows it*: the step
+catches its own cancellation and tries again, as careless code does.
+
+Read it by columns. An async step that plays along is ended by everybody, sooner or later. A sync
+step in a thread hears of a stop only in Temporal, at its next turn. The rest takes somebody outside
+the process: Celery, which signals the process of a task (SIGKILL for the one that swallows), and
+andon, whose supervisor ends what does not end by itself. andon's *cancel* asks first and becomes a
+kill when its window is over (1 s here, 10 s by default); its *kill* first gives the worker 0.2 s to
+end the attempt, so that its other runs need not go with it. andon commits the order and raises the
+fence before anybody hears of it, and says that a run is over when that is proved.
+
+## How it is measured
+
+The step stamps the clock into a shared memory page each 5 ms and knows nothing of stops: in a loop
+with `await asyncio.sleep(0.005)`; the same under `except BaseException: continue`; in a loop with
+`time.sleep(0.005)`; and in one call of `time.sleep(30)`, which stands for any call into C that does
+not come back. Another process watches the page and the thread's entry in `/proc` for 10 s. *Ended*
+is the last stamp after the request (or the moment its thread was gone, where it could not stamp),
+*said* the moment the system's own status first said so, asked each 5 ms. The stop comes at a random
+moment, from a client that is already connected.
+
+Each system is used as its documentation recommends for stopping what runs; the files
+`bench/peers/on_*.py` say which page that is, and what was set in its favour: DBOS's async step is
+preemptible, Temporal's steps heartbeat at every turn, Celery has the prefork pool. A step may help
+where a system offers it a flag to look at; this one does not, because agents call code that does
+not either.
+
+## What it does not show
+
+A quiet machine: see the load in the last table, and measure on yours. What a stop costs: Celery and
+andon end a process, and whatever the step held in it is lost. What becomes of the work: a Celery
+task is gone, a killed run of andon can be resumed. Processes that the step itself has started.
+
+## Every number
+
+{detail}
+
+## Versions
+
+{versions}
+
+Machine: {machine}.
+"""

@@ -1,0 +1,128 @@
+"""A halt in the store: the order, and the proof of what can be seen from this host.
+
+A process that is gone executes nothing; everything else is proved by whoever owns it.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from andon.control.output import clean
+from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.errors import AndonError, StoreUnavailable
+from andon.store import open_store
+from andon.store.orders import Bury, Dismiss, Order, SupervisorRow, TargetRow
+from andon.store.store import Store, WorkerRow
+from andon.supervisor import home as homes
+
+AGAIN_SECONDS = 0.05
+Say = Callable[..., None]
+
+
+def order(url: str, words: dict[str, Any], within: float, say: Say) -> tuple[Store, str]:
+    """Write it; answers the store and the id of the halt that holds there. Makes no database."""
+    store = _patiently(lambda: open_store(url, create=False), within, say)
+    return store, str(_patiently(lambda: _ordered(store, words), within, say))
+
+
+def _patiently(ask: Callable[[], Any], seconds: float, say: Say) -> Any:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except StoreUnavailable as error:
+            say(why=clean(error))
+            if time.monotonic() > end:
+                raise
+            time.sleep(AGAIN_SECONDS)
+
+
+def _ordered(store: Store, words: dict[str, Any]) -> str:
+    """The id of the halt that holds in the store."""
+    message = Order(
+        id=words["order"],
+        kind=Kind.HALT,
+        scope=Scope.FLEET,
+        by=words.get("by", ""),
+        why=words.get("why", ""),
+        via=words.get("via", "andon halt"),
+    )
+    [found] = store.write([message])
+    if isinstance(found, Exception):
+        raise found
+    if any(latch.kind == Kind.HALT and latch.scope == Scope.FLEET for latch in store.latches()):
+        return str(found)
+    # It was lifted in the store and not here: the order of this host is an old one there.
+    return _ordered(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
+
+
+# ── proof ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def prove(store: Store, order: str, end: float, say: Say) -> None:
+    """Until every target is proved, or the time is over; `say` what is known when it is more."""
+    told: dict[str, Any] = {}
+    while True:
+        try:
+            _bury(store, order)
+            rows = store.targets(order)
+        except AndonError:
+            rows = None
+        if rows is not None:
+            known = _known(store, rows)
+            if known != told:
+                told = known
+                say(**told)
+            if not any(row.stage in OPEN for row in rows):
+                return
+        if time.monotonic() >= end:
+            return
+        time.sleep(AGAIN_SECONDS)
+
+
+def _known(store: Store, rows: list[TargetRow]) -> dict[str, Any]:
+    verified = [row for row in rows if row.stage == Stage.VERIFIED]
+    left = [row for row in rows if row.stage != Stage.VERIFIED]
+    # A run is as good as the process that executes it: one line for each of those is enough.
+    processes = [row for row in left if row.run_id is None] or left
+    kinds = Counter(row.target.partition(":")[0] for row in rows)
+    return {
+        "targets": len(rows),
+        "kinds": dict(sorted(kinds.items())),
+        "verified": len(verified),
+        "unproved": [_sentence(row) for row in processes],
+    }
+
+
+def _sentence(row: TargetRow) -> str:
+    what = row.target.replace(":", " ", 1)
+    if row.stage == Stage.UNPROVED:
+        return f"{clean(what)}: unproved: {clean(row.evidence or 'nobody can know any more')}"
+    return f"{clean(what)}: {row.stage}: nothing it writes is taken, and its end is not proved yet"
+
+
+def _bury(store: Store, order: str) -> None:
+    """Processes of this host that are certainly gone."""
+    open_rows = [row for row in store.targets(order) if row.stage in OPEN]
+    workers = {row.worker for row in open_rows if row.worker}
+    messages: list[Any] = [
+        Bury(worker_id=worker.id, evidence=f"process {worker.pid} is gone")
+        for worker in (store.workers() if workers else ())
+        if worker.id in workers and _is_gone(worker)
+    ]
+    owners = {row.supervisor for row in open_rows if row.supervisor}
+    messages += [
+        Dismiss(supervisor_id=one.id, state="dead", evidence=f"process {one.pid} is gone")
+        for one in (store.supervisors() if owners else ())
+        if one.id in owners and _is_gone(one)
+    ]
+    if messages:
+        store.write(messages)
+
+
+def _is_gone(one: WorkerRow | SupervisorRow) -> bool:
+    """A zombie is: it executes nothing, and its parent may never look."""
+    here = one.boot and (one.boot, one.namespace) == (homes.boot(), homes.namespace())
+    return bool(here) and not homes.is_alive(one.pid, one.start_ticks)

@@ -1,0 +1,128 @@
+"""Stalls that the supervisor does not see: a step that takes longer than a step may.
+
+What the process was doing is written to `stacks/` first: by py-spy where it is installed, else by
+the worker itself, if it has registered for the signal. Stacks only, no values.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from andon.store.store import WorkerRow
+
+DUMP_SECONDS = 5.0
+FIRST_LINES = 12
+# Where the stack begins that matters: the main thread's by faulthandler, the first by py-spy.
+# What the kernel says stands before it.
+STACKS = ("Current thread", "Thread ")
+ASK = signal.SIGRTMIN + 4
+
+
+def overlong(row: WorkerRow, limit: float) -> tuple[str, str, float] | None:
+    """The run, the step and its seconds, of the step that has lasted longest beyond the limit."""
+    if not limit or not row.progress:
+        return None
+    found = []
+    with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
+        for run_id, (step, seconds) in json.loads(row.progress)["runs"].items():
+            found.append((float(seconds), str(run_id), str(step)))
+    if not found or max(found)[0] <= limit:
+        return None
+    seconds, run_id, step = max(found)
+    return run_id, step, seconds
+
+
+def tick(row: WorkerRow) -> int:
+    """How often its event loop had turned, at its last heartbeat."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return int(json.loads(row.progress or "{}")["tick"])
+    return 0
+
+
+def evidence(home: str, owner: str, child: str, pid: int) -> tuple[str, list[str]]:
+    """Where the stack of a process was written, and its first lines."""
+    path = Path(home, "stacks", f"{child}-{pid}-{int(time.time())}.txt".replace("/", "_"))
+    text = _py_spy(pid) or _faulthandler(stacks_file(home, owner, child), pid) or _kernel(pid)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        path.chmod(0o600)
+    return str(path), text.splitlines()[:FIRST_LINES]
+
+
+def described(why: str, seconds: float, path: str, lines: list[str]) -> str:
+    return json.dumps(
+        {"since": time.time() - seconds, "why": why, "evidence": path, "stack": lines}
+    )
+
+
+def first_lines(path: str) -> list[str]:
+    """Of the stack, where there is one."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    for stack in STACKS:
+        for number, line in enumerate(lines):
+            if line.startswith(stack):
+                return lines[number : number + FIRST_LINES]
+    return lines[:FIRST_LINES]
+
+
+def _py_spy(pid: int) -> str:
+    program = shutil.which("py-spy")
+    if program is None:
+        return ""
+    argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        done = subprocess.run(  # noqa: S603
+            argv, capture_output=True, text=True, timeout=DUMP_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _faulthandler(file: str, pid: int) -> str:
+    """Ask the process itself; only one that takes the signal, since it would end any other."""
+    if not _takes(pid, ASK):
+        return ""
+    path = Path(file)
+    try:
+        before = path.stat().st_size if path.exists() else 0
+        os.kill(pid, ASK)
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            if path.exists() and path.stat().st_size > before:
+                return path.read_text("utf-8", "replace")[before:]
+            time.sleep(0.02)
+    except OSError:
+        pass
+    return ""
+
+
+def stacks_file(home: str, owner: str, child: str) -> str:
+    """What ANDON_STACKS names for a child of that supervisor."""
+    return os.path.join(home, "stacks", f"{owner}-{child}.asked".replace("~", "-"))
+
+
+def _takes(pid: int, number: int) -> bool:
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        status = Path(f"/proc/{pid}/status").read_text("utf-8")
+        mask = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _kernel(pid: int) -> str:
+    parts = [f"no stack: py-spy is not installed. What the kernel says of process {pid}:"]
+    for name in ("wchan", "syscall", "status"):
+        with contextlib.suppress(OSError):
+            parts.append(f"{name}: {Path(f'/proc/{pid}/{name}').read_text('utf-8')}")
+    return "\n".join(parts)

@@ -1,0 +1,130 @@
+"""Waiting for the proof of a stop, and helping it along.
+
+Whoever waits makes a polite order hard when its time is over, and ends the processes that nobody
+else ends: those of workers on this host that have no supervisor.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from andon.control.ending import GRACE_SECONDS, Enders, workers_of
+from andon.control.following import POLL_SECONDS, Patience, rings
+from andon.control.output import clean, length, plural, symbol
+from andon.control.stops import earlier_doubts
+from andon.core.stop import OPEN, Stage
+from andon.runtime.requests import write
+from andon.store.orders import Escalate, StopRow, TargetRow
+from andon.store.store import Store
+
+# More targets than this are counted, not told one by one.
+MOST_TOLD = 5
+
+
+class Stopping:
+    """One order, looked at until it is proved, or nothing more can be done from here."""
+
+    def __init__(self, store: Store, row: StopRow, say: Callable[[str], None]) -> None:
+        self._store, self._say = store, say
+        self.row, self.targets = row, list[TargetRow]()
+        self.enders = Enders(store, row.kind)
+        self._earlier = list[TargetRow]()
+        self._told: dict[str, object] = {}
+        self._soon = POLL_SECONDS
+
+    def look(self) -> bool:
+        """Whether waiting is over."""
+        now = self._read()
+        if self.row.escalate_at is not None and now >= self.row.escalate_at:
+            write(self._store, Escalate())
+            now = self._read()
+        if self._end_processes(now):
+            now = self._read()
+        self._tell()
+        self._soon = self._next(now)
+        return self.row.closed_at is not None
+
+    def _read(self) -> float:
+        found = self._store.stop(self.row.id)
+        self.row = self.row if found is None else found
+        self.targets = self._store.targets(self.row.id)
+        self._earlier = earlier_doubts(self._store, self.row)
+        return self._store.now()
+
+    def _next(self, now: float) -> float:
+        """How soon something is to be done by us."""
+        times: list[float] = [one.fenced_at + GRACE_SECONDS - now for one in self._fenced()]
+        if self.row.escalate_at is not None:
+            times.append(self.row.escalate_at - now)
+        return max(min([POLL_SECONDS, *(seconds for seconds in times if seconds > 0)]), 0.005)
+
+    def _fenced(self) -> list[Any]:
+        return [one for one in self.targets if one.stage == Stage.FENCED and one.fenced_at]
+
+    # ── helping ───────────────────────────────────────────────────────────────────────────────
+
+    def _end_processes(self, now: float) -> bool:
+        """End those whose time is over, and bury those that are gone; whether there was one."""
+        due = [one for one in self._fenced() if now - one.fenced_at >= GRACE_SECONDS]
+        due += [one for one in self.targets if one.stage == Stage.UNPROVED] + self._earlier
+        ids = {one.worker for one in due if one.worker}
+        asked = {one.worker for one in self.targets if one.stage in OPEN and one.worker}
+        new = {one for one in ids | asked if self.enders.outcome_of(one) is None}
+        ended = False
+        for worker in workers_of(self._store, new).values():
+            due_now = worker.id in ids or self.enders.is_gone(worker)
+            if due_now and worker.state in ("live", "silent") and self.enders.is_ours(worker):
+                runs = {one.run_id for one in self.targets if one.run_id}
+                self.enders.end(worker, self._say_cleaned, runs)
+                ended = True
+        return ended
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────
+
+    def _tell(self) -> None:
+        if len(self.targets) > MOST_TOLD:
+            still = sum(one.stage in OPEN for one in self.targets)
+            text = f"{len(self.targets) - still} of {plural(len(self.targets), 'target')} stopped"
+            self._once("all", text, still)
+            return
+        for one in self.targets:
+            text = _words(self.row, one)
+            if text:
+                self._once(one.target, f"{one.target.replace(':', ' ', 1)}  {text}", one.stage)
+
+    def _once(self, about: str, text: str, known: object) -> None:
+        if self._told.get(about) != known:
+            self._told[about] = known
+            self._say_cleaned(text)
+
+    def _say_cleaned(self, text: str) -> None:
+        self._say(f"{symbol('stopping')} {clean(text, 1000)}")
+
+    def wait(self, seconds: float, patience: Patience) -> None:
+        """Not longer than `seconds` for the proof."""
+        until = time.monotonic() + seconds
+        with rings(self._store) as pause:
+            while not patience.ask(self.look):
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                pause(min(left, self._soon))
+
+
+def _words(order: StopRow, row: TargetRow) -> str:
+    """What has become known; the end is told at the end."""
+    match row.stage:
+        case Stage.REQUESTED:
+            window = f"; {length(order.within)} for the step in hand" if order.escalate_at else ""
+            return f"asked to stop{window}"
+        case Stage.ACKNOWLEDGED:
+            return f"acknowledged after {_after(order, row.acknowledged_at)}"
+        case Stage.FENCED:
+            after = _after(order, row.fenced_at)
+            return f"fenced after {after}: nothing it writes is taken any more"
+        case _:
+            return ""
+
+
+def _after(order: StopRow, at: float | None) -> str:
+    return length((at or order.asked_at) - order.asked_at)

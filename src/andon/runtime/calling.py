@@ -1,0 +1,54 @@
+"""Functions by their names and arguments out of the journal: to call what another process means."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from andon.core import value
+
+NAMELESS = "?"  # a function that cannot be found by its name: only the agent's code knows it
+
+
+# A program's own file is being read to find a function in it: it must not begin anything.
+reading = False
+
+
+@lru_cache(maxsize=4096)
+def reference_of(function: Callable[..., Any]) -> str:
+    """How a function can be found again in another process: module:name, or NAMELESS."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    return f"{module}:{name}" if named(module, name) is function else NAMELESS
+
+
+def named(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def typed(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Values of the journal as the types that the function's annotations say."""
+    hints = value.annotations(function)
+    names = list(parameters(function))
+
+    def as_said(name: str, given: Any) -> Any:
+        decoder = value.decoder_for(hints[name]) if name in hints else None
+        return given if decoder is None else decoder(value.encode(given, name))
+
+    placed = [
+        as_said(names[place] if place < len(names) else "", one) for place, one in enumerate(args)
+    ]
+    return placed, {name: as_said(name, one) for name, one in kwargs.items()}

@@ -1,0 +1,209 @@
+"""Messages and rows about stops, and about supervisors."""
+
+import msgspec
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop a scope. Answers the id of the receipt: of the same order, if it is in force already."""
+
+    id: str
+    kind: str
+    scope: str
+    name: str = ""
+    value: str = ""  # of a label
+    within: float = 10.0
+    by: str = ""
+    why: str = ""
+    via: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker has heard of orders about these runs."""
+
+    worker_id: str
+    run_ids: tuple[str, ...]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker says that nothing of a run that was taken from it executes any more."""
+
+    worker_id: str
+    run_id: str
+    fence: int
+
+
+class Bury(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's process is certainly gone. Answers how many runs that gives back."""
+
+    worker_id: str
+    evidence: str
+    interruption_limit: int = 10
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the stop of one target is; answers whether that was news."""
+
+    stop_id: str
+    target: str
+    stage: str
+    evidence: str = ""
+    body: str | None = None  # JSON: what was measured, kept with the order
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker makes no progress (JSON: since, why, evidence), or does again (None)."""
+
+    worker_id: str
+    stalled: str | None
+
+
+class Escalate(msgspec.Struct, frozen=True, kw_only=True):
+    """Make polite orders hard whose time is over. Answers how many runs were fenced."""
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    """Lift the pause of a scope and let its held runs go on. Answers how many."""
+
+    scope: str  # agent, label, fleet
+    name: str = ""
+    value: str = ""
+    by: str = ""
+    why: str = ""
+    besides: tuple[str, ...] = ()  # agents whose runs stay
+
+
+class Reauthorize(msgspec.Struct, frozen=True, kw_only=True):
+    """Lift the hard latches of a scope, if the newest is the one that was seen. Starts nothing.
+
+    Answers how many runs that waited are held until they are resumed.
+    """
+
+    epoch: int
+    scope: str
+    by: str
+    why: str
+    name: str = ""
+    value: str = ""
+
+
+class SupervisorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The parent of agent processes on one host."""
+
+    id: str
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    start_ticks: int
+    home: str
+    state: str = "live"
+    lease_until: float = 0.0
+    grades: str = "{}"
+    body: str = "{}"
+    started_at: float = 0.0
+    ended_at: float | None = None
+    evidence: str | None = None
+
+
+class Enlist(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor begins. Answers the store's time."""
+
+    supervisor: SupervisorRow
+    lease_seconds: float
+
+
+class Attend(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor is there. Answers what it has to do: an Attendance."""
+
+    supervisor_id: str
+    lease_seconds: float
+    body: str = "{}"
+
+
+class Dismiss(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor has ended: `gone` (it said so), or `dead` (its process is gone)."""
+
+    supervisor_id: str
+    state: str = "gone"
+    evidence: str = "it said so"
+
+
+class StopRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An order, and so far as it is known how it went: the head of a receipt."""
+
+    id: str
+    epoch: int
+    kind: str
+    scope: str
+    name: str
+    value: str
+    within: float
+    by: str
+    why: str
+    via: str
+    asked_at: float
+    escalate_at: float | None
+    closed_at: float | None
+    latched: bool
+    lifted_at: float | None
+    lifted_by: str | None
+    lifted_why: str | None
+    waiting: int
+    body: str
+
+
+class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a receipt."""
+
+    stop_id: str
+    target: str
+    run_id: str | None
+    worker: str | None
+    supervisor: str | None
+    fence: int
+    stage: str
+    evidence: str | None
+    requested_at: float
+    acknowledged_at: float | None
+    fenced_at: float | None
+    ended_at: float | None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker or a supervisor has to do about one target."""
+
+    stop_id: str
+    kind: str
+    target: str
+    run_id: str | None
+    worker: str | None
+    fence: int
+    hard: bool
+    by: str = ""
+    why: str = ""
+
+
+class Attendance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor learns by its heartbeat."""
+
+    now: float
+    known: bool  # else it has to enlist again
+    told: list[Told]  # open targets of its workers, and itself
+    halt: StopRow | None  # the latch of the fleet, if there is one
+    escalate_in: float | None
+
+
+StopMessage = (
+    Order
+    | Heard
+    | Ended
+    | Bury
+    | Report
+    | Stall
+    | Escalate
+    | Resume
+    | Reauthorize
+    | Enlist
+    | Attend
+    | Dismiss
+)

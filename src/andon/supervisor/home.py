@@ -1,0 +1,326 @@
+"""Home: where the latch is, and who is alive on this host.
+
+    STOP  latch  id  run/ID.json  run/ID.sock  state/ID.json  logs/  stacks/
+
+Folders 0700, files 0600. A home that exists is used even when it cannot be written: a latch in
+another place would be seen by nobody who started before.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+FOLDERS = ("run", "state", "logs", "stacks")
+LONGEST_ENTRY = 65_536
+LONGEST_RECEIPT = 1 << 24
+# A path of a Unix socket may have 107 bytes.
+LONGEST_SOCKET = 107
+
+
+class Entry(NamedTuple):
+    """A live supervisor, or a worker without one."""
+
+    id: str
+    kind: str = "supervisor"  # or worker
+    pid: int = 0
+    start_ticks: int = 0
+    socket: str | None = None
+    store: str | None = None  # without its password
+    started_at: float = 0.0
+    boot: str = ""
+    namespace: str = ""  # of its process ids: in another container they mean others
+
+
+# ── where ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def find(environ: Mapping[str, str] = os.environ) -> str:
+    """$ANDON_HOME, else ~/.andon, else /tmp/andon-UID if that can neither be found nor made."""
+    given = environ.get("ANDON_HOME")
+    if given:
+        try:
+            return os.path.abspath(given)
+        except OSError:  # the current folder is gone
+            return given
+    own = os.path.join(_user_folder(environ), ".andon")
+    return own if os.path.isabs(own) and _can_be(own) else f"/tmp/andon-{os.geteuid()}"  # noqa: S108
+
+
+def _user_folder(environ: Mapping[str, str]) -> str:
+    if environ.get("HOME"):
+        return environ["HOME"]
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:  # a container's user without a name
+        return ""
+
+
+def _can_be(path: str) -> bool:
+    if os.path.lexists(path):
+        return True
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def foreign(home: str) -> str:
+    """Why this home must not be trusted; nothing if it may."""
+    found, me = os.stat(home), os.geteuid()
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no folder"
+    # In /tmp somebody else may have made it first.
+    return "it belongs to somebody else" if me and found.st_uid not in {0, me} else ""
+
+
+def make(home: str) -> None:
+    """The folders, if they are not there; OSError if they cannot be made."""
+    os.makedirs(home, 0o700, exist_ok=True)
+    for folder in FOLDERS:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.join(home, folder), 0o700)
+
+
+def write(path: str, content: bytes, *, durable: bool = False) -> None:
+    """All of it or nothing, 0600."""
+    temporary = f"{path}.{os.getpid()}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            if os.write(descriptor, content) != len(content):
+                raise OSError(errno.ENOSPC, "no space left", temporary)
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+# ── who is alive ──────────────────────────────────────────────────────────────────────────────
+
+
+def this_process(name: str, kind: str, **more: Any) -> Entry:
+    """The entry of the process that calls."""
+    pid = os.getpid()
+    return Entry(name, kind, pid, start_ticks(pid) or 0, boot=boot(), namespace=namespace(), **more)
+
+
+def register(home: str, entry: Entry) -> str:
+    """Write it down; answers the path. It is unregistered by its owner, or swept when it died."""
+    path = _entry_path(home, entry.id)
+    write(path, json.dumps(entry._asdict()).encode())
+    return path
+
+
+def unregister(home: str, name: str) -> None:
+    for path in (_entry_path(home, name), socket_path(home, name)):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def socket_path(home: str, name: str) -> str:
+    return os.path.join(home, "run", f"{name}.sock")
+
+
+@contextlib.contextmanager
+def within_reach(path: str) -> Iterator[str]:
+    """A name for that socket, to bind or connect to, that is as short as the kernel wants it."""
+    if len(os.fsencode(path)) <= LONGEST_SOCKET:
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
+
+
+def entries(home: str) -> list[Entry]:
+    """Whoever is registered, dead or alive; what cannot be read is nobody."""
+    try:
+        names = sorted(os.listdir(os.path.join(home, "run")))
+    except OSError:
+        return []
+    found = [_entry(os.path.join(home, "run", name)) for name in names if name.endswith(".json")]
+    return [entry for entry in found if entry is not None]
+
+
+def left(home: str) -> list[Entry]:
+    """Supervisors that are not registered any more, and of which something was written down."""
+    known = {entry.id for entry in entries(home)}
+    try:
+        names = sorted(os.listdir(os.path.join(home, "state")))
+    except OSError:
+        return []
+    found = [_entry(os.path.join(home, "state", name)) for name in names if name.endswith(".json")]
+    return [entry for entry in found if entry is not None and entry.id not in known]
+
+
+def live(home: str) -> list[Entry]:
+    """Those whose process is there, or cannot be looked for from here."""
+    return [entry for entry in entries(home) if not is_gone(entry)]
+
+
+def sweep(home: str) -> list[Entry]:
+    """Forget those that are certainly gone; answers them."""
+    gone = [entry for entry in entries(home) if is_gone(entry)]
+    for entry in gone:
+        unregister(home, entry.id)
+    return gone
+
+
+def is_here(entry: Entry) -> bool:
+    """Whether its process id means the same process here."""
+    return (entry.boot or boot(), entry.namespace or namespace()) == (boot(), namespace())
+
+
+def is_gone(entry: Entry) -> bool:
+    """Certainly gone: pid and start time name a process for ever, and a boot ends them all."""
+    if entry.boot and boot() and entry.boot != boot():
+        return True
+    return is_here(entry) and not is_alive(entry.pid, entry.start_ticks)
+
+
+def is_alive(pid: int, ticks: int) -> bool:
+    """That process and no later one with its number; a zombie executes nothing."""
+    found = _stat(pid)
+    if found is None:
+        return not os.path.exists("/proc/self/stat") and _answers(pid)
+    return found[1] == ticks and found[0] not in "ZX"
+
+
+def _answers(pid: int) -> bool:
+    """Where there is no /proc: somebody of that number is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, by the kernel's count; None if there is no such process."""
+    found = _stat(pid)
+    return None if found is None else found[1]
+
+
+def state(pid: int) -> str:
+    """A letter, as in /proc: R, S, D, T (stopped), Z (ended)…; nothing if it is not there."""
+    found = _stat(pid)
+    return "" if found is None else found[0]
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    text = read(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def boot() -> str:
+    return read("/proc/sys/kernel/random/boot_id")
+
+
+def namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def state_path(home: str, name: str) -> str:
+    """What a supervisor owns, for whoever comes after it."""
+    return os.path.join(home, "state", f"{name}.json")
+
+
+def leave_receipt(home: str, name: str, receipt: dict[str, Any]) -> None:
+    """For whoever asks when the supervisor has ended; nothing of a halt depends on it."""
+    with contextlib.suppress(OSError):
+        write(_receipt_path(home, name), json.dumps(receipt).encode())
+
+
+def take_receipt(home: str, name: str) -> dict[str, Any]:
+    found = read_json(_receipt_path(home, name), LONGEST_RECEIPT)
+    with contextlib.suppress(OSError):
+        os.unlink(_receipt_path(home, name))
+    return found if isinstance(found, dict) else {}
+
+
+def _receipt_path(home: str, name: str) -> str:
+    return os.path.join(home, "state", f"{name}.receipt")
+
+
+def _entry_path(home: str, name: str) -> str:
+    return os.path.join(home, "run", f"{name}.json")
+
+
+def _entry(path: str) -> Entry | None:
+    found = read_json(path)
+    try:
+        entry = Entry(**{name: found[name] for name in Entry._fields if name in (found or ())})
+    except TypeError:
+        return None
+    numbers = isinstance(entry.pid, int) and isinstance(entry.start_ticks, int)
+    texts = all(isinstance(text, str) for text in (entry.id, entry.kind, entry.boot))
+    if not (numbers and texts and entry.pid > 0 and isinstance(entry.socket, str | None)):
+        return None
+    return entry
+
+
+def read_json(path: str, most: int = LONGEST_ENTRY) -> Any:
+    """What a file says; None if it cannot be read or is no JSON."""
+    try:
+        return json.loads(read(path, most))
+    except (ValueError, RecursionError):
+        return None
+
+
+def read(path: str, most: int = LONGEST_ENTRY) -> str:
+    """The beginning of a file; nothing if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        content = b""
+        while len(content) < most and (part := os.read(descriptor, most - len(content))):
+            content += part
+        return content.decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def without_password(url: str) -> str:
+    """A store's URL that may be shown."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url.partition(':')[0]}:…"
+    if parts.scheme == "sqlite" or ("@" not in parts.netloc and "password" not in parts.query):
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    query = "&".join(
+        pair for pair in parts.query.split("&") if not pair.lower().startswith("password=")
+    )
+    return urlunsplit(parts._replace(netloc=f"{name}@{host}" if user else host, query=query))

@@ -1,0 +1,32 @@
+"""Signals to a process that is named by its pidfd: a number alone may be somebody else's by now."""
+
+import os
+import signal
+from contextlib import suppress
+
+from andon.supervisor import linux
+
+
+def open_pidfd(pid: int, ticks: int = 0) -> int:
+    """A descriptor of that very process, or -1."""
+    try:
+        return linux.open_pidfd(pid, ticks)
+    except OSError:
+        return -1
+
+
+def send(pidfd: int, number: int) -> bool:
+    """Whether the signal was delivered; not if the process is gone."""
+    if pidfd < 0:
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        return False
+    return True
+
+
+def close(fd: int) -> None:
+    if fd >= 0:
+        with suppress(OSError):
+            os.close(fd)

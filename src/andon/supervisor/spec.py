@@ -1,0 +1,122 @@
+"""What a supervisor is to do, as it is told once, by an inherited descriptor."""
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from andon.core.restart import Mode, Policy
+from andon.errors import BadInput
+
+KINDS = ("control", "worker", "command")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long everything may take."""
+
+    lost_contact_seconds: float = 30.0
+    lost_contact: str = "stop"
+    watchdog_seconds: float = 10.0
+    on_stall: str = "restart"  # or show: put it on record and leave it alone
+    start_seconds: float = 60.0  # until the first ping: big models and imports take long
+    grace_seconds: float = 25.0
+    restart_limit: int = 5
+    restart_seconds: float = 60.0
+    halt_seconds: float = 5.0  # until survivors are named; they are hit again after that too
+    go_seconds: float = 60.0  # until a child that waits for leave to start is refused
+    log_bytes: int = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    name: str
+    kind: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str | None = None
+    wait: bool = False
+    restart: str = "never"
+    run: str | None = None
+    uid: int | None = None
+    log: bool | str = True  # "tee": to the terminal too
+    stdin: bool = False
+
+    def policy(self, limits: Limits) -> Policy:
+        if self.kind == "control":  # somebody must tell the store; given up never
+            return Policy(Mode.ALWAYS, None)
+        return Policy(Mode(self.restart), limits.restart_limit, limits.restart_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    home: str
+    children: list[ChildSpec]
+    limits: Limits = field(default_factory=Limits)
+    require: dict[str, str] = field(default_factory=dict)
+    store: str | None = None
+    foreground: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)  # for the next image of this process
+
+    @property
+    def single(self) -> ChildSpec | None:
+        """The one command this supervisor exists for."""
+        others = [child for child in self.children if child.kind != "control"]
+        return others[0] if len(others) == 1 and others[0].kind == "command" else None
+
+
+def read(fd: int) -> Spec:
+    """The spec behind a descriptor, which is closed."""
+    with os.fdopen(fd, "rb") as file:
+        text = file.read()
+    try:
+        return parse(json.loads(text))
+    except ValueError as error:
+        raise BadInput(f"the spec is not JSON: {error}. It comes from `andon up`.") from None
+
+
+def parse(raw: dict[str, Any]) -> Spec:
+    try:
+        children = [_child(each) for each in raw["children"]]
+        limits = _limits(raw.get("settings") or {})
+        spec = Spec(
+            home=str(raw["home"]),
+            children=children,
+            limits=limits,
+            require=dict(raw.get("require") or {}),
+            store=raw.get("store"),
+            foreground=dict(raw.get("foreground") or {}),
+            raw=raw,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"the spec is not one: {type(error).__name__}: {error}") from None
+    names = [child.name for child in children]
+    if len(set(names)) != len(names):
+        raise BadInput(f"the spec: expected children of different names, found {names}")
+    return spec
+
+
+def _limits(given: dict[str, Any]) -> Limits:
+    usual = Limits()
+    known = {each.name: getattr(usual, each.name) for each in fields(Limits)}
+    return Limits(**{name: type(known[name])(given[name]) for name in known if name in given})
+
+
+def _child(raw: dict[str, Any]) -> ChildSpec:
+    kind, argv = str(raw["kind"]), [str(word) for word in raw["argv"]]
+    if kind not in KINDS or not argv:
+        raise ValueError(f"expected a kind of {', '.join(KINDS)} and an argv, found {raw!r}")
+    uid = raw.get("uid")
+    return ChildSpec(
+        name=str(raw["name"]),
+        kind=kind,
+        argv=argv,
+        env={str(name): str(value) for name, value in (raw.get("env") or {}).items()},
+        cwd=raw.get("cwd"),
+        wait=bool(raw.get("wait")),
+        restart=str(Mode(raw.get("restart") or "never")),
+        run=raw.get("run"),
+        uid=None if uid is None else int(uid),
+        log=raw.get("log", True),
+        stdin=bool(raw.get("stdin")),
+    )

@@ -1,0 +1,62 @@
+"""What the supervisor says of itself: to its control process, to people, on the terminal."""
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from andon.supervisor import linux
+
+if TYPE_CHECKING:
+    from andon.supervisor.supervisor import Supervisor
+
+
+def hello(own: "Supervisor") -> dict[str, Any]:
+    """Everything that a control process must know to begin."""
+    me = os.getpid()
+    facts = {
+        "id": own.id,
+        "host": socket.gethostname(),
+        "boot": linux.boot_id(),
+        "namespace": linux.pid_namespace(),
+        "pid": me,
+        "start_ticks": linux.start_ticks(me),
+        "home": own.spec.home,
+        "grades": own.mechanism.grades,
+    }
+    return {
+        "event": "hello",
+        "supervisor": facts,
+        "children": [
+            {**child.describe(), "containment": own.grades(child)} for child in own.children
+        ],
+        "latch": own.cord.look()._asdict(),
+        "receipt": own.cord.receipt,
+    }
+
+
+def status(own: "Supervisor") -> dict[str, Any]:
+    said = hello(own)
+    del said["event"]
+    return {
+        **said,
+        "started_at": own.started_at,
+        "held": own.cord.held,
+        "lost_contact": own.lost,
+        "contact_seconds": round(time.monotonic() - own.contact, 3),
+        "leaving": own.leaving,
+        "events_missed": own.link.missed,
+        "mistakes": own.failures,
+    }
+
+
+def halt_line(receipt: dict[str, Any]) -> str:
+    number, kids = receipt["processes"], len(receipt["children"])
+    text = f"HALTED by {receipt['via'] or 'order'}: {number} processes of {kids} children"
+    if receipt["proved"]:
+        text += f" gone, proved in {receipt['verified_ms']:.0f} ms"
+    else:
+        text += f"; NOT PROVED: {receipt['survivors']} are still there"
+    if not receipt["latched"]:
+        text += f"; the latch could NOT be written: {receipt['latch_error']}"
+    return f"{text} ({receipt['id']}). Nothing starts until: andon reauthorize"

@@ -1,0 +1,126 @@
+"""What `andon halt` says: what is proved, what is not, what is not known, and what comes next."""
+
+import json
+import time
+from typing import Any
+
+HELP = """\
+Usage: andon halt [--why TEXT] [--by NAME] [--wait SECONDS] [--store URL] [--json]
+
+  Stop everything, now: on this host through its latch, signals and sockets, and
+  on every other host through the store. Needs no reason and asks nothing; again
+  is the same order. Nothing starts until: andon reauthorize
+
+  Exit codes: 0 everything is proved to be stopped, 3 not proved in time (10 s).
+"""
+STOPPED, DOUBT = "■", "!"
+
+
+def clean(text: object) -> str:
+    """One line of visible text: reasons and errors are written by anybody."""
+    return "".join(
+        one if one.isprintable() else " " if one.isspace() else ascii(one)[1:-1]
+        for one in str(text)
+    )
+
+
+def as_json(receipt: dict[str, Any]) -> str:
+    return json.dumps(receipt, indent=2) + "\n"
+
+
+def pulled(halting: Any) -> str:
+    """Once every order is out, before anything is proved."""
+    moment = time.strftime("%H:%M:%S", time.localtime(halting.began_at))
+    first = halting.first_order_ms
+    out = f"   first order out after {first:.0f} ms" if first is not None else ""
+    again = "   (it was halted already)" if halting.again else ""
+    lines = [f"{STOPPED} HALTED   {moment}{out}{again}"]
+    told = _counted(len(halting.supervisors), "supervisor")
+    alone = len(halting.workers)
+    told += f" and {_counted(alone, 'worker')} without one" if alone else ""
+    latch = "NOT written" if halting.pulled.unwritten else "written"
+    lines.append(f"    latch {clean(halting.home)} {latch} · {told} told")
+    return "\n".join(lines) + "\n"
+
+
+def ending(receipt: dict[str, Any], *, still: bool = False) -> str:
+    """What came of it."""
+    seconds = receipt["took_ms"] / 1000
+    if still:
+        lines = [f"{DOUBT} Not waiting any longer; what was ordered goes on."]
+    elif receipt["proved"]:
+        lines = [f"{STOPPED} EVERYTHING STOPPED, proved   ({seconds:.2f} s)"]
+    else:
+        lines = [f"{DOUBT} NOT PROVED after {seconds:.2f} s"]
+    lines.append(f"    {_gone(receipt)}")
+    lines.append(f"    {_stored(receipt['store'])}")
+    lines += [f"{DOUBT}   {sentence}" for sentence in receipt["unknown"]]
+    lines.append("    Nothing starts until:  andon reauthorize")
+    why = "" if receipt["why"] else " Nobody needs a reason."
+    lines.append(f"    receipt {receipt['receipt']}   Thank you.{why}")
+    return "\n".join(lines) + "\n"
+
+
+def _gone(receipt: dict[str, Any]) -> str:
+    owners = [*receipt["supervisors"], *receipt["workers"]]
+    if not owners:
+        return "nothing was running here"
+    left = sum(len(one["survivors"]) for one in owners)
+    total = receipt["processes"]
+    proved = sum(one["proved"] for one in owners)
+    who = f"{proved} of {len(owners)} supervisors and workers proved it"
+    return f"{max(total - left, 0)} of {_counted(total, 'process', 'processes')} gone · {who}"
+
+
+def _stored(store: dict[str, Any]) -> str:
+    url = clean(store.get("url", ""))
+    match store["state"]:
+        case "none":
+            return "no store here: no other host to tell"
+        case "answered":
+            return f"store {url}: the order is written{_targets(store)}"
+        case _:
+            return f"store {url}: the order is NOT known to be written".replace("store :", "store:")
+
+
+def _targets(store: dict[str, Any]) -> str:
+    if "targets" not in store:
+        return ""
+    kinds = [_counted(count, clean(kind)) for kind, count in store["kinds"].items()]
+    whom = " and ".join(filter(None, (", ".join(kinds[:-1]), *kinds[-1:])))
+    proved = f"{whom}: {store['verified']} of {store['targets']} proved"
+    return f" · {proved if kinds else 'nothing was executing'}"
+
+
+def unknown(told: dict[str, Any]) -> list[str]:
+    """A sentence for each thing that is not proved; none: everything is."""
+    found = [f"a part of the halt failed: {clean(defect)}" for defect in told["defects"]]
+    if not told["latch"]["written"]:
+        error = clean(told["latch"]["error"])
+        found.append(f"the latch could not be written ({error}): what starts later is not stopped")
+    for kind in ("supervisor", "worker"):
+        found += [_unproved(kind, one) for one in told[f"{kind}s"] if not one["proved"]]
+    store = told["store"]
+    if store["state"] == "unknown":
+        found.append(
+            f"other hosts UNKNOWN: the store did not answer ({clean(store.get('why', ''))}); "
+            "they stop by themselves within lost_contact_seconds"
+        )
+    found += [clean(sentence) for sentence in store.get("unproved", ())]
+    found += [
+        f"store {clean(url)} is another one: what uses it here is stopped and tells it; its other "
+        f"hosts are not proved: andon halt --store {clean(url)}"
+        for url in store.get("others", ())
+    ]
+    return found
+
+
+def _unproved(kind: str, one: dict[str, Any]) -> str:
+    who = f"{kind} {clean(one['id'])} (pid {one['pid']})"
+    if one["survivors"]:
+        return f"{who}: still alive: {', '.join(map(str, one['survivors']))}"
+    return f"{who}: {clean(one['how'])}"
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"

@@ -1,0 +1,55 @@
+"""A worker that is killed while it obeys an order: the order holds, and its receipt is true."""
+
+import signal
+from typing import Any
+
+import pytest
+from tests.chaos import agents, laws
+from tests.chaos.fleet import Site, until
+
+from andon.points import POINTS
+from andon.runtime import requests
+
+STOP = [name for name in POINTS if name.startswith("stop:")]
+SETTINGS = {"poll_seconds": 0.1, "grace_seconds": 5.0}
+BECOMES = {"pause": "paused", "cancel": "cancelled", "kill": "killed"}
+# Nobody says that a run has ended that is given back.
+PASSED = [
+    (kind, name) for name in STOP for kind in BECOMES if (kind == "kill") or name != "stop:ended"
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), PASSED)
+def test_a_process_killed_while_it_obeys_is_stopped_all_the_same(
+    site: Site, kind: str, name: str
+) -> None:
+    site.start(agents.held, run="held")
+    worker = site.worker(settings=SETTINGS, faults=f"{name}=kill")
+    until(lambda: site.count("step", "held/step-1"), "the held step")
+    receipt_id = getattr(requests, kind)(site.store, "held", by="ana")
+    if kind == "pause":
+        until(lambda: worker.status is not None or _heard(site, receipt_id), "its ear")
+        site.sign("go")  # the step in hand ends
+    assert worker.wait() == -signal.SIGKILL, site.errors[-3000:]
+    other = site.worker(settings=SETTINGS)
+    receipt: Any = until(lambda: _closed(site, receipt_id), "the proof")
+    assert receipt.proved
+    assert site.state("held") == BECOMES[kind]
+    done = site.count("step", "held/step-2")
+    assert done == 0, "nothing of it was executed after the order"
+    if kind != "cancel":
+        site.sign("go")
+        requests.resume(site.store, "held")
+        site.finish()
+        assert laws.result(site.store, "held") == [0, 2, 4]
+        assert not laws.broken(site.store, site.folder, ["held"])
+    other.kill()
+
+
+def _heard(site: Site, receipt_id: str) -> bool:
+    return {row.stage for row in site.store.targets(receipt_id)} == {"acknowledged"}
+
+
+def _closed(site: Site, receipt_id: str) -> Any:
+    found = requests.receipt(site.store, receipt_id)
+    return found if found.order.closed_at is not None else None

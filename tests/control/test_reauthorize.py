@@ -1,0 +1,159 @@
+"""`andon reauthorize`: shows what it lifts, by a name and with a reason, and starts nothing."""
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.control.precinct import Precinct
+from tests.control.terminal import LIMIT_SECONDS, Terminal
+from tests.store.parts import do, new_run
+
+from andon.control import reauthorizing
+from andon.control.stops import Whom
+from andon.errors import Conflict
+from andon.store import open_store
+from andon.store.orders import Bury
+from andon.store.store import Start
+from andon.supervisor.latch import Latch
+
+FLEET = Whom(scope="fleet")
+SAID = ("--why", "found the cause", "--yes")
+
+
+@pytest.fixture
+def yard(store_url: str) -> Iterator[Precinct]:
+    store = open_store(store_url)
+    yield Precinct(store)
+    store.close()
+
+
+@pytest.fixture
+def small(sqlite_url: str) -> Iterator[Precinct]:
+    store = open_store(sqlite_url)
+    yield Precinct(store)
+    store.close()
+
+
+@pytest.fixture
+def latch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Latch:
+    """Of the home that the terminal of the test has too."""
+    monkeypatch.setenv("ANDON_HOME", str(tmp_path / "home"))
+    found = Latch(str(tmp_path / "home"))
+    found.init()
+    return found
+
+
+def states(yard: Precinct, *runs: str) -> list[str]:
+    return [row.state for run in runs if (row := yard.store.run(run)) is not None]
+
+
+def test_it_lifts_both_latches_and_restarts_nothing(
+    andon: Terminal, yard: Precinct, latch: Latch
+) -> None:
+    held = yard.begin()
+    yard.effect(held, "started")
+    yard.start("q")
+    yard.order("halt")
+    latch.pull(by="bo", why="fire", order="rcp_haltfleet")
+    do(yard.store, Bury(worker_id="w", evidence="killed"))
+    text = andon("reauthorize", *SAID)
+    assert "by bo: fire: halt of everything, epoch 1  (rcp_haltfleet)" in text
+    assert f"the latch of this host, {latch.home}" in text
+    assert "2 runs stopped until resumed: agent 2" in text
+    assert "in doubt  effect pay k of run r" in text
+    assert "lifted by tester: receipt rcp_haltfleet, the latch of this host" in text
+    assert not latch.read().pulled
+    assert states(yard, "r", "q") == ["killed", "killed"]
+    do(yard.store, Start(run=new_run("new")))
+    assert states(yard, "new") == ["queued"]
+    assert andon("resume", "--all") == "resumed: 2 runs\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--why", " "), ("--why", "x", "--by", " "), ("--why", "x")])
+def test_it_needs_a_name_a_reason_and_somebody_who_agrees(
+    local: Terminal, small: Precinct, words: tuple[str, ...]
+) -> None:
+    small.order("halt")
+    done = local.run("reauthorize", *words, code=2)
+    assert "nothing was lifted" in done.stderr
+    assert "halt of everything" in done.stdout
+    assert len(small.store.latches()) == 1
+
+
+def test_a_person_at_a_terminal_is_asked(local: Terminal, small: Precinct) -> None:
+    for answer, code, left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
+        small.order("kill", id="rcp_1")
+        main, side = pty.openpty()
+        command = local._command("reauthorize", "--why", "found the cause")
+        with subprocess.Popen(
+            command,
+            cwd=local.folder,
+            env=local.environment,
+            stdin=side,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            os.write(main, f"{answer}\n".encode())
+            assert process.stderr is not None
+            assert b"Reauthorize? [y/N]" in process.stderr.read()
+            assert process.wait(LIMIT_SECONDS) == code
+        os.close(main)
+        os.close(side)
+        assert len(small.store.latches()) == left
+
+
+def test_a_newer_pull_wins(local: Terminal, small: Precinct, latch: Latch) -> None:
+    small.order("kill")
+    pulled = latch.pull()
+    seen = reauthorizing.look(small.store, FLEET)
+    small.order("halt")
+    with pytest.raises(Conflict, match="stopped again"):
+        reauthorizing.lift(small.store, seen, by="bo", why="x")
+    assert len(small.store.latches()) == 2
+    assert latch.read() == pulled
+    assert "you saw stop 1" in local.run("reauthorize", *SAID, "--epoch", "1", code=1).stderr
+    local("reauthorize", *SAID, "--epoch", "2")
+    assert small.store.latches() == []
+
+
+def test_a_newer_pull_of_this_host_wins_too(small: Precinct, latch: Latch) -> None:
+    latch.pull(by="bo")
+    seen = reauthorizing.look(small.store, FLEET)
+    latch.pull(by="ann")
+    with pytest.raises(Conflict, match="pulled again"):
+        reauthorizing.lift(small.store, seen, by="bo", why="x")
+    assert latch.read().pulled
+
+
+def test_with_the_store_away_only_this_host_is_lifted(
+    local: Terminal, tmp_path: Path, latch: Latch
+) -> None:
+    latch.pull(why="fire")
+    away = {"ANDON_STORE": "postgresql://nobody@127.0.0.1:9/none"}
+    text = local("reauthorize", *SAID, env=away)
+    assert "What the store holds stays held" in text
+    assert "only this host" in text
+    assert not latch.read().pulled
+    assert "is not pulled" in local.error("reauthorize", *SAID, env=away, code=4)
+    latch.pull()
+    local.error("reauthorize", "--agent", "a", *SAID, env=away, code=1)
+    assert latch.read().pulled
+
+
+def test_one_scope_is_lifted_and_no_other(andon: Terminal, yard: Precinct, latch: Latch) -> None:
+    yard.worker("w")
+    yard.start("r")
+    yard.order("kill", "agent", "agent")
+    yard.order("kill", "label", "team", value="a b")
+    latch.pull()
+    text = andon("reauthorize", "--agent", "agent", *SAID)
+    assert "held      label team=a b is stopped by a kill" in text
+    assert [one.scope for one in yard.store.latches()] == ["label"]
+    assert latch.read().pulled
+    refused = andon.error("reauthorize", "--agent", "agent", *SAID, code=4)
+    assert "andon reauthorize --label 'team=a b' --why TEXT" in refused
+    found = andon.json("reauthorize", "--label", "team=a b", *SAID)
+    assert (found["lifted"], found["by"]) == (["rcp_killlabelteam"], "tester")

@@ -1,0 +1,110 @@
+"""What an order does to a run, and when a stop is proved."""
+
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from andon.core.run import TERMINAL, State
+from andon.core.stop import (
+    OPEN,
+    Deed,
+    Kind,
+    Scope,
+    Stage,
+    afterwards,
+    deed,
+    latches,
+    lifted_by,
+    replaces,
+    severest,
+    storable,
+    verdict,
+)
+
+kinds = st.sampled_from(list(Kind))
+
+
+@pytest.mark.parametrize(("kind", "state"), list(itertools.product(Kind, sorted(TERMINAL))))
+def test_a_stop_after_the_end_changes_nothing(kind: Kind, state: State) -> None:
+    assert deed(kind, state, owes=True) is Deed.NOTHING
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_only_polite_orders_ask(kind: Kind) -> None:
+    asks = deed(kind, State.RUNNING, owes=False) is Deed.ASK
+    assert asks == (kind in (Kind.PAUSE, Kind.CANCEL))
+    assert asks or deed(kind, State.RUNNING, owes=False) is Deed.FENCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "owes", "what"),
+    [
+        (Kind.PAUSE, State.QUEUED, False, Deed.HOLD),
+        (Kind.PAUSE, State.SUSPENDED, True, Deed.HOLD),
+        (Kind.PAUSE, State.KILLED, False, Deed.NOTHING),
+        (Kind.PAUSE, State.STRANDED, False, Deed.NOTHING),
+        (Kind.CANCEL, State.PAUSED, False, Deed.END),
+        (Kind.CANCEL, State.KILLED, True, Deed.UNDO),
+        (Kind.KILL, State.STRANDED, True, Deed.PUT_AWAY),
+        (Kind.HALT, State.PAUSED, False, Deed.PUT_AWAY),
+        (Kind.KILL, State.KILLED, False, Deed.NOTHING),
+    ],
+)
+def test_what_becomes_of_a_run_that_nobody_executes(
+    kind: Kind, state: State, owes: bool, what: Deed
+) -> None:
+    assert deed(kind, state, owes=owes) is what
+
+
+def test_only_a_cancelled_run_is_over() -> None:
+    ends = {kind: afterwards(kind, owes=False) for kind in Kind}
+    assert ends == {
+        Kind.PAUSE: Deed.HOLD,
+        Kind.CANCEL: Deed.END,
+        Kind.KILL: Deed.PUT_AWAY,
+        Kind.HALT: Deed.PUT_AWAY,
+    }
+    assert afterwards(Kind.CANCEL, owes=True) is Deed.UNDO
+
+
+@given(st.lists(kinds))
+def test_the_severest_latch_on_the_path_is_in_force(found: list[Kind]) -> None:
+    assert severest(found) == (max(found, key=list(Kind).index) if found else None)
+
+
+def test_a_cancelled_scope_may_be_used_again_and_a_run_is_held_by_its_state() -> None:
+    held = {(k, s) for k in Kind for s in Scope if latches(k, s)}
+    assert held == {(k, s) for k in Kind for s in Scope if k != Kind.CANCEL and s != Scope.RUN}
+
+
+def test_to_start_again_after_a_hard_stop_costs_more_than_a_word() -> None:
+    assert {kind: lifted_by(kind) for kind in (Kind.PAUSE, Kind.KILL, Kind.HALT)} == {
+        Kind.PAUSE: "resume",
+        Kind.KILL: "reauthorize",
+        Kind.HALT: "reauthorize",
+    }
+
+
+@given(kinds, kinds)
+def test_a_milder_order_does_not_soften_a_severer_one(new: Kind, old: Kind) -> None:
+    order = list(Kind)
+    assert replaces(new, old) == (new is Kind.CANCEL or order.index(new) > order.index(old))
+
+
+@given(st.lists(st.sampled_from(list(Stage))))
+def test_stopped_is_said_only_when_every_target_is_proved(stages: list[Stage]) -> None:
+    said = verdict(stages)
+    assert (said == "proved") == all(stage is Stage.VERIFIED for stage in stages)
+    assert (said == "stopping") == any(stage in OPEN for stage in stages)
+
+
+@given(st.text())
+@example("odd \ud800 and \0")
+def test_every_reason_can_be_kept_and_an_ordinary_one_as_it_is(text: str) -> None:
+    found = storable(text)
+    assert "\0" not in found
+    assert found.encode("utf-8").decode("utf-8") == found
+    plain = "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+    assert (found == text) == plain

@@ -1,0 +1,101 @@
+"""Who survives a blow gets another one, and is named until it is gone."""
+
+from typing import Any
+
+from andon.supervisor.children import Child
+from andon.supervisor.halting import Killing
+from andon.supervisor.spec import ChildSpec
+from andon.supervisor.tree import Tree
+
+
+class Tough(Tree):
+    """Each blow takes one of them, and one of them has a child meanwhile."""
+
+    by = "tough"
+
+    def __init__(self, alive: int, births: int = 0) -> None:
+        super().__init__("tough", {})
+        self.alive, self.births, self.blows = list(range(100, 100 + alive)), births, 0
+
+    def pids(self) -> list[int]:
+        return list(self.alive)
+
+    def kill(self) -> None:
+        self.blows += 1
+        self.alive.pop()
+        if self.births:
+            self.births -= 1
+            self.alive.append(1000 + self.births)
+
+    def freeze(self) -> bool:
+        return False
+
+    def thaw(self) -> bool:
+        return False
+
+
+def killing(tree: Tree) -> tuple[Killing, list[Killing]]:
+    done: list[Killing] = []
+    child = Child(ChildSpec("one", "worker", ["x"], {}), state="running", tree=tree)
+    return Killing([child], done.append, seconds=60.0), done
+
+
+def rounds(found: Killing) -> int:
+    count = 1
+    while not found.rounds():
+        count += 1
+        assert count < 100
+    return count
+
+
+def test_what_is_left_is_hit_until_nothing_is() -> None:
+    tree = Tough(alive=5)
+    found, _ = killing(tree)
+    found.hit()
+    assert found.rounds() is False
+    assert found.survivors == [100, 101, 102, 103]
+    rounds(found)
+    assert (tree.blows, found.survivors, found.processes) == (5, [], 5)
+
+
+def test_what_is_born_meanwhile_is_hit_and_counted() -> None:
+    tree = Tough(alive=2, births=3)
+    found, _ = killing(tree)
+    found.hit()
+    rounds(found)
+    assert (tree.blows, found.survivors, found.processes) == (5, [], 5)
+
+
+def test_one_call_for_all_is_enough_where_there_is_one() -> None:
+    tree = Tough(alive=3)
+    found, _ = killing(tree)
+
+    def all_at_once() -> bool:
+        tree.alive.clear()
+        return True
+
+    found.hit(all_at_once)
+    assert found.rounds()
+    assert tree.blows == 0
+
+
+def test_the_next_tree_of_a_child_is_not_meant() -> None:
+    first, second = Tough(alive=3), Tough(alive=3)
+    found, _ = killing(first)
+    found.hit()
+    found.targets[0].child.tree = second  # cleared away, and started again
+    assert found.rounds()
+    assert second.blows == 0
+
+
+def test_a_tree_that_cannot_be_looked_at_is_not_proved_to_be_gone() -> None:
+    class Hidden(Tough):
+        def pids(self) -> list[int]:
+            raise OSError("no /proc")
+
+    tree: Any = Hidden(alive=50)
+    tree.pid = 7
+    found, _ = killing(tree)
+    found.hit()
+    assert found.rounds() is False
+    assert found.survivors == [7]
