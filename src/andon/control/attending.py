@@ -263,6 +263,7 @@ class Attending:
         if attendance.halt is None:
             self.tending.begin()
         self.tending.obey(store, self._told)
+        self.latching.follow(store)
         self._attend_box(store)
         self.overruns.look(store)
 

@@ -3,6 +3,7 @@
 A process that is gone executes nothing; everything else is proved by whoever owns it.
 """
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from andon.store.orders import Bury, Dismiss, Order, SupervisorRow, TargetRow
 from andon.store.store import Store, WorkerRow
 from andon.supervisor import home as homes
 
-AGAIN_SECONDS = 0.05
+AGAIN_SECONDS = 0.01
 Say = Callable[..., None]
 
 
@@ -65,24 +66,22 @@ def prove(store: Store, order: str, end: float, say: Say) -> None:
     """Until every target is proved, or the time is over; `say` what is known when it is more."""
     told: dict[str, Any] = {}
     while True:
-        try:
-            _bury(store, order)
-            rows = store.targets(order)
-        except AndonError:
-            rows = None
-        if rows is not None:
-            known = _known(store, rows)
-            if known != told:
-                told = known
+        with contextlib.suppress(AndonError):
+            found = known(store, order)
+            if found != told:
+                told = found
                 say(**told)
-            if not any(row.stage in OPEN for row in rows):
+            if told["over"]:
                 return
         if time.monotonic() >= end:
             return
         time.sleep(AGAIN_SECONDS)
 
 
-def _known(store: Store, rows: list[TargetRow]) -> dict[str, Any]:
+def known(store: Store, order: str) -> dict[str, Any]:
+    """How it stands, with what can be seen from this host."""
+    _bury(store, order)
+    rows = store.targets(order)
     verified = [row for row in rows if row.stage == Stage.VERIFIED]
     left = [row for row in rows if row.stage != Stage.VERIFIED]
     # A run is as good as the process that executes it: one line for each of those is enough.
@@ -93,6 +92,7 @@ def _known(store: Store, rows: list[TargetRow]) -> dict[str, Any]:
         "kinds": dict(sorted(kinds.items())),
         "verified": len(verified),
         "unproved": [_sentence(row) for row in processes],
+        "over": not any(row.stage in OPEN for row in rows),
     }
 
 

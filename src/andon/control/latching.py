@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from andon.control import halted
 from andon.core.latch import Pulled
 from andon.core.stop import Kind, Scope, Stage
 from andon.store.orders import Attendance, Order, Report, StopRow, SupervisorRow, Told
@@ -25,6 +26,7 @@ log = logging.getLogger("andon")
 
 # An order that was not answered by an event is given again.
 AGAIN_SECONDS = 1.0
+FOLLOW_SECONDS = 0.05
 
 
 class Latching:
@@ -37,6 +39,7 @@ class Latching:
         self._receipt: dict[str, Any] | None = None
         self._known = ""  # the pull that the store knows of
         self._unproved: set[str] = set()
+        self._said: dict[str, Any] = {}
         self._sent, self._sent_at = "", 0.0
 
     def greet(self, receipt: dict[str, Any] | None) -> None:
@@ -127,6 +130,18 @@ class Latching:
             return
         log.warning("halt %s was lifted by %s: %s", row.id, by, why)
         self._own.wire.send("cleared", epoch=found.epoch, by=by, why=why)
+
+    def follow(self, store: Store) -> None:
+        """The supervisor hears how the halt of its pull stands: somebody may wait for that."""
+        if not self._known:
+            return
+        order = self._name(self._known)
+        found = {"state": "answered", "order": order, **halted.known(store, order)}
+        if found != self._said:
+            self._said = found
+            self._own.wire.send("fleet", order=self._known, known=found)
+        if not found["over"]:
+            self._own.hurry(FOLLOW_SECONDS)
 
     # ── from the store to here ────────────────────────────────────────────────────────────────
 

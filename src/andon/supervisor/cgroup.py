@@ -131,6 +131,20 @@ class Folder:
             raise
         return dict(line.split() for line in text.splitlines())
 
+    def populated(self) -> bool:
+        """Asked often while it dies."""
+        try:
+            return b"populated 1" in os.pread(self._fds["cgroup.events"], 4096, 0)
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return False
+            raise
+
+    @property
+    def one_write(self) -> bool:
+        """Whether this kernel kills a cgroup as a whole."""
+        return "cgroup.kill" in self._fds
+
     def fileno(self) -> int:
         return self._fds["cgroup.events"]
 
@@ -212,6 +226,7 @@ class CgroupTree(WalkTree):
     ) -> None:
         super().__init__(walk, name, grades, uid=uid, apart=apart)
         self.folder = folder
+        self.sure = folder.one_write
         parts = reversed(folder.path.parts)
         self._house = next((part for part in parts if HOUSE.fullmatch(part)), "")
 
@@ -225,7 +240,7 @@ class CgroupTree(WalkTree):
         return not self._populated() and not self._outside()
 
     def _populated(self) -> bool:
-        return self.folder.events().get("populated") == "1"
+        return self.folder.populated()
 
     def _outside(self) -> list[int]:
         """Who left, asked when nobody is inside: the child itself, or an orphan of it."""

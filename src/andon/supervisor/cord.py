@@ -4,6 +4,7 @@ Whoever pulls it, by whatever way and however often, gets the receipt of the pul
 is lifted by a person through the latch, never from here.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,14 @@ from andon.supervisor import home as homes
 from andon.supervisor.children import OVER
 from andon.supervisor.halting import Halt, Killing
 from andon.supervisor.latch import Latch
+from andon.supervisor.precedence import abreast, ahead
 from andon.supervisor.telling import halt_line
 
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
 
 Answer = Callable[[dict[str, Any]], None]
+MOST_LISTENING = 256
 
 
 class Cord:
@@ -28,6 +31,8 @@ class Cord:
         self.halting: Halt | None = None  # until nothing is left
         self.receipt: dict[str, Any] | None = None
         self.held = False
+        self._fleet: dict[str, Any] = {}  # how the pull that holds stands in the store
+        self._listening: deque[Answer] = deque(maxlen=MOST_LISTENING)
 
     def begin(self) -> None:
         self.held = self.latch.init().pulled
@@ -54,8 +59,11 @@ class Cord:
             self.halting.orders.append(order)
         if answer is None:
             return
+        self._listening.append(answer)
         if self.halting is None or self.halting.told:
             answer({"receipt": self.receipt})
+            if self._fleet:
+                answer({"fleet": self._fleet})
             return
         self.halting.answers.append(answer)
         answer({"progress": "latched", "ms": self.halting.latched_ms})
@@ -76,6 +84,7 @@ class Cord:
 
     def _begin(self, halt: Halt) -> None:
         own = self._own
+        ahead()
         halt.pull()
         point("halt:latched")
         self.held = True
@@ -98,6 +107,7 @@ class Cord:
         halt, own = self.halting, self._own
         if halt is None:
             return
+        abreast()
         self.receipt = receipt = halt.receipt()
         if receipt["proved"]:
             point("halt:verified")
@@ -111,6 +121,14 @@ class Cord:
         answers, halt.answers = halt.answers, []
         for answer in answers:
             answer({"receipt": receipt})
+
+    def hear(self, order: str, known: dict[str, Any]) -> None:
+        """The store knows of it; whoever asked for it and still listens is told."""
+        self._fleet = {**known, "pull": order}
+        for answer in self._listening:
+            answer({"fleet": self._fleet})
+        if known.get("over"):
+            self._listening.clear()
 
     def _tell(self, receipt: dict[str, Any], order: str) -> None:
         told = {name: receipt[name] for name in ("epoch", "by", "why", "via")}
@@ -165,5 +183,5 @@ class Cord:
     def release(self) -> None:
         """Workers may start again, commands do not."""
         if self.held and self.halting is None:
-            self.held = False
+            self.held, self._fleet = False, {}
             self._own.say("supervisor", "the latch is lifted; workers are started again")

@@ -22,6 +22,8 @@ from andon.supervisor.tree import Tree
 # One turn of the loop may spend so long on rounds: a fork storm needs them back to back.
 BURST_SECONDS = 0.02
 REST_SECONDS = 0.1  # between rounds once the limit is over
+# For those whom one blow reaches all: they need the processor to die, and we would take it.
+DYING_SECONDS, GLANCE_SECONDS = 0.01, 0.004
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Target:
     pids: set[int] = field(default_factory=set)
     survivors: list[int] = field(default_factory=list)
     took_ms: float | None = None
+    again_at: float = 0.0  # not hit again before
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -57,6 +60,20 @@ class Target:
         """One round, waited for by nobody here."""
         if self.tree is not None and self.child.tree is self.tree:
             self.tree.kill()
+            self.struck()
+
+    def struck(self) -> None:
+        if self.tree is not None and self.tree.sure:
+            self.again_at = time.monotonic() + DYING_SECONDS
+
+    def dying(self) -> bool:
+        """Whether it was hit a moment ago, is not empty yet, and nobody can be born in it."""
+        if self.tree is None or time.monotonic() >= self.again_at:
+            return False
+        try:
+            return not self.tree.empty()
+        except OSError:
+            return False
 
 
 class Killing:
@@ -100,10 +117,13 @@ class Killing:
     def hit(self, fleet: Callable[[], bool] | None = None) -> None:
         """The first round: see who is there, then all at once where one call does it."""
         for target in self.targets:
-            target.pids.update(target.look())
+            target.survivors = target.look()
+            target.pids.update(target.survivors)
         if fleet is None or not fleet():
             for target in self.targets:
                 target.hit()
+        for target in self.targets:
+            target.struck()
         self.hit_ms = self._ms()
 
     def rounds(self) -> bool:
@@ -122,11 +142,15 @@ class Killing:
             now = time.monotonic()
             if self.overran:
                 self._next = now + REST_SECONDS
+            elif all(now < target.again_at for target in left if target.took_ms is None):
+                self._next = now + GLANCE_SECONDS
             grew = grew and now < end and not self.overran
         return False
 
     def _round(self, target: Target) -> bool:
         """Whether anybody new was found."""
+        if target.dying():
+            return False
         target.survivors = target.look()
         if not target.survivors:
             target.took_ms = self._ms()

@@ -30,6 +30,7 @@ class Orders:
             "term": self._term,
             "halt": self._halt,
             "cleared": self._cleared,
+            "fleet": self._fleet,
             "status": self._status,
             "upgrade": self._upgrade,
         }
@@ -67,6 +68,9 @@ class Orders:
     def _halt(self, message: dict[str, Any], answer: Answer) -> None:
         words = {name: _text(message.get(name)) for name in ("by", "why", "via", "order")}
         self._own.cord.halt(**words, answer=answer)
+
+    def _fleet(self, message: dict[str, Any], _answer: Answer) -> None:
+        self._own.cord.hear(_order(message), dict(message["known"]))
 
     def _cleared(self, message: dict[str, Any], answer: Answer) -> None:
         """The store says that a person lifted it. A newer pull here is not lifted by that."""

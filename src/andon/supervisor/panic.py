@@ -19,6 +19,7 @@ from andon.core.latch import Pulled
 from andon.points import point
 from andon.supervisor import home as homes
 from andon.supervisor.latch import Latch, new_order
+from andon.supervisor.precedence import ahead
 
 WAIT_SECONDS = 10.0
 # A disk that hangs must not hold up the signals.
@@ -153,12 +154,13 @@ class Halting:
 
     def _tell_store(self) -> None:
         from andon.supervisor.fleet import Fleet
+        from andon.supervisor.stores import meant
 
-        here = {self._entries[name].store for name in self._alive}
-        words = self._words() | {"stores": sorted(filter(None, here))}
-        self.fleet = Fleet(words, self.store, self.wait_seconds)
-        if self.fleet.pid:
-            self._spare.add(self.fleet.pid)
+        here = sorted({store for name in self._alive if (store := self._entries[name].store)})
+        store = meant(self.store, here)
+        owners = [one for one in self.supervisors if store and one.entry.store == store]
+        words = self._words() | {"stores": here}
+        self.fleet = Fleet(words, self.store, self.wait_seconds, owners, self._spare)
 
     def _pull(self) -> None:
         try:
@@ -201,7 +203,7 @@ class Halting:
                 break
             poll = select.poll()
             for target in targets:
-                for descriptor in [] if target.done else target.fds():
+                for descriptor in target.fds():
                     poll.register(descriptor, select.POLLIN)
             poll.poll(LOOK_MS)
         self.verified_at = time.monotonic()
@@ -300,8 +302,7 @@ def main(arguments: list[str]) -> int:
         return _say(HELP)
     _keep_descriptors()
     _hold_signals()
-    with contextlib.suppress(OSError):  # before agents that take every processor, if we may
-        os.nice(-10)
+    ahead()
     halting = Halting(asked.by or _name(), asked.why, "andon halt", asked.wait, asked.store)
     halting.send()
     from andon.supervisor import words

@@ -106,6 +106,7 @@ class Owner:
         self.done = False
         self.how = "not answered"
         self.receipt: dict[str, Any] = {}
+        self.fleet: dict[str, Any] = {}  # what it has heard from its store
         self.signalled = self.asked = False
         self._socket: Any = None
         self._heard = b""
@@ -143,12 +144,13 @@ class Owner:
         return [] if self._socket is None else [self._socket.fileno()]
 
     def look(self, now: float) -> None:
+        if self._taking is None:
+            self._listen(now)  # also when it is done: it may hear more from its store
         if self.done:
             return
         if self._taking is not None:
             self.done = self._taking.strike()
             return
-        self._listen(now)
         if self.receipt:
             self.how, self.done = "its own receipt", True
         elif homes.is_gone(self.entry):
@@ -185,6 +187,8 @@ class Owner:
                 said = json.loads(line)
                 if isinstance(said, dict) and isinstance(said.get("receipt"), dict):
                     self.receipt = said["receipt"]
+                if isinstance(said, dict) and isinstance(said.get("fleet"), dict):
+                    self.fleet = said["fleet"]
 
     def _is_frozen(self) -> bool:
         return homes.state(self.entry.pid) in ("T", "t")
@@ -214,6 +218,11 @@ class Owner:
         told |= {"processes": processes if isinstance(processes, int) else 0}
         proved = self.done and self.receipt.get("proved") is True and not survivors
         return told | {"survivors": survivors, "proved": proved, "receipt": self.receipt}
+
+    @property
+    def listens(self) -> bool:
+        """Whether it may still say more."""
+        return self._socket is not None
 
     def _hang_up(self) -> None:
         if self._socket is not None:

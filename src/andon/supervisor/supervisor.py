@@ -124,7 +124,8 @@ class Supervisor:
             self.say("supervisor", f"mistake {self.failures} at {where}: {error!r}")
 
     def _reap(self) -> None:
-        self._more = self.lives.reap()
+        if self.cord.halting is None or self.cord.halting.told:  # what it means can wait, it cannot
+            self._more = self.lives.reap()
 
     def _pause(self) -> float:
         if self._more:

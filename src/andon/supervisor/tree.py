@@ -41,6 +41,7 @@ class Tree(ABC):
     """One child and everything it starts."""
 
     by = "?"
+    sure = False  # one blow reaches everything, also who is being born
 
     def __init__(
         self, name: str, grades: Grades, *, uid: int | None = None, apart: bool = False
