@@ -257,6 +257,18 @@ def test_a_pull_here_halts_the_fleet(store: Store, wired: Wired) -> None:
     proved(store, "rcp_here")
 
 
+def test_the_supervisor_hears_how_its_pull_stands_in_the_store(store: Store, wired: Wired) -> None:
+    wired.start()
+    wired.told("contact")
+    wired.latch.pull(order="rcp_here")
+    first = wired.told("fleet", order="rcp_here")["known"]
+    assert (first["state"], first["over"], first["targets"]) == ("answered", False, 1)
+    wired.halted("rcp_here")
+    until(lambda: wired.heard_last("fleet")["known"]["over"], "it is over")
+    last = wired.heard_last("fleet")["known"]
+    assert (last["verified"], last["unproved"]) == (1, [])
+
+
 def test_a_pull_while_the_store_is_away_is_written_when_it_answers(
     store: Store, wired: Wired
 ) -> None:

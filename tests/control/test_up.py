@@ -10,6 +10,7 @@ from tests.control.hosts import Host, gone
 from tests.control.terminal import until
 
 from andon.store.store import Store
+from andon.supervisor.home import without_password
 from andon.supervisor.latch import Latch
 from andon.testing.postgres import Cluster
 
@@ -149,6 +150,32 @@ def test_a_halt_here_is_proved_there_and_lifted_there_by_a_person(two: tuple[Hos
         with here.store() as store:
             until(lambda: live(store, here) and live(store, there), "workers are there again")
         assert not Latch(str(there.home)).look().pulled
+
+
+def test_a_halt_is_proved_by_the_supervisor_that_has_the_store_open(host: Host) -> None:
+    with host.up():
+        run_id, _ = stuck(host)
+        pid = holder(host, run_id)
+        found = host.json("halt")
+        again = host.json("halt")
+        gone(pid)
+        with host.store() as store:
+            [stop] = store.stops()
+            [supervisor] = store.supervisors()
+            rows = store.targets(stop.id)
+    assert found["store"] == {
+        "state": "answered",
+        "url": without_password(host.url),
+        "others": [],
+        "by": f"supervisor {supervisor.id}",
+        "order": stop.id,
+        "targets": len(rows),
+        "kinds": {"run": 1, "supervisor": 1, "worker": 1},
+        "verified": len(rows),
+        "unproved": [],
+    }
+    assert stop.id == found["receipt"]
+    assert (again["receipt"], again["store"]) == (found["receipt"], found["store"])
 
 
 def test_after_a_halt_a_supervisor_starts_and_holds(here: Host) -> None:

@@ -87,6 +87,9 @@ class Wired:
         assert isinstance(answer, dict)
         return answer
 
+    def heard_last(self, do: str) -> dict[str, Any]:
+        return [one for one in self.heard if one["do"] == do][-1]
+
     def halted(self, order: str, via: str = "", **words: Any) -> None:
         """What a supervisor says when it has stopped everything."""
         pulled = self.latch.pull(order=order, via=via, by=words.get("by", ""))

@@ -99,3 +99,45 @@ def test_a_tree_that_cannot_be_looked_at_is_not_proved_to_be_gone() -> None:
     found.hit()
     assert found.rounds() is False
     assert found.survivors == [7]
+
+
+class Sure(Tough):
+    """One blow is enough, and it takes them a while to die."""
+
+    sure = True
+
+    def kill(self) -> None:
+        self.blows += 1
+
+
+def test_those_whom_one_blow_reaches_are_left_to_die() -> None:
+    tree = Sure(alive=3)
+    found, _ = killing(tree)
+    found.hit()
+    for _ in range(3):
+        found._next = 0.0  # whatever the time is
+        assert found.rounds() is False
+    assert (tree.blows, found.survivors, found.processes) == (1, [100, 101, 102], 3)
+    tree.alive.clear()
+    found._next = 0.0
+    assert found.rounds() is True
+    assert (tree.blows, found.survivors) == (1, [])
+
+
+def test_those_who_do_not_die_of_it_are_hit_again() -> None:
+    tree = Sure(alive=3)
+    found, _ = killing(tree)
+    found.hit()
+    found.targets[0].again_at = 0.0  # its time is over
+    assert found.rounds() is False
+    assert tree.blows == 2
+
+
+def test_who_cannot_be_looked_at_is_not_gone() -> None:
+    tree = Sure(alive=3)
+    found, _ = killing(tree)
+    found.hit()
+    tree.empty = tree.pids = lambda: (_ for _ in ()).throw(OSError(5, "no"))  # type: ignore[method-assign]
+    found._next = 0.0
+    assert found.rounds() is False
+    assert found.survivors == [tree.pid]

@@ -250,8 +250,9 @@ class Attending:
     def _attend(self) -> None:
         store = self._opened()
         self._newest = self._seen(store)
+        # First: after a halt of this host nothing else is true, and its receipt has whom it ended.
+        self.latching.tell(store)
         self.tending.bury(store)
-        self.latching.tell(store)  # first: after a halt of this host nothing else is true
         attendance = self._beat(store)
         self._told = attendance.told + self.tending.inherited(store)
         if attendance.escalate_in is not None:

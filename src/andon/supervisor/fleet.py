@@ -69,7 +69,8 @@ class Fleet:
             return False
         others = [one for one in self._words["stores"] if one != owner.entry.store]
         told = {name: value for name, value in found.items() if name != "pull"}
-        self._known = {"url": owner.entry.store, "others": others, **told}
+        by = f"supervisor {owner.entry.id}"
+        self._known = {"url": owner.entry.store, "others": others, "by": by, **told}
         self.done = bool(found["over"])
         return True
 

@@ -1,0 +1,35 @@
+"""Whoever stops others goes before them, and only for as long as that takes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from andon.supervisor.precedence import abreast, ahead
+
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_it_goes_first_and_what_it_starts_does_not() -> None:
+    before = os.sched_getscheduler(0)
+    ahead()
+    try:
+        assert os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+        code = "import os; print(os.sched_getscheduler(0))"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+        assert int(said) == os.SCHED_OTHER
+    finally:
+        abreast()
+    assert os.sched_getscheduler(0) == before == os.SCHED_OTHER
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+def test_who_may_not_goes_on_as_it_is() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        ahead()
+        os._exit(os.sched_getscheduler(0) != os.SCHED_OTHER)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,85 @@
+"""Which store a halt means is what the settings say, or it is not said."""
+
+from pathlib import Path
+
+import pytest
+
+from andon.settings import Settings, load
+from andon.store import absolute
+from andon.supervisor import stores
+from andon.supervisor.home import without_password
+
+OTHER = "postgresql://ana@elsewhere/andon"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With every store that the cases name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANDON_STORE", raising=False)
+    for name in (".andon/andon.db", "a/b.db", "c.db"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def test_the_default_is_the_same() -> None:
+    assert Settings().store == stores.DEFAULT
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///a/b.db",
+        "sqlite:///./a//b.db",
+        "sqlite:///c.db",
+        "sqlite:///{folder}/a/b.db",
+        "postgresql://ana:secret@host:5432/andon?sslmode=disable",
+        "postgres://host/andon",
+        "postgresql://host/andon?password=secret&x=1",
+    ],
+)
+@pytest.mark.parametrize("way", ["given", "environment", "file"])
+def test_what_is_said_is_what_the_settings_say(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, way: str
+) -> None:
+    url = url.format(folder=folder)
+    if way == "environment":
+        monkeypatch.setenv("ANDON_STORE", url)
+    elif way == "file":
+        Path("andon.toml").write_text(f"concurrency = 3\nstore = {url!r}\n")
+    given = url if way == "given" else ""
+    expected = without_password(absolute(load({"store": given or None}).store))
+    assert stores.meant(given, [OTHER]) == expected
+
+
+def test_without_a_word_it_is_the_default(folder: Path) -> None:
+    assert stores.meant("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
+
+
+def test_the_environment_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("andon.toml").write_text("store = 'sqlite:///a/b.db'\n")
+    monkeypatch.setenv("ANDON_STORE", OTHER)
+    assert stores.meant("", []) == OTHER
+
+
+def test_one_that_nobody_has_made_is_the_one_of_this_host() -> None:
+    Path(".andon/andon.db").unlink()
+    assert stores.meant("", [OTHER]) == OTHER
+    assert stores.meant("", [OTHER, "sqlite:////x.db"]) == ""
+    assert stores.meant("", []) == ""
+
+
+@pytest.mark.parametrize("content", ["store = [", "store = 7", "\xff"])
+def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
+    Path("andon.toml").write_bytes(content.encode("latin-1"))
+    assert stores.meant("", [OTHER]) == ""
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://host/x", "sqlite:///", "sqlite://x", "sqlite:///a/../c.db", "sqlite:///none/x.db"],
+)
+def test_what_could_be_meant_in_two_ways_is_not_said(url: str) -> None:
+    assert stores.meant(url, [OTHER]) == ""
