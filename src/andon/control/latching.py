@@ -26,7 +26,8 @@ log = logging.getLogger("andon")
 
 # An order that was not answered by an event is given again.
 AGAIN_SECONDS = 1.0
-FOLLOW_SECONDS = 0.05
+# How often, and for how long after a pull, it is looked how that stands: somebody waits then.
+FOLLOW_SECONDS, FOLLOWED_SECONDS = 0.05, 15.0
 
 
 class Latching:
@@ -39,7 +40,8 @@ class Latching:
         self._receipt: dict[str, Any] | None = None
         self._known = ""  # the pull that the store knows of
         self._unproved: set[str] = set()
-        self._said: dict[str, Any] = {}
+        self._said: tuple[str, dict[str, Any]] = ("", {})
+        self._follow_until = 0.0
         self._sent, self._sent_at = "", 0.0
 
     def greet(self, receipt: dict[str, Any] | None) -> None:
@@ -88,7 +90,8 @@ class Latching:
                 self._clear(found, row)
             else:  # pulled again since then
                 self._order(found, f"{found.order}-{os.urandom(4).hex()}")
-        self._known = found.order
+        if found.order != self._known:
+            self._known, self._follow_until = found.order, time.monotonic() + FOLLOWED_SECONDS
 
     def _order(self, found: Pulled, name: str) -> None:
         message = Order(
@@ -137,10 +140,10 @@ class Latching:
             return
         order = self._name(self._known)
         found = {"state": "answered", "order": order, **halted.known(store, order)}
-        if found != self._said:
-            self._said = found
+        if (self._known, found) != self._said:
+            self._said = (self._known, found)
             self._own.wire.send("fleet", order=self._known, known=found)
-        if not found["over"]:
+        if not found["over"] and time.monotonic() < self._follow_until:
             self._own.hurry(FOLLOW_SECONDS)
 
     # ── from the store to here ────────────────────────────────────────────────────────────────
