@@ -54,6 +54,7 @@ clean: ## remove everything that make made
 	@echo "installing andon into .venv"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) --editable .
+	@$(BIN)/python -m compileall -q src/andon
 	@touch $@
 
 .venv/.dev: .venv/.base

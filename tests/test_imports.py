@@ -3,7 +3,28 @@
 import subprocess
 import sys
 
+import pytest
+from tests.store.parts import begin
+
 import andon
+from andon.store import open_store
+
+# What each would add to the time between Enter and the order: 2 to 20 ms.
+SLOW = {"asyncio", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "random", "shutil"}
+SLOW |= {"socket", "subprocess", "tempfile", "typing", "urllib", "uuid"}
+UNTIL_THE_ORDER = """
+import sys
+from andon.__main__ import main
+from andon.store.sqlite import SqliteStore
+
+def write(store, batch, real=SqliteStore.write):
+    found = real(store, batch)
+    print(*{name.partition(".")[0] for name in sys.modules}, flush=True)
+    return found
+
+SqliteStore.write = write
+main()
+"""
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -33,3 +54,24 @@ def test_public_names_are_listed_once_and_in_order() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(andon, "no_such_name")
+
+
+@pytest.mark.parametrize("verb", ["kill", "pause", "cancel"])
+def test_a_stop_needs_python_and_the_driver_until_its_order_is_out(
+    verb: str, sqlite_url: str
+) -> None:
+    with_a_run = open_store(sqlite_url)
+    begin(with_a_run)
+    with_a_run.close()
+    line = [sys.executable, "-c", UNTIL_THE_ORDER, verb, "r", "--no-wait", "--store", sqlite_url]
+    done = subprocess.run(line, check=False, capture_output=True, text=True)
+    loaded = set(done.stdout.split("\n")[0].split()) - _beforehand()
+    assert loaded - sys.stdlib_module_names == {"andon", "apsw"}, done.stderr
+    assert loaded & SLOW == set()
+
+
+def _beforehand() -> set[str]:
+    """What this environment loads into every interpreter."""
+    code = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())

@@ -5,8 +5,8 @@ need (or wait for) anything that agents depend on.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing's own costs an import of typing
 if TYPE_CHECKING:
     from andon.core.queue import Retry
     from andon.errors import AndonError, Fenced, Refused, StepFailed, Stopped, Unresolved

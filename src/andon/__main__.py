@@ -13,13 +13,20 @@ def _folder() -> str:
 
 def main() -> None:
     """The entry point: nothing that a command does not need is imported for it."""
-    if sys.argv[1:2] == ["halt"]:
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    if verb in ("halt", "kill", "pause", "cancel") and sys.path[0] in ("", _folder()):
         # `python -m` looks into the current folder first, and the files there are an agent's.
-        if sys.path[0] in ("", _folder()):
-            del sys.path[0]
+        del sys.path[0]
+    if verb == "halt":
         from andon.supervisor.panic import main as halt
 
         sys.exit(halt(sys.argv[2:]))
+    if verb in ("kill", "pause", "cancel"):
+        from andon.control.giving import main as give
+
+        code = give(sys.argv[1:])
+        if code is not None:
+            sys.exit(code)
     if sys.argv[1:] in (["version"], ["--version"]):
         from andon.control.version import VERSION
 

@@ -21,7 +21,11 @@
 Messages say what was expected, what was found, and what to do.
 """
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False  # every command imports this, and none should wait for typing
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class AndonError(Exception):

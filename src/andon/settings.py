@@ -3,19 +3,22 @@
 Built once at the edge and passed down as values: argument > ANDON_* > andon.toml > default.
 """
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from math import inf
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
+import os
+from math import inf
+
+from andon.core.struct import Struct
 from andon.errors import BadInput
 
+TYPE_CHECKING = False  # every command imports this
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+
+class Settings(Struct):
     """What a process was told. Names are the same in andon.toml, and ANDON_* in the environment."""
 
     # A file in the current folder: nothing to install and nothing to start.
@@ -98,17 +101,18 @@ def load(
 
 
 def _file(folder: Path | None) -> str:
-    return str((folder or Path()) / "andon.toml")
+    return os.path.join(folder or "", "andon.toml")
 
 
 def _from_file(folder: Path | None) -> dict[str, Any]:
-    path = Path(_file(folder))
-    if not path.is_file():
+    path = _file(folder)
+    if not os.path.isfile(path):
         return {}
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        with open(path, "rb") as file:
+            return tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: expected TOML, found: {error}") from None
 
@@ -127,12 +131,14 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
-    kinds = {field.name: field.type for field in fields(Settings)}
+    kinds = Settings.__annotations__  # as they are written
     if name not in kinds:
+        from difflib import get_close_matches
+
         close = get_close_matches(name, kinds, 1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(kinds))}"
         raise BadInput(f"unknown setting {name!r} in {source}{hint}")
-    kind = getattr(kinds[name], "__name__", str(kinds[name]))
+    kind = kinds[name]
     if kind == "str":
         if isinstance(value, str):
             return _chosen(name, value, source)

@@ -59,7 +59,7 @@ def test_a_process_that_starts_later_knows_that_the_only_worker_is_dead(site: Si
 
 def test_a_process_number_that_was_given_to_somebody_else_is_no_sign_of_life(site: Site) -> None:
     site.start(agents.steady, 1, run="run")
-    row = msgspec.structs.replace(this_process(), start_ticks=1)  # lives, but began otherwise
+    row = this_process().but(start_ticks=1)  # lives, but began otherwise
     agent = agents.steady.row
     site.store.write([Register(worker=row, agents=(agent,), lease_seconds=LEASE_SECONDS)])
     claim = Claim(worker_id=row.id, agents=((agent.name, agent.version),), limit=1)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 from tests.control.yard import Yard
 from tests.store.parts import Held, do, effect, new_run
 
@@ -31,7 +30,7 @@ class Precinct(Yard):
         append = held.append(of=plain if at is None else plain | {"at": at})
         [entry] = append.entries
         row = effect(seq=entry.seq, state=state, key=key, fence=held.fence.counter, **changes)
-        do(self.store, msgspec.structs.replace(append, effects=(row,)))
+        do(self.store, append.but(effects=(row,)))
 
     def move(self, run: str, seen: str, state: str) -> None:
         do(self.store, Move(run_id=run, seen=seen, state=state))

@@ -12,7 +12,7 @@ from tests.control.terminal import LIMIT_SECONDS, Terminal
 from tests.store.parts import do, new_run
 
 from andon.control import reauthorizing
-from andon.control.stops import Whom
+from andon.control.ordering import Whom
 from andon.errors import Conflict
 from andon.store import open_store
 from andon.store.orders import Bury

@@ -1,5 +1,6 @@
 """`andon pause`, `cancel`, `kill` and `resume`, and what is shown of them."""
 
+import asyncio
 import json
 import re
 import signal
@@ -14,8 +15,10 @@ from tests.control.precinct import Precinct
 from tests.control.terminal import Terminal, until
 from tests.store.parts import do, new_run
 
-from andon.control import stops
+from andon.control import ordering
 from andon.core.stop import Kind
+from andon.errors import Refused
+from andon.runtime.client import Client
 from andon.store import open_store
 from andon.store.orders import Ended, Stall
 from andon.store.store import Settle, Start
@@ -535,7 +538,16 @@ def test_a_child_is_not_resumed_under_the_latch_of_its_parent(
     small.start("r")
     do(small.store, Start(run=new_run("c", agent="other", parent_id="r", root_id="r")))
     small.order("kill", "agent", "agent")
-    assert "andon reauthorize --agent agent" in local.error("resume", "c", code=1)
+    told = local.error("resume", "c", code=1)
+    assert "andon reauthorize --agent agent" in told
+
+    async def program() -> None:
+        async with Client(local.url) as client:
+            await client.resume("c", by="ann", why="it is fine")
+
+    with pytest.raises(Refused) as refused:
+        asyncio.run(program())
+    assert told == f"andon: {refused.value}\n"
     assert state(small, "c")[0] == "killed"
 
 
@@ -562,7 +574,7 @@ def test_resuming_a_scope_tells_what_stays(local: Terminal, small: Precinct) -> 
 def test_the_order_is_signed_when_it_is_known_by_whom(small: Precinct) -> None:
     small.worker("w")
     small.start("r")
-    whom = stops.Whom(scope="run", name="r")
-    order = stops.order_for(Kind.PAUSE, whom, within=1.0, by="", why="", via="a test")
-    row = stops.give(small.store, order)
+    whom = ordering.Whom(scope="run", name="r")
+    order = ordering.order_for(Kind.PAUSE, whom, within=1.0, by="", why="", via="a test")
+    row = ordering.give(small.store, order)
     assert (row.by, row.why, row.via, row.within) == ("", "", "a test", 1.0)

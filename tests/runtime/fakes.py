@@ -50,7 +50,10 @@ class NoStore:
         return self.fleet
 
     def forsaken(self) -> list[Forsaken]:
-        return [Forsaken(row.agent, row.version, row.runs, 0.0) for row in self.rows]
+        return [
+            Forsaken(agent=row.agent, version=row.version, runs=row.runs, oldest_available_at=0.0)
+            for row in self.rows
+        ]
 
     def now(self) -> float:
         return 0.0

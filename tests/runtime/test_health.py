@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 from tests.runtime.fakes import FakeWorker, NoStore, ask, until
 from tests.runtime.harness import Lab
@@ -205,7 +204,7 @@ def test_only_a_worker_that_takes_work_carries_a_version(
     worker: FakeWorker, server: Health, changes: dict[str, Any], stranded: bool
 ) -> None:
     carrier = {"agents": '[["refunds", "2"]]', "lease_until": 60.0, **changes}
-    worker.store.fleet = [msgspec.structs.replace(worker_row("w"), **carrier)]
+    worker.store.fleet = [worker_row("w").but(**carrier)]
     worker.store.rows = [waiting()]
     assert bool(ask(server.port, "/readyz").json["stranded"]) is stranded
 
@@ -469,7 +468,7 @@ def given_runs(lab: Lab, queues: str | None = None) -> None:
     """Two queues; a version that a live worker carries, one that nobody does, and secrets."""
     store: Any = lab.store
     agent = AgentRow(name="a", version="1", queue="default", parameters="[]")
-    row = msgspec.structs.replace(worker_row("w"), agents='[["a", "1"]]', queues=queues)
+    row = worker_row("w").but(agents='[["a", "1"]]', queues=queues)
     do(store, Register(worker=row, agents=(agent,), lease_seconds=60))
     for number, (queue, version) in enumerate(
         [("default", "1"), ("default", "1"), ('o"dd', "1"), ("default", "2")]

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 import pytest
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
@@ -386,7 +385,7 @@ async def test_a_version_that_nobody_carries_is_an_event_when_it_begins_and_when
     names = iter(["a", "b", "c"] if looks == "the one that stayed" else ["c", "b", "a"])
     monkeypatch.setattr(
         "andon.runtime.worker.this_process",
-        lambda: msgspec.structs.replace(this_process(), id=f"{next(names)}-{uuid4().hex}"),
+        lambda: this_process().but(id=f"{next(names)}-{uuid4().hex}"),
     )
     old, new = (agent(body, version=version) for version in ("1", "2"))
 

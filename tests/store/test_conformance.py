@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,7 +93,9 @@ def test_an_id_that_means_another_input_is_refused_and_changes_nothing(store: St
 
 
 def test_a_started_run_has_its_input_and_its_blobs(store: Store) -> None:
-    start(store, "r", blobs=(Blob("address", "large"),), labels='{"team":"a"}', priority=3)
+    start(
+        store, "r", blobs=(Blob(name="address", body="large"),), labels='{"team":"a"}', priority=3
+    )
     run = store.run("r")
     assert run is not None
     assert (run.state, run.labels, run.priority, run.root_id) == ("queued", '{"team":"a"}', 3, "r")
@@ -343,11 +344,13 @@ FENCED = [
 
 
 @pytest.mark.parametrize("fenced", FENCED)
-@pytest.mark.parametrize("more", [{}, {"effects": (effect(),)}, {"blobs": (Blob("b", "1"),)}])
+@pytest.mark.parametrize(
+    "more", [{}, {"effects": (effect(),)}, {"blobs": (Blob(name="b", body="1"),)}]
+)
 def test_who_does_not_own_the_run_writes_nothing(
     store: Store, fenced: Callable[[Store, Held], Append], more: dict[str, Any]
 ) -> None:
-    message = msgspec.structs.replace(fenced(store, begin(store)), **more)
+    message = fenced(store, begin(store)).but(**more)
     before = (store.run("r"), store.journal("r"))
     refused(store, message, Fenced)
     assert (store.run("r"), store.journal("r"), store.ledger("r")) == (*before, [])
@@ -378,7 +381,7 @@ def test_the_messages_of_a_run_keep_their_order_within_a_batch(store: Store) -> 
     batch: list[Message] = [
         held.append(effects=(effect(state="started"),)),
         other.append(),
-        held.append(blobs=(Blob("b", "1"),), effects=(effect(seq=2, state="in_doubt"),)),
+        held.append(blobs=(Blob(name="b", body="1"),), effects=(effect(seq=2, state="in_doubt"),)),
         held.append(effects=(effect(seq=3, state="confirmed"),), step="last"),
         held.settle("succeeded", entries=(held.entry(kind=EntryKind.END),)),
         other.append(),
@@ -443,8 +446,8 @@ def test_asking_for_text_with_a_nul_is_refused(store: Store) -> None:
 
 def test_a_blob_is_stored_once(store: Store) -> None:
     held = begin(store)
-    do(store, held.append(blobs=(Blob("address", "body"),)))
-    do(store, held.append(blobs=(Blob("address", "body"), Blob("second", "b"))))
+    do(store, held.append(blobs=(Blob(name="address", body="body"),)))
+    do(store, held.append(blobs=(Blob(name="address", body="body"), Blob(name="second", body="b"))))
     assert (store.blob("address"), store.blob("second")) == ("body", "b")
     with pytest.raises(NotFound):
         store.blob("nothing")
@@ -636,7 +639,11 @@ def test_an_attempt_ends_in_any_state(store: Store, state: str) -> None:
     held = begin(store)
     end = held.entry(kind=EntryKind.END, state=state, blob="b")
     message = held.settle(
-        state, entries=(end,), error='"why"', effects=(effect(),), blobs=(Blob("b", "body"),)
+        state,
+        entries=(end,),
+        error='"why"',
+        effects=(effect(),),
+        blobs=(Blob(name="b", body="body"),),
     )
     assert do(store, message) == state
     run = store.run("r")

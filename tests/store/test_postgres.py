@@ -210,7 +210,7 @@ def test_every_message_written_again_after_a_lost_connection_is_written_once(
     [held] = [Held(run) for run in found.runs]
     assert held.claimed.attempt == 1
     batch: list[Message] = [held.append(), held.append(effects=(effect(),)), held.append()]
-    batch += [held.append(blobs=(Blob("b", "1"),), spawn=new_run("child", parent_id="r"))]
+    batch += [held.append(blobs=(Blob(name="b", body="1"),), spawn=new_run("child", parent_id="r"))]
     assert twice(batch) == [None] * 4
     assert twice([held.settle("queued", failed=True, entries=(held.entry(),))]) == ["queued"]
     run = store.run("r")
@@ -439,7 +439,7 @@ def test_a_run_starts_with_the_callers_transaction(
     heard = threading.Event()
     end = store.listen(heard.set)
     user.execute("INSERT INTO mine VALUES (1)")
-    assert store.start_on(user, new_run("r", blobs=(Blob("b", "1"),))) is True
+    assert store.start_on(user, new_run("r", blobs=(Blob(name="b", body="1"),))) is True
     assert store.run("r") is None
     user.commit() if commits else user.rollback()
     assert (store.run("r") is not None) == commits
@@ -471,7 +471,9 @@ def test_a_run_starts_on_an_async_connection(store: PostgresStore, postgres_url:
             first = await store.start_on_async(user, new_run("r"))
             again = await store.start_on_async(user, new_run("r"))
             await user.rollback()
-            third = await store.start_on_async(user, new_run("r", blobs=(Blob("b", "1"),)))
+            third = await store.start_on_async(
+                user, new_run("r", blobs=(Blob(name="b", body="1"),))
+            )
             await user.commit()
             with pytest.raises(Conflict):
                 await store.start_on_async(user, new_run("r", given="other"))
@@ -608,7 +610,7 @@ def test_everything_works_through_a_pooler(pooler: Pooler) -> None:
     for _ in range(5):
         do(store, held.append())
         assert store.write([held.append(effects=(effect(),)), held.append()]) == [None, None]
-        do(store, held.append(blobs=(Blob("b", "1"),)))
+        do(store, held.append(blobs=(Blob(name="b", body="1"),)))
     outcomes = store.write([Start(run=new_run("s")), held.append(of={"name": "a\0b"})])
     assert outcomes[0] is True
     assert isinstance(outcomes[1], BadInput)

@@ -117,7 +117,7 @@ def test_a_full_disk_refuses_writes_and_spoils_nothing(path: Path) -> None:
     do(store, held.append())
     pages = store._writer.execute("PRAGMA page_count").get
     store._writer.execute(f"PRAGMA max_page_count = {pages + 5}").fetchall()
-    large = Blob("address", "x" * 100_000)
+    large = Blob(name="address", body="x" * 100_000)
     with pytest.raises(StoreUnavailable, match="disk is full"):
         store.write([held.append(), held.append(blobs=(large,))])
     store._writer.execute("PRAGMA max_page_count = 1000000").fetchall()
@@ -195,7 +195,7 @@ def test_the_log_does_not_grow_without_end(path: Path, monkeypatch: pytest.Monke
     held = begin(store)
     sizes = []
     for n in range(60):
-        do(store, held.append(blobs=(Blob(str(n), "x" * 40_000),)))
+        do(store, held.append(blobs=(Blob(name=str(n), body="x" * 40_000),)))
         store.checkpoint()
         sizes.append(os.stat(f"{path}-wal").st_size)
     assert max(sizes) < 10 * 50 * 4096
@@ -220,9 +220,9 @@ def _running(statement: str) -> Callable[[Any], Any]:
 def test_a_lock_file_of_a_finished_worker_is_removed(path: Path) -> None:
     store = SqliteStore(path)
     store.hold("w")
-    assert (store.folder / "w.lock").exists()
+    assert Path(store.folder, "w.lock").exists()
     store.release("w")
-    assert not (store.folder / "w.lock").exists()
+    assert not Path(store.folder, "w.lock").exists()
     store.close()
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import msgspec
 import psycopg
 import pytest
 from tests.store.parts import (
@@ -253,7 +252,7 @@ def test_a_word_that_nobody_asked_for_proves_nothing(store: Store, kind: str) ->
 def test_what_was_frozen_is_not_stopped_before_its_process_is_gone(
     store: Store, kind: str, what: str
 ) -> None:
-    worker = msgspec.structs.replace(worker_row("w"), supervisor="s")
+    worker = worker_row("w").but(supervisor="s")
     do(store, Register(worker=worker, agents=(agent_row(),), lease_seconds=60))
     do(store, Enlist(supervisor=supervisor(), lease_seconds=60))
     start(store, "r")

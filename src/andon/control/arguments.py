@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from andon.control.ordering import pair as pair  # noqa: PLC0414 (it is one of these)
 from andon.core import value
 from andon.errors import BadInput
 
@@ -18,13 +19,6 @@ def parse(text: str) -> Any:
         return value.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text
-
-
-def pair(text: str, what: str) -> tuple[str, str]:
-    name, equals, given = text.partition("=")
-    if not equals or not name:
-        raise BadInput(f"{what} {text!r}: expected name=value")
-    return name, given
 
 
 def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:

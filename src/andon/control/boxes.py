@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-from andon.control import latches, output
+from andon.control import output
 from andon.control.wards import OVER, Ward
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import Kind, Scope
 from andon.errors import Fenced, Refused
+from andon.runtime import latches
 from andon.runtime.liveness import is_gone, this_process
 from andon.runtime.requests import write
 from andon.runtime.starting import new_run

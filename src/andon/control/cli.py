@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from andon.control import output
+from andon.control import output, words
 from andon.errors import AndonError, BadInput, NotFound, NotStorable, Unresolved
 
 DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
@@ -39,23 +39,38 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Seconds(click.types.FloatParamType):
-    """A time that ends: neither infinite nor no number."""
+    """A time that ends."""
 
     name = "seconds"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        try:
-            found = float(value)
-        except ValueError:
-            found = -1.0
-        if not 0 <= found <= 1e9:
+        found = words.seconds(value)
+        if found is None:
             self.fail(f"{value!r}: expected seconds, 0 or more", param, ctx)
         return found
 
 
-class _Asked:
+def understands(*options: words.Option, **more: Any) -> Callable[[F], F]:
+    """The options of a table, as click has them."""
+
+    def decorated(function: F) -> F:
+        for one in reversed(options):
+            told: dict[str, Any] = {"help": one.help, "default": one.default, **more}
+            if one.kind == words.FLAG:
+                told |= {"is_flag": True}
+            else:
+                told |= {"metavar": one.metavar, "envvar": one.environ, "show_default": one.shown}
+            if one.kind == words.SECONDS:
+                told |= {"type": Seconds()}
+            function = click.option(one.name, one.field, **told)(function)
+        return function
+
+    return decorated
+
+
+class Asked:
     """What was said before or after the command, wherever."""
 
     store: str | None = None
@@ -97,20 +112,11 @@ class _Commands(click.Group):
 
 def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
     if given:
-        setattr(ctx.ensure_object(_Asked), option.name or "", given)
+        setattr(ctx.ensure_object(Asked), option.name or "", given)
 
 
-def everywhere(function: F) -> F:
-    """The options that every command takes."""
-    for name, options in (
-        ("--store", {"metavar": "URL", "help": "sqlite:///path or postgresql://… (ANDON_STORE)"}),
-        ("--json", {"is_flag": True, "help": "Answer with one JSON document."}),
-    ):
-        option = click.option(
-            name, expose_value=False, callback=_remember, is_eager=True, **options
-        )
-        function = option(function)
-    return function
+# The options that every command takes.
+everywhere = understands(*words.EVERYWHERE, expose_value=False, callback=_remember, is_eager=True)
 
 
 @click.group(
@@ -126,8 +132,8 @@ def cli() -> None:
     """
 
 
-def asked() -> _Asked:
-    return click.get_current_context().ensure_object(_Asked)
+def asked() -> Asked:
+    return click.get_current_context().ensure_object(Asked)
 
 
 def advise(text: str) -> None:
@@ -163,11 +169,12 @@ def run(arguments: list[str]) -> int:
         code = cli.main(arguments, prog_name="andon", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last place for words)
-        return _explain(error, as_json="--json" in arguments)
+        return explain(error, as_json="--json" in arguments)
     return code if isinstance(code, int) else DONE
 
 
-def _explain(error: BaseException, *, as_json: bool) -> int:
+def explain(error: BaseException, *, as_json: bool) -> int:
+    """Say what went wrong; answers the exit code."""
     match error:
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED

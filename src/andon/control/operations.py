@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from msgspec.structs import replace
-
-from andon.control import latches
+from andon.control.ordering import UNFINISHED
+from andon.control.ordering import find as find  # noqa: PLC0414 (it is one of these)
 from andon.control.output import age
 from andon.core import effect, value
 from andon.core.effect import OPEN, OWED, EffectState
@@ -19,7 +18,7 @@ from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
 from andon.core.stop import Kind
 from andon.errors import NotFound
-from andon.runtime import requests
+from andon.runtime import latches, requests
 from andon.runtime.liveness import is_gone, this_process
 from andon.store.orders import StopRow
 from andon.store.rows import AskRow, Filter, RunRow
@@ -34,8 +33,6 @@ PAGE = 500
 # States that people see and no store keeps.
 STOPPING = "stopping"  # it was told to, and that is not proved
 STALLED = "stalled"  # its worker makes no progress
-
-_UNFINISHED = tuple(state for state in State if state not in TERMINAL)
 
 
 # ── starting ──────────────────────────────────────────────────────────────────────────────────
@@ -62,28 +59,6 @@ def start(
 
 def _is_known(store: Store, agent: str) -> bool:
     return bool(store.agents(agent))
-
-
-def find(store: Store, run_id: str) -> RunRow:
-    """The run that is meant: by its id, the beginning of it, @last, or its agent's name."""
-    if run_id == "@last":
-        newest = store.runs(Filter(limit=1))
-        if not newest:
-            raise NotFound("there is no run yet; start one: andon start AGENT key=value")
-        return newest[0]
-    unfinished = _of_agent(store, run_id)
-    if not unfinished or store.run(run_id) is not None:
-        return requests.find(store, run_id)
-    begin = [one for one in store.runs(Filter(prefix=run_id, limit=5)) if one.agent != run_id]
-    if len(unfinished) == 1 and not begin:
-        return unfinished[0]
-    which = ", ".join(one.id for one in (*unfinished, *begin))
-    raise NotFound(f"{run_id!r} may be several: {which}. Say which, or --agent where there is one")
-
-
-def _of_agent(store: Store, name: str) -> list[RunRow]:
-    """A few unfinished runs of the agent of that name."""
-    return store.runs(Filter(agent=name, states=_UNFINISHED, limit=5)) if name else []
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────
@@ -227,14 +202,14 @@ def _as_shown(which: Filter, around: Surroundings) -> list[RunRow]:
     stored = set(which.states) & set(State)
     for state in which.states:
         stored |= _STORED_AS.get(state, set())
-    pages = replace(which, states=tuple(sorted(stored)), limit=max(which.limit, PAGE))
+    pages = which.but(states=tuple(sorted(stored)), limit=max(which.limit, PAGE))
     fitting = (row for row in _every(around.store, pages) if around.state_of(row) in which.states)
     return list(islice(fitting, which.limit))
 
 
 def _current(store: Store, which: Filter, now: float) -> list[RunRow]:
-    unfinished = store.runs(replace(which, states=_UNFINISHED))
-    over = store.runs(replace(which, states=tuple(TERMINAL), limit=max(which.limit, PAGE)))
+    unfinished = store.runs(which.but(states=UNFINISHED))
+    over = store.runs(which.but(states=tuple(TERMINAL), limit=max(which.limit, PAGE)))
     recent = [row for row in over if row.changed_at >= now - RECENT_SECONDS]
     newest = sorted([*unfinished, *recent], key=lambda row: (row.created_at, row.id), reverse=True)
     return newest[: which.limit]
@@ -472,7 +447,7 @@ def _every(store: Store, which: Filter) -> Iterator[RunRow]:
     """All runs that fit, page by page."""
     while page := store.runs(which):
         yield from page
-        which = replace(which, before=(page[-1].created_at, page[-1].id))
+        which = which.but(before=(page[-1].created_at, page[-1].id))
 
 
 def every_run(store: Store, states: tuple[str, ...] = ()) -> Iterator[RunRow]:

@@ -5,16 +5,19 @@ the cursor, change a title, reorder or hide what stands beside it: every charact
 plainly visible is shown as an escape.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import os
 import re
-import shlex
-import shutil
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 SYMBOLS = {
     "queued": ("○", "."),
@@ -156,6 +159,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(_width(line[n]) for line in lines) for n in range(len(head) - 1)]
     room = None
     if sys.stdout.isatty():
+        import shutil
+
         room = max(shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths), 30)
     for line in lines:
         cells = [
@@ -209,6 +214,8 @@ def clock(at: float | None) -> str:
 
 def command(verb: str, *words: str, options: Sequence[str] = ()) -> str:
     """A command to be copied: quoted, so that no name in it is more than a name."""
+    import shlex
+
     names = [shlex.quote(clean(word)) for word in words]
     asked = [shlex.quote(clean(option)) for option in options]
     if any(word.startswith("-") for word in words):

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andon.control.ending import Outcome
-from andon.control.latches import options
 from andon.control.output import (
     age,
     clean,
@@ -21,6 +20,7 @@ from andon.control.output import (
 )
 from andon.core.run import TERMINAL
 from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.runtime.latches import options
 
 # More rows than this are counted, not listed.
 MOST_ROWS = 20

@@ -50,7 +50,7 @@ def queues(store: Store) -> list[dict[str, Any]]:
 
 def limits(store: Store) -> list[dict[str, Any]]:
     """Every limit, with what counts against it now."""
-    now, rows, (running, buckets) = store.now(), store.limits(), store.usage()
+    now, rows, usage = store.now(), store.limits(), store.usage()
     return [
         {
             "limit": f"{row.scope}:{row.name}",
@@ -58,7 +58,7 @@ def limits(store: Store) -> list[dict[str, Any]]:
             "rate": _rate(row),
             "set_by": row.set_by,
             "set_at": row.set_at,
-            "used": _used(row.limit, tally(running, [row.limit]), buckets, now),
+            "used": _used(row.limit, tally(usage.running, [row.limit]), usage.buckets, now),
         }
         for row in rows
     ]

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from andon.control import latches
 from andon.control.operations import every_run
-from andon.control.stops import Whom
+from andon.control.ordering import Whom
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.latch import Pulled
 from andon.core.run import State
 from andon.core.stop import OPEN, POLITE, Kind, Scope, Stage
 from andon.errors import Conflict, NotFound
+from andon.runtime import latches
 from andon.runtime.requests import write
 from andon.store.orders import Reauthorize, StopRow
 from andon.store.rows import Filter, RunRow
@@ -133,7 +133,7 @@ def _stays(store: Store, whom: Whom) -> Iterator[RunRow]:
     )
     while page := store.runs(which):
         yield from page
-        which = msgspec.structs.replace(which, before=(page[-1].created_at, page[-1].id))
+        which = which.but(before=(page[-1].created_at, page[-1].id))
 
 
 def _in_doubt(store: Store | None, rows: Sequence[RunRow]) -> list[dict[str, Any]]:

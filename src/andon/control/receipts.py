@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control import latches
 from andon.control.ending import workers_of
 from andon.control.operations import Surroundings, in_hand
-from andon.control.stops import earlier_doubts, find_order
+from andon.control.ordering import find_order
+from andon.control.stops import earlier_doubts
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind
 from andon.core.stop import Scope, Stage, verdict
-from andon.runtime import requests
+from andon.runtime import latches, requests
 from andon.runtime.liveness import is_gone
 from andon.store.orders import StopRow, TargetRow
 from andon.store.rows import RunRow

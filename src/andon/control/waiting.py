@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from andon.control import latches, output
+from andon.control import output
 from andon.control.operations import Surroundings, as_ask, doing
 from andon.control.screen import how_to_answer
 from andon.core.run import State
-from andon.runtime import requests
+from andon.runtime import latches, requests
 from andon.store.rows import RunRow
 from andon.store.store import Store
 

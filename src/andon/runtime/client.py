@@ -5,7 +5,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -36,7 +35,7 @@ class Client:
     def __init__(self, store: str | None = None, *, settings: Settings | None = None) -> None:
         self.settings = settings or load_settings({"store": store})
         if store is not None:
-            self.settings = replace(self.settings, store=store)
+            self.settings = self.settings.but(store=store)
         self._store: Any = None
         self._leaving: Leaving | None = None  # the worker in this program
         self._starting = asyncio.Lock()
@@ -172,9 +171,9 @@ class Client:
         answered: str = await self._ask(requests.answer, run_id, decision, value, ask=ask, by=by)
         return answered
 
-    async def resume(self, run_id: str) -> None:
-        """Let a stranded run go on."""
-        await self._ask(requests.resume, run_id)
+    async def resume(self, run_id: str, *, by: str = "", why: str = "") -> None:
+        """Let a paused, killed or stranded run go on, if no latch holds it."""
+        await self._ask(requests.resume, run_id, by=by, why=why)
 
     async def pause(
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS

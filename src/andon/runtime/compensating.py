@@ -245,7 +245,7 @@ class _Compensation:
             return
         results = [e for e in self.entries[row.name, row.key] if e.state == EffectState.CONFIRMED]
         body = results[-1].body if results else None
-        left = msgspec.structs.replace(row, undo=None, undo_within=None)
+        left = row.but(undo=None, undo_within=None)
         await self._write(left, EffectState.CONFIRMED, None, raw=body, take=letter)
 
     async def _write(
@@ -274,7 +274,7 @@ class _Compensation:
         text = raw if body is None else msgspec.json.encode(body).decode()
 
         def changed(entry: Entry) -> EffectRow:
-            new = msgspec.structs.replace(row, state=state, seq=entry.seq, fence=entry.fence)
+            new = row.but(state=state, seq=entry.seq, fence=entry.fence)
             doubts.track(self.attempt, new)
             return new
 

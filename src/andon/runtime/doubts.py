@@ -128,7 +128,7 @@ async def _row_draft(
     attempt: Attempt, row: EffectRow, state: EffectState, body: bytes, **along: Any
 ) -> Draft:
     def changed(entry: Entry) -> EffectRow:
-        new = msgspec.structs.replace(row, state=state, seq=entry.seq, fence=entry.fence)
+        new = row.but(state=state, seq=entry.seq, fence=entry.fence)
         track(attempt, new)
         return new
 

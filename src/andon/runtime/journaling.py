@@ -311,7 +311,7 @@ def _placed_body(raw: bytes | None, blobs: list[Blob]) -> tuple[str | None, str 
     if len(raw) <= value.INLINE_BYTES:
         return raw.decode(), None
     name = value.content_name(raw)
-    blobs.append(Blob(name, raw.decode()))
+    blobs.append(Blob(name=name, body=raw.decode()))
     return None, name
 
 

@@ -9,8 +9,6 @@ import asyncio
 import json
 from typing import Any
 
-import msgspec
-
 from andon.core.run import Event, State, advance
 from andon.errors import Diverged, Stopped
 from andon.points import point
@@ -54,7 +52,7 @@ class Rehearsal(Attempt):
 async def rehearse(attempt: Attempt) -> Rehearsal:
     """Play the code of the attempt's agent. Raises Diverged if it does not fit."""
     # As far as this attempt itself has written it.
-    run = msgspec.structs.replace(attempt.run, head_seq=attempt.seq, head_hash=attempt.head)
+    run = attempt.run.but(head_seq=attempt.seq, head_hash=attempt.head)
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
     await rehearsal._load()  # noqa: SLF001 (its own kind)
     playing = asyncio.ensure_future(rehearsal.play())

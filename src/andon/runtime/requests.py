@@ -17,11 +17,14 @@ from andon.core.effect import OWED
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import WITHIN_SECONDS, Kind, Scope, verdict
-from andon.errors import BadInput, Conflict, IllegalTransition, NotFound
+from andon.errors import BadInput, Conflict, IllegalTransition, NotFound, Refused
+from andon.runtime import latches
+from andon.runtime.finding import find as find  # noqa: PLC0414 (it is one of these)
+from andon.runtime.finding import write as write  # noqa: PLC0414 (it is one of these)
 from andon.runtime.starting import new_run, resolve
 from andon.store.orders import Order, StopRow, TargetRow
 from andon.store.rows import AskRow, Filter, RunRow
-from andon.store.store import Deliver, Message, Move, NewRun, Note, Recall, Start
+from andon.store.store import Deliver, Move, NewRun, Note, Recall, Start
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +62,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def proved(self) -> bool:
         return self.verdict == "proved"
-
-
-def write(store: Any, message: Message) -> Any:
-    """Carry one message out; raises what it is refused with."""
-    [outcome] = store.write([message])
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
 
 
 def prepare(
@@ -120,19 +115,6 @@ def _refuse_no_postgres(store: Any) -> None:
             "starting inside your own transaction needs PostgreSQL; with SQLite use "
             "ctx.transaction, or start the run after your commit"
         )
-
-
-def find(store: Any, run_id: str) -> RunRow:
-    """The run of that id, or the only one whose id begins so."""
-    row: RunRow | None = store.run(run_id)
-    if row is not None:
-        return row
-    near: list[RunRow] = store.runs(Filter(prefix=run_id, limit=5)) if run_id else []
-    if len(near) == 1:
-        return near[0]
-    if near:
-        raise NotFound(f"run {run_id!r}: several begin so: {', '.join(one.id for one in near)}")
-    raise NotFound(f"there is no run {run_id!r}; andon ps --all lists those there are")
 
 
 def get(store: Any, run_id: str) -> Run:
@@ -254,10 +236,11 @@ def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
     raise BadInput(f"run {row.id} has {len(asks)} open asks; say which with --ask: {listed}")
 
 
-def resume(store: Any, run_id: str) -> RunRow:
+def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
     """Let a paused, killed or stranded run go on, and with it its children that were stopped."""
     row = find(store, run_id)
     if row.stop is None:
+        _refuse_held(store, row)
         advance(State(row.state), Event.RESUME, run_id=row.id)
     family = [row, *_stopped_below(store, row.id)]
     for one in family:
@@ -279,7 +262,18 @@ def resume(store: Any, run_id: str) -> RunRow:
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
+    said = {"scope": Scope.RUN, "name": row.id, "value": "", "by": by, "why": why, "runs": 1}
+    write(store, Note(kind="stop.resumed", run_id=row.id, body=json.dumps(said)))
     return row
+
+
+def _refuse_held(store: Any, row: RunRow) -> None:
+    latch = latches.over(store, row) if row.state not in TERMINAL else None
+    if latch is not None:
+        raise Refused(
+            f"run {row.id} cannot go on: {latches.held_by(latch)}. "
+            f"First: {latches.lift_command(latch)}"
+        )
 
 
 def _stopped_below(store: Any, run_id: str) -> list[RunRow]:

@@ -6,7 +6,6 @@ No signal is touched: the program has its own ideas about them, and its end is t
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 from andon.runtime.agent import Agent
@@ -30,7 +29,7 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         self._agents = list(agents)
         self._settings = settings or load({"store": store})
         if store is not None:
-            self._settings = replace(self._settings, store=store)
+            self._settings = self._settings.but(store=store)
         self._leaving: Leaving | None = None
 
     async def __aenter__(self) -> Worker:

@@ -57,7 +57,7 @@ def compensated(attempt: "Attempt", verdict: dict[str, Any]) -> Settle:
     """The end of a run whose effects were undone."""
     events = {State.FAILED: Event.FAIL, State.DEAD: Event.BURY, State.CANCELLED: Event.CANCEL}
     event, body = events[State(verdict["ending"])], msgspec.json.encode(verdict["error"])
-    return msgspec.structs.replace(_end(attempt, event, body, failed=True), undone=True)
+    return _end(attempt, event, body, failed=True).but(undone=True)
 
 
 def waiting_for_people(attempt: "Attempt", ask_ids: list[str]) -> Settle:

@@ -111,7 +111,7 @@ def new_run(
         at=at,
         parent_id=parent_id,
         root_id=root_id,
-        blobs=() if name is None else (Blob(name, raw.decode()),),
+        blobs=() if name is None else (Blob(name=name, body=raw.decode()),),
     )
 
 

@@ -1,19 +1,25 @@
 """What is remembered: SQLite by default, PostgreSQL when one machine is not enough."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
+
+import os
 
 from andon.errors import BadInput
+
+TYPE_CHECKING = False  # pathlib and typing would double what a stop command has to import
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
 
 
 def open_store(url: str, *, create: bool = True) -> Any:
     """The store that `url` names: sqlite:///path or postgresql://…"""
     scheme, _, rest = url.partition("://")
-    path = sqlite_path(url)
-    if path is not None:
+    file = sqlite_file(url)
+    if file is not None:
         from andon.store.sqlite import SqliteStore
 
-        return SqliteStore(path, create=create)
+        return SqliteStore(file, create=create)
     if scheme in ("postgresql", "postgres") and rest:
         from andon.store.postgres import PostgresStore
 
@@ -25,21 +31,37 @@ def open_store(url: str, *, create: bool = True) -> Any:
 
 def sqlite_path(url: str) -> Path | None:
     """The file of an SQLite store; None if `url` names no such store."""
+    from pathlib import Path
+
+    file = sqlite_file(url)
+    return None if file is None else Path(file)
+
+
+def sqlite_file(url: str) -> str | None:
+    """The same, without the wait for pathlib."""
     scheme, _, rest = url.partition("://")
-    return _path(rest[1:]) if scheme == "sqlite" and rest.startswith("/") and rest[1:] else None
+    return _file(rest[1:]) if scheme == "sqlite" and rest.startswith("/") and rest[1:] else None
 
 
 def absolute(url: str) -> str:
     """The same store, as it is called in every folder."""
-    path = sqlite_path(url)
-    return url if path is None else f"sqlite:///{path.absolute()}"
+    file = sqlite_file(url)
+    return url if file is None else f"sqlite:///{from_root(file)}"
 
 
-def _path(text: str) -> Path:
+def from_root(file: str | os.PathLike[str]) -> str:
+    """The file as it is called in every folder. No link is followed: `..` stays."""
+    path = os.fspath(file)
+    path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _file(text: str) -> str:
     """sqlite:///relative and sqlite:////absolute, as everywhere else.
 
     sqlite:///tmp/x.db is meant absolutely by everybody who writes it in a hurry: it is taken so
     when the folder exists there and not here.
     """
-    path, absolute = Path(text), Path("/", text)
-    return path if path.parent.is_dir() or not absolute.parent.is_dir() else absolute
+    absolute = os.path.join("/", text)
+    here, there = os.path.dirname(text) or ".", os.path.dirname(absolute)
+    return text if os.path.isdir(here) or not os.path.isdir(there) else absolute

@@ -5,14 +5,17 @@ holds a lock on a file there for as long as its process lives: the kernel lets g
 moment of death, so a free lock is proof that its worker is gone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
-import socket
 import threading
-import uuid
-from collections.abc import Callable
-from pathlib import Path
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
 
 _held: dict[str, int] = {}  # lock file → descriptor
 
@@ -28,28 +31,33 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _lock_path(folder: Path, worker_id: str) -> Path:
-    return folder / f"{worker_id}.lock"
+def _lock_path(folder: str, worker_id: str) -> str:
+    return os.path.join(folder, f"{worker_id}.lock")
 
 
-def hold(folder: Path, worker_id: str) -> str:
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def hold(folder: str, worker_id: str) -> str:
     """Take the worker's lock for the life of this process; answers its name."""
     path = _lock_path(folder, worker_id)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    _held[str(path)] = descriptor
-    return path.name
+    _held[path] = descriptor
+    return os.path.basename(path)
 
 
-def release(folder: Path, worker_id: str) -> None:
+def release(folder: str, worker_id: str) -> None:
     path = _lock_path(folder, worker_id)
-    descriptor = _held.pop(str(path), None)
+    descriptor = _held.pop(path, None)
     if descriptor is not None:
-        path.unlink(missing_ok=True)
+        _remove(path)
         os.close(descriptor)
 
 
-def is_free(folder: Path, worker_id: str) -> bool:
+def is_free(folder: str, worker_id: str) -> bool:
     """Whether nobody holds the worker's lock. Its file is removed by then."""
     path = _lock_path(folder, worker_id)
     try:
@@ -63,7 +71,7 @@ def is_free(folder: Path, worker_id: str) -> bool:
     except OSError:
         return False
     else:
-        path.unlink(missing_ok=True)
+        _remove(path)
         return True
     finally:
         os.close(descriptor)
@@ -72,13 +80,12 @@ def is_free(folder: Path, worker_id: str) -> bool:
 class Bell:
     """The sockets in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         # A socket's address is limited to 107 bytes; through a descriptor any folder fits.
         self._at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sender.setblocking(False)
+        self._sender: socket.socket | None = None
 
     def _address(self, name: str) -> str:
         return f"/proc/self/fd/{self._at}/{name}"
@@ -90,7 +97,15 @@ class Bell:
                 if name.endswith(".bell"):
                     self._ring_one(name)
 
+    def _open_sender(self) -> socket.socket:
+        import socket
+
+        sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sender.setblocking(False)
+        return sender
+
     def _ring_one(self, name: str) -> None:
+        self._sender = self._sender or self._open_sender()
         try:
             self._sender.sendto(b"!", self._address(name))
         except (ConnectionRefusedError, FileNotFoundError):  # its process is gone
@@ -101,7 +116,9 @@ class Bell:
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` from a thread at every ring; the answer ends it."""
-        name = f"{uuid.uuid4().hex[:12]}.bell"
+        import socket
+
+        name = f"{os.urandom(6).hex()}.bell"
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         receiver.bind(self._address(name))
         done = threading.Event()
@@ -130,6 +147,7 @@ class Bell:
 
     def close(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._sender.close()
+            if self._sender is not None:
+                self._sender.close()
             os.close(self._at)
             self._at = -1

@@ -3,17 +3,14 @@
 A run goes back to the queue in the same commit in which its worker is ended.
 """
 
-import json
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
-from andon.core.journal import Entry, EntryKind, chain
-from andon.core.lease import Fence, may_expire_others
-from andon.core.queue import bury
+import json
+
 from andon.core.run import Event, State, advance
 from andon.core.stop import Kind, Scope
 from andon.errors import Conflict, Fenced, NotFound
-from andon.store.limits import Held, wanted
+from andon.store.limits import wanted
 from andon.store.reads import build, fields
 from andon.store.stops import told
 from andon.store.store import (
@@ -29,6 +26,14 @@ from andon.store.store import (
     Register,
 )
 from andon.store.supervisors import SqlSupervisors
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from andon.core.journal import Entry
+    from andon.store.limits import Held
 
 OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
 
@@ -99,6 +104,8 @@ class SqlFleet(SqlSupervisors):
         self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
     ) -> int:
         """End a worker and queue what it held, ahead of new work."""
+        from andon.core.queue import bury
+
         if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
             return 0
         self.q("lock_runs_of", worker_id=worker_id)
@@ -190,6 +197,8 @@ class SqlFleet(SqlSupervisors):
 
     def _may_expire(self, m: Claim) -> bool:
         """By the store's clock, at the moment of the write: it may have waited out an outage."""
+        from andon.core.lease import may_expire_others
+
         contact = self.q("contact", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
         if not contact:
             return False
@@ -239,6 +248,8 @@ class SqlFleet(SqlSupervisors):
 
 
 def _claimed(row: Sequence[Any]) -> Claimed:
+    from andon.core.lease import Fence
+
     run_id, agent, version, attempt, epoch, counter, *rest = row
     return build(Claimed, (run_id, agent, version, attempt, Fence(epoch, counter), *rest))
 
@@ -246,6 +257,8 @@ def _claimed(row: Sequence[Any]) -> Claimed:
 def _buried_entry(
     head_seq: int, head_hash: str, fence: int, fruitless: int, step: str | None
 ) -> Entry:
+    from andon.core.journal import Entry, EntryKind, chain
+
     hand = f"the step in hand was {step!r}" if step else "no step was known to be in hand"
     error = {
         "type": "Buried",

@@ -4,13 +4,20 @@ The entries of one run stay in the order in which they were given. An append tha
 entries and effects is carried out by itself, and so is everything of its run that comes after it.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
 
-from andon.core.journal import Entry
+import json
+
 from andon.store.orders import Ended, Heard, Report
 from andon.store.sql import is_progress
-from andon.store.store import Append, Claim, EffectRow, Message, Settle, Start
+from andon.store.store import Append, Claim, Settle, Start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from andon.core.journal import Entry
+    from andon.store.store import EffectRow, Message
 
 
 class Group:

@@ -2,8 +2,6 @@
 
 import json
 
-from msgspec.structs import replace
-
 from andon.core.run import State
 from andon.core.stop import POLITE, Kind, Scope
 from andon.errors import BadInput, Conflict, NotFound, Refused
@@ -19,7 +17,7 @@ class SqlLifting(SqlStops):
     """The messages that lift latches."""
 
     def _resume(self, m: Resume) -> int:
-        m = replace(m, **signed(m))
+        m = m.but(**signed(m))
         self.q("lock_orders")
         self._refuse_latched(m)
         elsewhere = self._held_elsewhere(m)
@@ -52,7 +50,7 @@ class SqlLifting(SqlStops):
                 )
 
     def _reauthorize(self, m: Reauthorize) -> int:
-        m = replace(m, **signed(m))
+        m = m.but(**signed(m))
         if not m.by.strip() or not m.why.strip():
             raise BadInput("reauthorize: expected a name and a reason; give --by NAME --why TEXT")
         self.q("lock_orders")

@@ -4,13 +4,20 @@ Whoever claims under limits counts what runs and chooses while nobody else may, 
 across all workers. Without limits nothing of this is done.
 """
 
-import json
-from typing import Any
+from __future__ import annotations
 
-from andon.core.queue import Admission, Candidate, admit, suspect_from, tally
-from andon.store.reads import Rows, SqlReads
-from andon.store.rows import LimitRow
-from andon.store.store import AgentRow, Claim, SetLimit
+import json
+
+from andon.store.reads import SqlReads
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from typing import Any
+
+    from andon.core.queue import Admission, Candidate
+    from andon.store.reads import Rows
+    from andon.store.rows import LimitRow
+    from andon.store.store import AgentRow, Claim, SetLimit
 
 TERMS = ("at_most", "rate", "per_seconds")
 Held = tuple[str, str, str, int]  # scope, name, value, and whether only runs that begin
@@ -68,6 +75,8 @@ class SqlLimits(SqlReads):
 
         And the seconds until a rate lets another run begin.
         """
+        from andon.core.queue import admit, tally
+
         self.q("lock_limits")
         limits = [row.limit for row in self._limits(self.q)]
         usage = self._usage(self.q)
@@ -103,6 +112,8 @@ class SqlLimits(SqlReads):
         self, m: Claim, chosen: list[Candidate], held: list[Any], limit: int
     ) -> list[Candidate]:
         """What the worker would claim next, without what was chosen and what is held back."""
+        from andon.core.queue import Candidate
+
         rows = self.q(
             "candidates",
             **wanted(m),
@@ -124,6 +135,8 @@ class SqlLimits(SqlReads):
 
 def wanted(m: Claim) -> dict[str, Any]:
     """Which runs a claim is about."""
+    from andon.core.queue import suspect_from
+
     return {
         "worker_id": m.worker_id,
         "agents": json.dumps(m.agents),

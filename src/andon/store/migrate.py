@@ -4,10 +4,14 @@ The caller holds a lock, so that two processes that open an empty store at the s
 both create it. A schema newer than this code is refused: an older program must not write to it.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
 from andon.errors import StoreError
 from andon.store import queries
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def apply(dialect: str, run_one: Callable[[int, str], None], version: Callable[[], int]) -> None:

@@ -1,9 +1,9 @@
 """Messages and rows about stops, and about supervisors."""
 
-import msgspec
+from andon.core.struct import Struct
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(Struct):
     """Stop a scope. Answers the id of the receipt: of the same order, if it is in force already."""
 
     id: str
@@ -17,14 +17,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     via: str = ""
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class Heard(Struct):
     """A worker has heard of orders about these runs."""
 
     worker_id: str
     run_ids: tuple[str, ...]
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(Struct):
     """A worker says that nothing of a run that was taken from it executes any more."""
 
     worker_id: str
@@ -32,7 +32,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
 
 
-class Bury(msgspec.Struct, frozen=True, kw_only=True):
+class Bury(Struct):
     """A worker's process is certainly gone. Answers how many runs that gives back."""
 
     worker_id: str
@@ -40,7 +40,7 @@ class Bury(msgspec.Struct, frozen=True, kw_only=True):
     interruption_limit: int = 10
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Struct):
     """How far the stop of one target is; answers whether that was news."""
 
     stop_id: str
@@ -50,18 +50,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     body: str | None = None  # JSON: what was measured, kept with the order
 
 
-class Stall(msgspec.Struct, frozen=True, kw_only=True):
+class Stall(Struct):
     """A worker makes no progress (JSON: since, why, evidence), or does again (None)."""
 
     worker_id: str
     stalled: str | None
 
 
-class Escalate(msgspec.Struct, frozen=True, kw_only=True):
+class Escalate(Struct):
     """Make polite orders hard whose time is over. Answers how many runs were fenced."""
 
 
-class Resume(msgspec.Struct, frozen=True, kw_only=True):
+class Resume(Struct):
     """Lift the pause of a scope and let its held runs go on. Answers how many."""
 
     scope: str  # agent, label, fleet
@@ -72,7 +72,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
     besides: tuple[str, ...] = ()  # agents whose runs stay
 
 
-class Reauthorize(msgspec.Struct, frozen=True, kw_only=True):
+class Reauthorize(Struct):
     """Lift the hard latches of a scope, if the newest is the one that was seen. Starts nothing.
 
     Answers how many runs that waited are held until they are resumed.
@@ -86,7 +86,7 @@ class Reauthorize(msgspec.Struct, frozen=True, kw_only=True):
     value: str = ""
 
 
-class SupervisorRow(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorRow(Struct):
     """The parent of agent processes on one host."""
 
     id: str
@@ -105,14 +105,14 @@ class SupervisorRow(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str | None = None
 
 
-class Enlist(msgspec.Struct, frozen=True, kw_only=True):
+class Enlist(Struct):
     """A supervisor begins. Answers the store's time."""
 
     supervisor: SupervisorRow
     lease_seconds: float
 
 
-class Attend(msgspec.Struct, frozen=True, kw_only=True):
+class Attend(Struct):
     """A supervisor is there. Answers what it has to do: an Attendance."""
 
     supervisor_id: str
@@ -120,7 +120,7 @@ class Attend(msgspec.Struct, frozen=True, kw_only=True):
     body: str = "{}"
 
 
-class Dismiss(msgspec.Struct, frozen=True, kw_only=True):
+class Dismiss(Struct):
     """A supervisor has ended: `gone` (it said so), or `dead` (its process is gone)."""
 
     supervisor_id: str
@@ -128,7 +128,7 @@ class Dismiss(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str = "it said so"
 
 
-class StopRow(msgspec.Struct, frozen=True, kw_only=True):
+class StopRow(Struct):
     """An order, and so far as it is known how it went: the head of a receipt."""
 
     id: str
@@ -152,7 +152,7 @@ class StopRow(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
+class TargetRow(Struct):
     """One row of a receipt."""
 
     stop_id: str
@@ -169,7 +169,7 @@ class TargetRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class Told(Struct):
     """What a worker or a supervisor has to do about one target."""
 
     stop_id: str
@@ -183,7 +183,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Attendance(msgspec.Struct, frozen=True, kw_only=True):
+class Attendance(Struct):
     """What a supervisor learns by its heartbeat."""
 
     now: float

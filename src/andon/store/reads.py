@@ -1,13 +1,9 @@
 """What both databases are asked: the named queries of every read, and the values they become."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
 
-import msgspec
-
-from andon.core.journal import Entry
-from andon.core.queue import Bucket, Candidate, Slot
 from andon.errors import Corrupt, NotFound
 from andon.store.rows import (
     AskRow,
@@ -28,11 +24,27 @@ from andon.store.rows import (
 )
 from andon.store.store import ALLOWANCE_SECONDS, AgentRow, EffectRow, WorkerRow
 
-Rows = list[tuple[Any, ...]]
-T = TypeVar("T", bound=msgspec.Struct)
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeVar
+
+    from andon.core.journal import Entry
+    from andon.core.struct import Struct
+
+    Rows = list[tuple[Any, ...]]
+    T = TypeVar("T", bound=Struct | Entry)
+else:
+    Rows = list
 
 
-def fields(struct: msgspec.Struct) -> dict[str, Any]:
+def entries(rows: Rows) -> list[Entry]:
+    from andon.core.journal import Entry
+
+    return [build(Entry, row) for row in rows]
+
+
+def fields(struct: Struct | Entry) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
@@ -48,25 +60,22 @@ class SqlReads:
         raise NotImplementedError
 
     def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
-        entries = [
-            build(Entry, row)
-            for row in self.read("start_entry" if untouched else "load_entries", run_id=run_id)
-        ]
-        if not entries:
+        found = entries(self.read("start_entry" if untouched else "load_entries", run_id=run_id))
+        if not found:
             raise Corrupt(f"run {run_id}: its journal is gone. Restore it from a backup.")
         if untouched:
             return Loaded(
-                start=entries[0],
-                entries=entries,
+                start=found[0],
+                entries=found,
                 letters=[],
                 checkpoints={},
                 quiet_fences=frozenset(),
             )
-        [start] = self.read("start_entry", run_id=run_id)
+        [start] = entries(self.read("start_entry", run_id=run_id))
         quiet = self.read("quiet_fences", run_id=run_id)
         return Loaded(
-            start=build(Entry, start),
-            entries=entries,
+            start=start,
+            entries=found,
             letters=self.letters([run_id]).get(run_id, []),
             checkpoints=dict(self.read("checkpoints", run_id=run_id)),
             quiet_fences=frozenset(row[0] for row in quiet),
@@ -104,12 +113,10 @@ class SqlReads:
         return [build(RunRow, row) for row in rows]
 
     def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]:
-        rows = self.read("journal", run_id=run_id, after=after, limit=limit)
-        return [build(Entry, row) for row in rows]
+        return entries(self.read("journal", run_id=run_id, after=after, limit=limit))
 
     def last_entry(self, run_id: str) -> Entry | None:
-        rows = self.read("last_entry", run_id=run_id)
-        return build(Entry, rows[0]) if rows else None
+        return next(iter(entries(self.read("last_entry", run_id=run_id))), None)
 
     def ledger(self, run_id: str) -> list[EffectRow]:
         rows = self.read("ledger", run_id=run_id)
@@ -184,11 +191,14 @@ class SqlReads:
         return self._usage(self.read)
 
     def _usage(self, ask: Callable[..., Rows]) -> Usage:
+        from andon.core.queue import Bucket, Candidate, Slot
+
         running = [
             (Candidate("", queue, agent, json.loads(labels), spends=False), count)
             for queue, agent, labels, count in ask("running")
         ]
-        return Usage(running, {Slot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")})
+        buckets = {Slot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")}
+        return Usage(running=running, buckets=buckets)
 
     def queues(self) -> list[QueueRow]:
         return [build(QueueRow, row) for row in self.read("queues")]
@@ -198,7 +208,7 @@ class SqlReads:
         return [(name, version, state, count) for name, version, state, count in rows]
 
     def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[Forsaken]:
-        return [Forsaken(*row) for row in self.read("forsaken", allowance=allowance)]
+        return [build(Forsaken, row) for row in self.read("forsaken", allowance=allowance)]
 
     def stranded_versions(self) -> set[tuple[str, str]]:
         return {(agent, version) for agent, version in self.read("stranded_versions")}

@@ -1,14 +1,16 @@
 """What a store answers: rows as people and programs read them."""
 
-from typing import NamedTuple
+from __future__ import annotations
 
-import msgspec
+from andon.core.struct import Struct
 
-from andon.core.journal import Entry
-from andon.core.queue import Bucket, Candidate, Limit, Slot
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from andon.core.journal import Entry
+    from andon.core.queue import Bucket, Candidate, Limit, Slot
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class Letter(Struct):
     """A message in a run's inbox that no entry has consumed yet."""
 
     id: int
@@ -17,7 +19,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class Loaded(Struct):
     """Everything a new owner needs of a run, read once."""
 
     start: Entry
@@ -27,7 +29,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(Struct):
     """A run as people see it."""
 
     id: str
@@ -61,7 +63,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     containment: str | None = None  # JSON
 
 
-class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptRow(Struct):
     """One worker's hold on a run."""
 
     number: int
@@ -72,7 +74,7 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     ending: str | None
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class Held(Struct):
     """One worker's hold on a run, seen from the worker."""
 
     run_id: str
@@ -86,7 +88,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     next_claimed_at: float | None
 
 
-class Obligation(msgspec.Struct, frozen=True, kw_only=True):
+class Obligation(Struct):
     """A confirmed effect that is undone if its run goes no further."""
 
     run_id: str
@@ -102,7 +104,7 @@ class Obligation(msgspec.Struct, frozen=True, kw_only=True):
     undo_at: float | None
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class Waiting(Struct):
     """Runs that wait for a worker now, or are stranded: how many, and how long the oldest does."""
 
     state: str
@@ -113,7 +115,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     oldest_seconds: float
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+class EventRow(Struct):
     """Something that happened to the fleet or to a run."""
 
     id: int
@@ -124,7 +126,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+class StepTime(Struct):
     """How long the steps of one name took, of those that were done."""
 
     agent: str
@@ -134,7 +136,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     longest_seconds: float
 
 
-class AskRow(msgspec.Struct, frozen=True, kw_only=True):
+class AskRow(Struct):
     """An ask, and its answer if there is one."""
 
     run_id: str
@@ -149,7 +151,7 @@ class AskRow(msgspec.Struct, frozen=True, kw_only=True):
     answered_at: float | None
 
 
-class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
+class LimitRow(Struct):
     """A limit: how many runs at once, and how many may begin in a time."""
 
     scope: str
@@ -162,17 +164,19 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> Limit:
+        from andon.core.queue import Limit
+
         return Limit(self.scope, self.name, self.at_most, self.rate or 0, self.per_seconds or 1.0)
 
 
-class Usage(NamedTuple):
+class Usage(Struct):
     """What counts against limits: the runs that run, and what is left of the rates."""
 
     running: list[tuple[Candidate, int]]
     buckets: dict[Slot, Bucket]
 
 
-class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+class QueueRow(Struct):
     """A queue that has runs."""
 
     name: str
@@ -183,7 +187,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at: float | None  # since when the oldest of the waiting ones could have been claimed
 
 
-class Forsaken(NamedTuple):
+class Forsaken(Struct):
     """Queued runs of a version that no live worker would take."""
 
     agent: str
@@ -192,7 +196,7 @@ class Forsaken(NamedTuple):
     oldest_available_at: float
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class Filter(Struct):
     """Which runs to list, newest first."""
 
     states: tuple[str, ...] = ()

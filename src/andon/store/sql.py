@@ -4,13 +4,11 @@ The first query of a message checks everything that may refuse it and changes no
 so a refused message leaves no trace although it shares its transaction with others.
 """
 
+from __future__ import annotations
+
 import json
 import threading
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
 
-from andon.core.journal import Entry
-from andon.core.lease import Fence
 from andon.core.run import TERMINAL, State
 from andon.errors import (
     AndonError,
@@ -38,23 +36,19 @@ from andon.store.orders import (
     Resume,
     Stall,
 )
-from andon.store.reads import Rows, build, fields
+from andon.store.reads import entries, fields
 from andon.store.store import (
     Append,
     AskDrain,
     Beat,
-    Blob,
     Checkpoint,
     Claim,
     Deliver,
     Depart,
     Drain,
     Log,
-    Message,
     Move,
-    NewRun,
     Note,
-    Outcome,
     Promote,
     Recall,
     Register,
@@ -62,6 +56,16 @@ from andon.store.store import (
     Settle,
     Start,
 )
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Any
+
+    from andon.core.journal import Entry
+    from andon.core.lease import Fence
+    from andon.store.reads import Rows
+    from andon.store.store import Blob, Message, NewRun, Outcome
 
 # Not resumed: if it stays there too long, what it did is undone.
 UNRESUMED = frozenset({State.QUEUED, State.STRANDED, State.PAUSED, State.DEAD})
@@ -359,8 +363,7 @@ def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
 
 
 def _refuse_other_input(run: NewRun, rows: Rows) -> None:
-    for row in rows:
-        found = build(Entry, row)
+    for found in entries(rows):
         if (found.name, found.digest) != (run.entry.name, run.entry.digest):
             raise Conflict(
                 f"run {run.id!r} exists: agent {found.name!r} with another input. An id names one "

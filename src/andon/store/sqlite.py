@@ -4,24 +4,31 @@ One connection writes, and it alone checkpoints; readers have their own. Every c
 disk (synchronous=FULL): in WAL mode NORMAL loses acknowledged commits when the power goes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import apsw
 
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
-from andon.store import bell, migrate, queries
+from andon.store import bell, from_root, migrate, queries
 from andon.store.groups import Group, grouped
-from andon.store.reads import Rows, fields
+from andon.store.reads import fields
 from andon.store.sql import NUL, SqlStore
-from andon.store.store import Append, Message, Outcome, WorkerRow
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from andon.store.reads import Rows
+    from andon.store.store import Append, Message, Outcome, WorkerRow
+
+    File = str | os.PathLike[str]
 
 # 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
 SAFE_VERSION = (3, 51, 3)
@@ -43,16 +50,16 @@ _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenE
 class SqliteStore(SqlStore):
     """A store in one SQLite file."""
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
+    def __init__(self, path: File, *, create: bool = True) -> None:
         super().__init__()
-        self.path = path.absolute()
+        self.path = from_root(path)
         self.url = f"sqlite:///{self.path}"
         self._sql = queries.load("sqlite")
         self._closed = False
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
         refuse_unsafe(self.path, create=create)
-        self.folder = self.path.with_name(self.path.name + ".d")
+        self.folder = self.path + ".d"
         with _translated(self.path):
             self._writer = self._connect()
             self._writer.set_wal_hook(self._count_pages)
@@ -64,7 +71,7 @@ class SqliteStore(SqlStore):
         self.bell = bell.Bell(self.folder)
 
     def _connect(self) -> apsw.Connection:
-        db = apsw.Connection(str(self.path))
+        db = apsw.Connection(self.path)
         db.set_busy_handler(_Patience(BUSY_SECONDS))
         for pragma in ("synchronous = FULL", "wal_autocheckpoint = 0"):
             db.execute(f"PRAGMA {pragma}").fetchall()
@@ -82,8 +89,8 @@ class SqliteStore(SqlStore):
 
     def _open(self) -> None:
         """Create or upgrade the file, one process at a time, and note whether it was replaced."""
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        with _flock(self.folder / "open.lock"):
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        with _flock(os.path.join(self.folder, "open.lock")):
             mode = self._writer.execute("PRAGMA journal_mode = WAL").get
             if mode != "wal":
                 raise StoreError(f"{self.path}: expected journal mode wal, SQLite answered {mode}")
@@ -282,7 +289,7 @@ class SqliteStore(SqlStore):
     def facts(self) -> dict[str, Any]:
         return {
             "store": "sqlite",
-            "path": str(self.path),
+            "path": self.path,
             "sqlite": apsw.sqlite_lib_version(),
             "file_system": file_system(self.path),
             "schema": self._version(),
@@ -312,7 +319,7 @@ class _Patience:
     def __call__(self, tries: int) -> bool:
         if tries == 0:
             self.until = time.monotonic() + self.seconds
-        time.sleep(random.uniform(0.0001, 0.002))  # noqa: S311 (not for secrets)
+        time.sleep(0.0001 + os.urandom(1)[0] / 255 * 0.0019)
         return time.monotonic() < self.until
 
 
@@ -327,14 +334,14 @@ def _hands_off(action: int, first: Any, second: Any, *_: Any) -> int:
 
 
 @contextlib.contextmanager
-def _flock(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
+def _flock(path: str) -> Iterator[None]:
+    with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(path: File) -> Iterator[None]:
     try:
         yield
     except _SPOILED as error:
@@ -352,7 +359,7 @@ def refuse_nul(params: dict[str, Any]) -> None:
             raise UnicodeEncodeError("utf-8", value, value.index("\0"), value.index("\0") + 1, NUL)
 
 
-def _translate(error: Exception, path: Path) -> AndonError:  # noqa: PLR0911 (a table)
+def _translate(error: Exception, path: File) -> AndonError:  # noqa: PLR0911 (a table)
     match error:
         case AndonError():
             return error
@@ -383,7 +390,7 @@ def _translate(error: Exception, path: Path) -> AndonError:  # noqa: PLR0911 (a 
             return StoreError(f"{path}: {type(error).__name__}: {error}")
 
 
-def file_system(path: Path) -> str:
+def file_system(path: File) -> str:
     """The type of file system that holds `path`, as the kernel calls it; '' if unknown."""
     best, kind = "", ""
     with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:
@@ -397,7 +404,7 @@ def file_system(path: Path) -> str:
 
 
 def refuse_unsafe(
-    path: Path, *, create: bool, version: str | None = None, kind: str | None = None
+    path: File, *, create: bool, version: str | None = None, kind: str | None = None
 ) -> None:
     """Refuse what would lose data later, before anything is written."""
     version = version or apsw.sqlite_lib_version()
@@ -412,14 +419,14 @@ def refuse_unsafe(
             f"{path}: is on a network file system ({kind}), where SQLite's locks are not safe. "
             "Use a local disk, or PostgreSQL: ANDON_STORE=postgresql://…"
         )
-    if path.is_dir():
+    if os.path.isdir(path):
         raise BadInput(f"{path}: expected a file, found a folder")
-    if not path.exists() and not create:
+    if not os.path.exists(path) and not create:
         raise StoreError(
             f"{path}: there is no database. Start a worker or a run first, or set ANDON_STORE."
         )
     with _translated(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         # Others must not read what runs were given; SQLite makes its other files alike.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -5,14 +5,10 @@ settlement, its worker's word, the end of its process) proves the targets in its
 the run becomes what the order said: paused, cancelled, killed, or queued to be undone.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
 
-import msgspec
-from msgspec.structs import replace
-
-from andon.core.journal import Entry, EntryKind, chain
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import (
     POLITE,
@@ -26,6 +22,7 @@ from andon.core.stop import (
     replaces,
     storable,
 )
+from andon.core.struct import Struct
 from andon.errors import BadInput, NotFound
 from andon.store.limits import SqlLimits
 from andon.store.orders import (
@@ -41,7 +38,15 @@ from andon.store.orders import (
     TargetRow,
     Told,
 )
-from andon.store.reads import Rows, build, fields
+from andon.store.reads import build, fields
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from andon.core.journal import Entry
+    from andon.store.reads import Rows
 
 LONGEST_SECONDS = 1e9
 GONE = "its process is gone"
@@ -57,7 +62,7 @@ _BULK = {
 _WORDS = {Kind.PAUSE: "Paused", Kind.CANCEL: "Cancelled"}
 
 
-class _Row(NamedTuple):
+class _Row(Struct):
     """What an order has to know of a run."""
 
     id: str
@@ -87,7 +92,7 @@ class SqlStops(SqlLimits):
     # ── giving an order ───────────────────────────────────────────────────────────────────────
 
     def _order(self, m: Order) -> str:
-        m = replace(m, id=storable(m.id), via=storable(m.via), **signed(m))
+        m = m.but(id=storable(m.id), via=storable(m.via), **signed(m))
         kind, scope = Kind(m.kind), Scope(m.scope)
         if not 0 <= m.within <= LONGEST_SECONDS:
             raise BadInput(f"within {m.within}: expected seconds, 0 to {LONGEST_SECONDS:g}")
@@ -97,12 +102,8 @@ class SqlStops(SqlLimits):
         if known:
             return self._same(m, str(known[0][0]))
         whom = self._whom(m)
-        self.q(
-            "insert_stop",
-            **fields(m),
-            polite=kind in POLITE,
-            latched=latches(kind, scope),
-        )
+        holds = latches(kind, scope)
+        self.q("insert_stop", **fields(m), polite=kind in POLITE, latched=holds)
         reached = set[str]()
         # Again: while it waited for a run, that may have started another one.
         while new := [run_id for run_id in whom if run_id not in reached]:
@@ -137,7 +138,7 @@ class SqlStops(SqlLimits):
 
     def _rows_of(self, run_ids: Iterable[str]) -> list[_Row]:
         rows = self.q("stop_rows", run_ids=json.dumps(list(run_ids)))
-        return [_Row(*row)._replace(owes=bool(row[8])) for row in rows]
+        return [build(_Row, row).but(owes=bool(row[8])) for row in rows]
 
     def _reach(self, m: Order, run_ids: Sequence[str]) -> None:
         """Do to each run what the order means for it."""
@@ -191,7 +192,7 @@ class SqlStops(SqlLimits):
         """Paused, and its process is there: that it is gone has to be proved like any other."""
         owner = next((one for one in self._workers(self.q) if one.id == row.frozen), None)
         supervisor = owner.supervisor if owner is not None else None
-        self._aim(m.id, row._replace(worker=row.frozen, supervisor=supervisor), Stage.FENCED)
+        self._aim(m.id, row.but(worker=row.frozen, supervisor=supervisor), Stage.FENCED)
         mark = _mark(m.id, kind, m.by, m.why)
         self.q("fence_frozen", run_id=row.id, fence=row.fence, stop=mark)
 
@@ -221,7 +222,7 @@ class SqlStops(SqlLimits):
     def _join(self, m: Order, kind: Kind, row: _Row) -> None:
         """Another order has fenced it, and that is not proved yet: this one waits for the same."""
         for worker, supervisor, fence in self.q("open_target_of", run_id=row.id):
-            same = row._replace(worker=worker, supervisor=supervisor, fence=fence)
+            same = row.but(worker=worker, supervisor=supervisor, fence=fence)
             self._aim(m.id, same, Stage.FENCED)
         assert row.stop is not None
         if replaces(kind, Kind(json.loads(row.stop)["kind"])):
@@ -439,7 +440,7 @@ _BECOMES = {
 
 
 def told(text: str) -> list[Told]:
-    return msgspec.json.decode(text, type=list[Told], strict=False)
+    return [Told(**{**one, "hard": bool(one["hard"])}) for one in json.loads(text)]
 
 
 def _stop_row(row: Sequence[Any]) -> StopRow:
@@ -483,6 +484,8 @@ def _undoing(by: str, why: str) -> str:
 
 
 def _end_entry(row: _Row, kind: Kind, by: str, why: str, stop_id: str) -> Entry:
+    from andon.core.journal import Entry, EntryKind, chain
+
     entry = Entry(
         seq=row.head_seq + 1,
         kind=EntryKind.END,

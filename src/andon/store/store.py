@@ -8,44 +8,35 @@ Every write about a run shows the fence it was claimed under. Zero rows changed 
 else owns the run now, and the write is refused with Fenced.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from __future__ import annotations
 
-import msgspec
+from andon.core.struct import Struct
+from andon.store.orders import StopMessage
 
-from andon.core.journal import Entry
-from andon.core.lease import Fence
-from andon.store.orders import StopMessage, StopRow, SupervisorRow, TargetRow, Told
-from andon.store.rows import (
-    AskRow,
-    AttemptRow,
-    EventRow,
-    Filter,
-    Forsaken,
-    Held,
-    Letter,
-    LimitRow,
-    Loaded,
-    Obligation,
-    QueueRow,
-    RunRow,
-    StepTime,
-    Usage,
-    Waiting,
-)
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
+
+    from andon.core.journal import Entry
+    from andon.core.lease import Fence
+    from andon.store import rows
+    from andon.store.orders import StopRow, SupervisorRow, TargetRow, Told
+else:
+    Any = Protocol = object
 
 # A worker that is restarted is gone for a moment: what it had is not forsaken yet.
 ALLOWANCE_SECONDS = 2.0
 
 
-class Blob(msgspec.Struct, frozen=True):
+class Blob(Struct):
     """A body too large for its entry, under the hash of its content."""
 
     name: str
     body: str
 
 
-class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
+class EffectRow(Struct):
     """The ledger's line about one effect: how it stands after the entry `seq`."""
 
     name: str
@@ -60,7 +51,7 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
     undo_within: float | None = None  # undone after so many seconds, if nobody resumes its run
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(Struct):
     """A durable question to a person."""
 
     id: str
@@ -71,7 +62,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+class NewRun(Struct):
     """A run to be started. `entry` is its first journal entry and holds the input."""
 
     id: str
@@ -88,7 +79,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     blobs: tuple[Blob, ...] = ()
 
 
-class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerRow(Struct):
     """A process that executes runs. `id` names one incarnation and is never used again."""
 
     id: str
@@ -116,7 +107,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     stalled: str | None = None  # JSON
 
 
-class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
+class AgentRow(Struct):
     """A registered agent: what its runs may be started with."""
 
     name: str
@@ -134,7 +125,7 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
 # ── writes ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Register(msgspec.Struct, frozen=True, kw_only=True):
+class Register(Struct):
     """A worker begins. Answers (epoch, the store's time)."""
 
     worker: WorkerRow
@@ -144,7 +135,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     promote_known: bool = False  # and those that were: a rollback
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class Beat(Struct):
     """A worker is alive. Answers the store's time; Fenced if it was given up."""
 
     worker_id: str
@@ -152,7 +143,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     progress: str | None = None  # JSON
 
 
-class Depart(msgspec.Struct, frozen=True, kw_only=True):
+class Depart(Struct):
     """A worker ends, and executes nothing any more. What it still holds goes back."""
 
     worker_id: str
@@ -160,7 +151,7 @@ class Depart(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = False  # something of it goes on until its process ends: only the story is kept
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
+class Drain(Struct):
     """A worker takes nothing any more, and gives back what it has."""
 
     worker_id: str
@@ -168,14 +159,14 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     ago: float = 0.0  # seconds since it was told
 
 
-class AskDrain(msgspec.Struct, frozen=True, kw_only=True):
+class AskDrain(Struct):
     """Somebody wants a worker to drain. Answers whether it is alive."""
 
     worker_id: str
     by: str = ""
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class Move(Struct):
     """Somebody moves a run that nobody holds: from the state they saw to the next one."""
 
     run_id: str
@@ -187,18 +178,18 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     forgets: bool = True  # its error
     version: str | None = None
     trial: str | None = None  # JSON: the version it came from, until the new one fits its journal
-    note: "Note | None" = None
+    note: Note | None = None
 
 
-class Recall(msgspec.Struct, frozen=True, kw_only=True):
+class Recall(Struct):
     """Somebody wants the effects of a run undone that a worker holds: it will be given back."""
 
     run_id: str
     undoing: str
-    note: "Note | None" = None
+    note: Note | None = None
 
 
-class Promote(msgspec.Struct, frozen=True, kw_only=True):
+class Promote(Struct):
     """New runs take this version. Answers the agents that have it."""
 
     version: str
@@ -206,7 +197,7 @@ class Promote(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-class SetLimit(msgspec.Struct, frozen=True, kw_only=True):
+class SetLimit(Struct):
     """How many runs may run at once, and how many may begin in a time; without both: no limit."""
 
     scope: str  # queue, agent or label
@@ -217,7 +208,7 @@ class SetLimit(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class Note(Struct):
     """Something that people should be able to look up later: see `andon events`."""
 
     kind: str
@@ -226,7 +217,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(Struct):
     """Take ready runs; before that, take back those of dead and overdue workers."""
 
     worker_id: str
@@ -243,7 +234,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class Claimed(Struct):
     """A run in the hands of its new owner."""
 
     id: str
@@ -264,23 +255,23 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     trial: str | None = None  # JSON: whether this version's code fits is to be found out first
 
 
-class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimResult(Struct):
     runs: list[Claimed]
     wake_in: float | None  # seconds until the next sleeping run is due
     returned: int  # runs taken back from dead or overdue workers
     drain: bool = False  # somebody wants this worker to go
-    recalled: list[str] = []  # runs in its hands that somebody wants undone
-    told: list[Told] = []  # orders about runs in its hands
+    recalled: Sequence[str] = ()  # runs in its hands that somebody wants undone
+    told: Sequence[Told] = ()  # orders about runs in its hands
     halted: bool = False  # everything is: it claims nothing
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class Start(Struct):
     """Answers whether the run is new (False: that id exists with the same input)."""
 
     run: NewRun
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True):
+class Append(Struct):
     """Entries of a run, with everything that belongs to them, in one commit."""
 
     run_id: str
@@ -296,7 +287,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_of: str | None = None  # drop the partial value kept for this operation
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True):
+class Settle(Struct):
     """The end of an attempt: the run finishes, waits, goes back or is put aside.
 
     A run that would suspend although a message has arrived since `seen_inbox` is queued instead.
@@ -323,7 +314,7 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     undone: bool = False  # everything that it did
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Checkpoint(Struct):
     """Partial progress inside a step; only the latest is kept."""
 
     run_id: str
@@ -332,7 +323,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-class Deliver(msgspec.Struct, frozen=True, kw_only=True):
+class Deliver(Struct):
     """A message to a run, from outside. Wakes it if it waits. Answers whether it was new."""
 
     run_id: str
@@ -343,7 +334,7 @@ class Deliver(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True):
+class Log(Struct):
     """Lines that the agent wrote with ctx.log."""
 
     run_id: str
@@ -382,118 +373,101 @@ class Store(Protocol):
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         """Carry the messages out in one commit. An outcome is an answer or an exception."""
-        ...
 
     def send_one(self, message: Message) -> int | None:
         """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
-        ...
 
     def receive_one(self, message: Any) -> bool:
         """Whether the message sent is written. Raises StoreUnavailable if that is not known."""
-        ...
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.
 
         `append` is called with a connection inside the transaction.
         """
-        ...
 
-    def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
+    def load(self, run_id: str, *, untouched: bool = False) -> rows.Loaded:
         """`untouched`: nothing but its start can have been written yet."""
-        ...
 
-    def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]: ...
-    def run(self, run_id: str) -> RunRow | None: ...
-    def runs(self, which: Filter) -> list[RunRow]: ...
+    def letters(self, run_ids: Sequence[str]) -> dict[str, list[rows.Letter]]: ...
+    def run(self, run_id: str) -> rows.RunRow | None: ...
+    def runs(self, which: rows.Filter) -> list[rows.RunRow]: ...
     def descendants(self, run_id: str) -> list[str]: ...
     def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]: ...
     def last_entry(self, run_id: str) -> Entry | None: ...
     def ledger(self, run_id: str) -> list[EffectRow]: ...
-    def attempts(self, run_id: str) -> list[AttemptRow]: ...
-    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[AskRow]: ...
+    def attempts(self, run_id: str) -> list[rows.AttemptRow]: ...
+    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[rows.AskRow]: ...
     def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]: ...
     def blob(self, name: str) -> str: ...
     def workers(self) -> list[WorkerRow]: ...
     def fleet(self, since: float) -> list[WorkerRow]:
         """Live workers, and those that have ended since."""
-        ...
 
-    def held_by(self, worker_id: str, since: float = 0.0) -> list[Held]: ...
-    def obligations(self, run_id: str | None = None, limit: int = 1000) -> list[Obligation]: ...
-    def waiting(self, limit: int = 100_000) -> list[Waiting]:
+    def held_by(self, worker_id: str, since: float = 0.0) -> list[rows.Held]: ...
+    def obligations(
+        self, run_id: str | None = None, limit: int = 1000
+    ) -> list[rows.Obligation]: ...
+    def waiting(self, limit: int = 100_000) -> list[rows.Waiting]:
         """Runs that wait for a worker now, and stranded ones, by queue and version."""
-        ...
 
-    def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]: ...
+    def events(self, after: int = 0, limit: int = 1000) -> list[rows.EventRow]: ...
     def last_event(self, before: float | None = None) -> int:
         """The number of the last event, or of the last one before a time; 0 if there is none."""
-        ...
 
-    def slowest_steps(self, since: float, longer_than: float, runs: int = 2000) -> list[StepTime]:
+    def slowest_steps(
+        self, since: float, longer_than: float, runs: int = 2000
+    ) -> list[rows.StepTime]:
         """How long the steps of the newest runs took since a time, slowest first."""
-        ...
 
     def stops(self, limit: int = 50) -> list[StopRow]: ...
     def stop(self, stop_id: str) -> StopRow | None: ...
     def latches(self) -> list[StopRow]:
         """Orders that hold a scope now, the newest first."""
-        ...
 
     def targets(self, stop_id: str) -> list[TargetRow]: ...
     def unproved(self) -> list[TargetRow]: ...
     def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
         """Live ones, and those that have ended since."""
-        ...
 
     def agents(self, name: str | None = None) -> list[AgentRow]: ...
-    def limits(self) -> list[LimitRow]: ...
-    def usage(self) -> Usage:
+    def limits(self) -> list[rows.LimitRow]: ...
+    def usage(self) -> rows.Usage:
         """What counts against the limits now."""
-        ...
 
-    def queues(self) -> list[QueueRow]: ...
+    def queues(self) -> list[rows.QueueRow]: ...
     def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
         """How many runs of each (agent, version, state) are not over."""
-        ...
 
-    def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[Forsaken]:
+    def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[rows.Forsaken]:
         """Queued runs that no live worker would take, longer than the allowance."""
-        ...
 
     def stranded_versions(self) -> set[tuple[str, str]]:
         """Versions of which the last event says that nobody carries them: (agent, version)."""
-        ...
 
     def now(self) -> float: ...
     def facts(self) -> dict[str, Any]: ...
     def hold(self, worker_id: str) -> str | None:
         """Take a lock that ends with this process; answers its name, None where there is none."""
-        ...
 
     def release(self, worker_id: str) -> None: ...
 
     def is_free(self, worker: WorkerRow) -> bool:
         """Whether that worker's lock is free."""
-        ...
 
     # What a free lock proves: "dead" (the process is gone), or only "silent" (its connection is).
     free_means: str
 
     def ring(self) -> None:
         """Wake everybody who listens. A hint: it may be lost."""
-        ...
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` from another thread at every ring; the answer ends it."""
-        ...
 
     def checkpoint(self) -> None:
         """Upkeep for a moment when nobody waits."""
-        ...
 
     def integrity(self) -> str:
         """'ok', or what the database itself finds wrong."""
-        ...
 
     def close(self) -> None: ...

@@ -3,8 +3,9 @@
 A heartbeat answers what the supervisor has to do; so nothing has to reach it.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable
 
 from andon.core.stop import Kind, Stage
 from andon.store.lifting import SqlLifting
@@ -17,7 +18,13 @@ from andon.store.orders import (
     SupervisorRow,
     Told,
 )
-from andon.store.reads import Rows, build, fields
+from andon.store.reads import build, fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from andon.store.reads import Rows
 
 _TOLD = ("stop_id", "kind", "target", "run_id", "worker", "fence", "hard", "by", "why")
 

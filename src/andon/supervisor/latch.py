@@ -24,16 +24,11 @@ from andon.core.latch import (
     with_stop,
 )
 from andon.supervisor import home as homes
+from andon.supervisor.naming import new_order as new_order  # noqa: PLC0414 (used with it)
 
 # A frozen process may hold the lock. A pull then goes on without it: epochs decide, not order.
 PULL_LOCK_SECONDS = 0.25
 CLEAR_LOCK_SECONDS = 3.0
-_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-
-
-def new_order() -> str:
-    """The name of a pull and of its receipt, on every host."""
-    return "rcp_" + "".join(_LETTERS[byte & 31] for byte in os.urandom(12))
 
 
 class Latch:

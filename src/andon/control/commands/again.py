@@ -38,7 +38,7 @@ def resume(
 
     A run whose stop is not proved, or that a kill or halt holds, does not: andon reauthorize.
     """
-    from andon.control import stops
+    from andon.control import ordering, stops
 
     pair = chosen(run, agent, label, fleet)
     if run is None and agent is None and pair is None and not fleet:
@@ -49,7 +49,7 @@ def resume(
         if run is not None:
             _resume_one(store, run, named(by), why)
             return
-        who = stops.meant(store, None, agent, pair, fleet=fleet)
+        who = ordering.meant(store, None, agent, pair, fleet=fleet)
         count = stops.resume_scope(store, who, by=named(by), why=why, besides=besides)
         left = stops.still_held(store, who)
     if asked().json:
@@ -92,7 +92,7 @@ def reauthorize(
     what was pulled, what stays stopped and what may begin.
     """
     from andon.control import reauthorized, reauthorizing
-    from andon.control.stops import Whom
+    from andon.control.ordering import Whom
 
     pair = chosen(None, agent, label, False)
     whom_ = Whom(scope="fleet")

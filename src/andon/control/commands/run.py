@@ -222,7 +222,8 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
 def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any) -> None:
     """Start a run and print its id. Values are JSON if they are JSON, else text."""
     from andon.control import arguments as typed
-    from andon.control import latches, operations
+    from andon.control import operations
+    from andon.runtime import latches
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
     at: str | None = options.pop("at")

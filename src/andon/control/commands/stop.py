@@ -1,213 +1,81 @@
-"""Commands that stop, and what is known about it."""
+"""Commands that stop, and what is known about it. They are here for help and for mistakes: what is
+plainly said is carried out before click is imported (andon.control.giving).
+"""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from andon.control import output
-from andon.control.cli import (
-    DONE,
-    LATE,
-    Seconds,
-    advise,
-    asked,
-    cli,
-    everywhere,
-    make_settings,
-    opened,
-)
-from andon.errors import NotFound
+from andon.control import output, words
+from andon.control.cli import asked, cli, everywhere, opened, understands
 
 F = TypeVar("F", bound=Callable[..., Any])
-# For the proof, after the time that the step in hand had.
-PROOF_SECONDS = 5.0
-HARD_SECONDS = 10.0
+# Who says so, and why; neither is needed.
+signed = understands(*words.SIGNED)
 
 
 def whom(function: F) -> F:
     """Who is meant: a run, or a scope."""
-    for option in (
-        click.option("--all", "fleet", is_flag=True, help="Everything."),
-        click.option("--label", metavar="K=V", help="All runs with this label, and its children."),
-        click.option("--agent", metavar="NAME", help="All runs of this agent, and its children."),
-        click.argument("run", required=False),
-    ):
-        function = option(function)
-    return function
+    return click.argument("run", required=False)(understands(*words.WHOM)(function))
 
 
-def signed(function: F) -> F:
-    """Who says so, and why; neither is needed."""
-    for option in (
-        click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who (ANDON_BY, your login)."),
-        click.option("--why", metavar="TEXT", default="", help="A reason, for the receipt."),
-    ):
-        function = option(function)
-    return function
+def _verb(function: F) -> click.Command:
+    """A command with the words of its table."""
+    named = understands(*words.VERBS[function.__name__])(everywhere(function))
+    return cli.command()(click.argument("run", required=False)(named))
 
 
-def _waits(function: F) -> F:
-    for option in (
-        click.option("--no-wait", is_flag=True, help="Only ask; exit 3 unless it is proved."),
-        click.option(
-            "--wait",
-            "wait_seconds",
-            type=Seconds(),
-            metavar="S",
-            help="Wait no longer for the proof, and exit with 3.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-_within = click.option(
-    "--within",
-    type=Seconds(),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="How long the step in hand may take; then it is cut off.",
-)
-
-
-@cli.command()
-@whom
-@_within
-@_waits
-@signed
-@everywhere
+@_verb
 def pause(**said: Any) -> int:
     """Hold runs at their next boundary; andon resume lets them go on.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run.
     Exit 0 only when it is proved that nothing of it executes any more, 3 if not in time.
     """
-    return _stop("pause", **said)
+    return _stop("pause", said)
 
 
-@cli.command()
-@whom
-@_within
-@_waits
-@signed
-@everywhere
+@_verb
 def cancel(**said: Any) -> int:
     """End runs for good at their next boundary, and undo what can be undone.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run.
     Exit 0 only when it is proved that nothing of it executes any more, 3 if not in time.
     """
-    return _stop("cancel", **said)
+    return _stop("cancel", said)
 
 
-@cli.command()
-@whom
-@_waits
-@signed
-@everywhere
+@_verb
 def kill(**said: Any) -> int:
     """Stop runs now, from outside, whether they like it or not; andon resume lets them go on.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run.
     Exit 0 only when it is proved that nothing of it executes any more, 3 if not in time.
     """
-    return _stop("kill", within=0.0, **said)
+    return _stop("kill", said)
 
 
 def chosen(run: str | None, agent: str | None, label: str | None, fleet: bool) -> Any:
     """The label as a pair; one way to say who is meant, and not two."""
-    from andon.control import arguments
+    from andon.control.ordering import pair
 
-    if sum((run is not None, agent is not None, label is not None, fleet)) > 1:
+    _refuse_several({"run": run, "agent": agent, "label": label, "fleet": fleet})
+    return pair(label, "label") if label is not None else None
+
+
+def _refuse_several(said: dict[str, Any]) -> None:
+    if words.names_several(said):
         raise click.UsageError(
             "say who once: RUN, --agent, --label or --all", ctx=click.get_current_context()
         )
-    return arguments.pair(label, "label") if label is not None else None
 
 
-def _stop(
-    kind: str,
-    *,
-    run: str | None,
-    agent: str | None,
-    label: str | None,
-    fleet: bool,
-    within: float,
-    wait_seconds: float | None,
-    no_wait: bool,
-    by: str | None,
-    why: str,
-) -> int:
-    from andon.control import receipts, stops
-    from andon.control.people import named
-    from andon.core.stop import Kind
+def _stop(verb: str, said: dict[str, Any]) -> int:
+    from andon.control import giving
 
-    pair = chosen(run, agent, label, fleet)
-    settings = make_settings()
-    limit = 0.0 if no_wait else wait_seconds
-    if limit is None:
-        limit = within + PROOF_SECONDS if within else HARD_SECONDS
-    with opened(settings=settings) as store:
-        who = stops.meant(store, run, agent, pair, fleet=fleet)
-        order = stops.order_for(
-            Kind(kind), who, within=within, by=named(by), why=why, via="command line"
-        )
-        with _interruptible(store, order.id) as known:
-            row = stops.give(store, order)
-            known.append(row.id)
-            outcomes = _wait(store, row, limit, settings)
-        found = receipts.receipt(store, row.id)
-    _show(found, outcomes, limit)
-    return DONE if found["proved"] else LATE
-
-
-def _wait(store: Any, row: Any, limit: float, settings: Any) -> dict[str, Any]:
-    """Until it is proved, or the time is over; answers what was tried with processes here."""
-    from andon.control.following import Patience
-    from andon.control.stopping import Stopping
-
-    stopping = Stopping(store, row, _tell)
-    patience = Patience(
-        settings.patience_seconds,
-        lambda error: _tell(f"{output.clean(error)} Waiting for it."),
-    )
-    stopping.wait(limit, patience)
-    return stopping.enders.tried
-
-
-@contextlib.contextmanager
-def _interruptible(store: Any, stop_id: str) -> Iterator[list[str]]:
-    """Ctrl-C ends the waiting and not the stop, whose receipt is told."""
-    from andon.control import receipts
-
-    known = [stop_id]  # until it is known whether it joined another one
-    try:
-        yield known
-    except KeyboardInterrupt:
-        with contextlib.suppress(NotFound):  # it was not given yet
-            found = receipts.receipt(store, known[-1])
-            _tell(f"stopped waiting; it goes on stopping: {output.command('show', found['id'])}")
-            if asked().json:
-                output.document(found)
-        raise
-
-
-def _tell(text: str) -> None:
-    """Whoever does not read on does not keep a process from being ended."""
-    with contextlib.suppress(OSError):
-        advise(text)
-
-
-def _show(found: dict[str, Any], outcomes: dict[str, Any], waited: float) -> None:
-    from andon.control import proofs
-
-    if asked().json:
-        output.document(found)
-    else:
-        proofs.receipt(found, outcomes, waited)
+    _refuse_several(said)
+    return giving.stop(verb, **said, store=asked().store, json=asked().json)
 
 
 @cli.command()

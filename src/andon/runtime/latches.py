@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import Any
 
-from andon.control.output import command
 from andon.core.stop import Kind, Scope, lifted_by, severest
 from andon.store.orders import StopRow
 from andon.store.rows import RunRow
@@ -22,6 +23,18 @@ def on_path_of(latches: Sequence[StopRow], agent: str, labels: Mapping[str, str]
     found = [latch for latch in latches if _is_about(latch, agent, labels)]
     worst = severest(latch.kind for latch in found)
     return next((latch for latch in found if latch.kind == worst), None)
+
+
+def over(store: Any, row: RunRow) -> StopRow | None:
+    """The latch that holds a run: on its own path, or on that of whoever has started it."""
+    held: list[StopRow] = store.latches()
+    above: RunRow | None = row
+    while held and above is not None:
+        latch = on_path(held, above)
+        if latch is not None:
+            return latch
+        above = store.run(above.parent_id) if above.parent_id is not None else None
+    return None
 
 
 def holds(latch: StopRow, row: RunRow) -> bool:
@@ -60,12 +73,16 @@ def options(scope: str, name: str, value: str) -> tuple[str, ...]:
 
 
 def lift_command(latch: StopRow) -> str:
-    """The command that lifts it."""
-    verb = lifted_by(Kind(latch.kind))
-    chosen = options(latch.scope, latch.name, latch.value)
+    """The command that lifts it, to be copied: no name in it is more than a name."""
+    verb, chosen = lifted_by(Kind(latch.kind)), options(latch.scope, latch.name, latch.value)
     if verb == "resume":
-        return command(verb, options=chosen or ("--all",))
-    return command(verb, options=chosen) + " --why TEXT"
+        chosen = chosen or ("--all",)
+    words = " ".join(["andon", verb, *(quote(_visible(word)) for word in chosen)])
+    return words if verb == "resume" else f"{words} --why TEXT"
+
+
+def _visible(text: str) -> str:
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def held_by(latch: StopRow) -> str:

@@ -1,0 +1,174 @@
+"""`andon kill`, `pause` and `cancel`: the order first, everything else after it.
+
+Until the order is in the store nothing is imported but the standard library, what an order is, and
+the driver of the database (tests/test_imports.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from andon.control import ordering, output, words
+from andon.control.people import named
+from andon.core.stop import Kind
+from andon.core.struct import Struct
+from andon.errors import NotFound
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from andon.settings import Settings
+    from andon.store.orders import StopRow
+
+PROVED, NOT_PROVED = 0, 3
+# For the proof, after the time that the step in hand had.
+PROOF_SECONDS = 5.0
+HARD_SECONDS = 10.0
+# After so long without an answer somebody who wants to stop something must know another way.
+AWAY_SECONDS = 0.5
+ANOTHER_WAY = "andon halt needs no store: it stops everything on this host at once"
+
+
+def main(arguments: Sequence[str]) -> int | None:
+    """The exit code; None if what was said is not plain, and nothing was done."""
+    said = words.read(arguments[0], arguments[1:])
+    if said is None:
+        return None
+    output.prepare()
+    try:
+        code = stop(arguments[0], **said)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (they are explained there)
+        from andon.control.cli import explain
+
+        return explain(error, as_json=said["json"])
+    return code
+
+
+class Stop(Struct):
+    """What was said about one stop, but for whom."""
+
+    kind: Kind
+    within: float
+    limit: float  # how long to wait for the proof
+    by: str
+    why: str
+    json: bool
+
+    def tell(self, text: str) -> None:
+        """Whoever does not read on does not keep a process from being ended."""
+        if not self.json:
+            with contextlib.suppress(OSError):
+                output.note(text)
+
+
+def stop(
+    verb: str,
+    *,
+    run: str | None,
+    agent: str | None,
+    label: str | None,
+    fleet: bool,
+    wait_seconds: float | None,
+    no_wait: bool,
+    by: str | None,
+    why: str,
+    store: str | None,
+    json: bool,
+    within: float = 0.0,
+) -> int:
+    """Give the order and wait for its proof; answers the exit code."""
+    from andon.settings import load
+    from andon.store import open_store
+
+    limit = 0.0 if no_wait else wait_seconds
+    if limit is None:
+        limit = within + PROOF_SECONDS if within else HARD_SECONDS
+    asked = Stop(kind=Kind(verb), within=within, limit=limit, by=named(by), why=why, json=json)
+    pair = ordering.pair(label, "label") if label is not None else None
+    settings = load({"store": store})
+    with contextlib.ExitStack() as stack:
+        with _perhaps_away(asked, settings.store, "Nothing was stopped."):
+            opened = open_store(settings.store, create=False)
+            stack.callback(opened.close)
+            whom = ordering.meant(opened, run, agent, pair, fleet=fleet)
+        return _stop(asked, opened, whom, settings)
+
+
+@contextlib.contextmanager
+def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
+    """Who waits for a store that does not answer hears soon that there is a way without it."""
+    import threading
+
+    from andon.errors import StoreError
+
+    def tell() -> None:
+        from andon.supervisor.home import without_password
+
+        where = output.clean(without_password(url))
+        asked.tell(f"waiting for the store {where}. In a hurry: {ANOTHER_WAY}")
+
+    timer = threading.Timer(AWAY_SECONDS, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except StoreError as error:
+        raise type(error)(f"{error} {then} In a hurry: {ANOTHER_WAY}") from error
+    finally:
+        timer.cancel()
+
+
+def _stop(asked: Stop, store: Any, whom: ordering.Whom, settings: Settings) -> int:
+    order = ordering.order_for(
+        asked.kind, whom, within=asked.within, by=asked.by, why=asked.why, via="command line"
+    )
+    with _interruptible(asked, store, order.id) as known:
+        unknown = "Whether the order is written is not known: give it again."
+        with _perhaps_away(asked, settings.store, unknown):
+            row = ordering.give(store, order)
+        known.append(row.id)
+        outcomes = _wait(asked, store, row, settings.patience_seconds)
+    from andon.control import proofs, receipts
+
+    found = receipts.receipt(store, row.id)
+    if asked.json:
+        output.document(found)
+    else:
+        proofs.receipt(found, outcomes, asked.limit)
+    return PROVED if found["proved"] else NOT_PROVED
+
+
+def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dict[str, Any]:
+    """Until it is proved, or the time is over; answers what was tried with processes here."""
+    from andon.control.following import Patience
+    from andon.control.stopping import Stopping
+
+    stopping = Stopping(store, row, asked.tell)
+    patience = Patience(
+        patience_seconds,
+        lambda error: asked.tell(f"{output.clean(error)} Waiting for it."),
+    )
+    stopping.wait(asked.limit, patience)
+    return stopping.enders.tried
+
+
+@contextlib.contextmanager
+def _interruptible(asked: Stop, store: Any, stop_id: str) -> Iterator[list[str]]:
+    """Ctrl-C ends the waiting and not the stop, whose receipt is told."""
+    known = [stop_id]  # until it is known whether it joined another one
+    try:
+        yield known
+    except KeyboardInterrupt:
+        from andon.control import receipts
+
+        with contextlib.suppress(NotFound):  # it was not given yet
+            found = receipts.receipt(store, known[-1])
+            show = output.command("show", found["id"])
+            asked.tell(f"stopped waiting; it goes on stopping: {show}")
+            if asked.json:
+                output.document(found)
+        raise

@@ -1,0 +1,157 @@
+"""The words that commands which stop understand: one table, read in two ways.
+
+The short way, here, imports nothing. It takes only what is plainly right; a mistake and a cry for
+help go the long way, click's, whose options are made from the same table and which has the words.
+"""
+
+from __future__ import annotations
+
+import os
+
+from andon.core.stop import WITHIN_SECONDS
+from andon.core.struct import Struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+FLAG, TEXT, SECONDS = "flag", "text", "seconds"
+
+
+class Option(Struct):
+    """One option, and the argument of the command's function that it becomes."""
+
+    name: str
+    field: str
+    help: str
+    kind: str = TEXT
+    metavar: str | None = None
+    default: Any = None
+    environ: str | None = None  # the variable that says it too
+    shown: bool = False  # its default, in the help
+
+
+WHOM = (
+    Option(
+        name="--agent",
+        field="agent",
+        metavar="NAME",
+        help="All runs of this agent, and its children.",
+    ),
+    Option(
+        name="--label",
+        field="label",
+        metavar="K=V",
+        help="All runs with this label, and its children.",
+    ),
+    Option(name="--all", field="fleet", kind=FLAG, default=False, help="Everything."),
+)
+WITHIN = (
+    Option(
+        name="--within",
+        field="within",
+        kind=SECONDS,
+        default=WITHIN_SECONDS,
+        shown=True,
+        metavar="S",
+        help="How long the step in hand may take; then it is cut off.",
+    ),
+)
+WAITS = (
+    Option(
+        name="--wait",
+        field="wait_seconds",
+        kind=SECONDS,
+        metavar="S",
+        help="Wait no longer for the proof, and exit with 3.",
+    ),
+    Option(
+        name="--no-wait",
+        field="no_wait",
+        kind=FLAG,
+        default=False,
+        help="Only ask; exit 3 unless it is proved.",
+    ),
+)
+SIGNED = (
+    Option(
+        name="--why", field="why", metavar="TEXT", default="", help="A reason, for the receipt."
+    ),
+    Option(
+        name="--by",
+        field="by",
+        metavar="NAME",
+        environ="ANDON_BY",
+        help="Who (ANDON_BY, your login).",
+    ),
+)
+EVERYWHERE = (
+    Option(
+        name="--store",
+        field="store",
+        metavar="URL",
+        help="sqlite:///path or postgresql://… (ANDON_STORE)",
+    ),
+    Option(
+        name="--json",
+        field="json",
+        kind=FLAG,
+        default=False,
+        help="Answer with one JSON document.",
+    ),
+)
+VERBS = {
+    "pause": (*WHOM, *WITHIN, *WAITS, *SIGNED),
+    "cancel": (*WHOM, *WITHIN, *WAITS, *SIGNED),
+    "kill": (*WHOM, *WAITS, *SIGNED),
+}
+# What names whom; one of them is enough, and two contradict each other.
+_NAMES = ("run", "agent", "label", "fleet")
+
+
+def read(verb: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """What was said, by field; None if that is not plain."""
+    options = {option.name: option for option in (*VERBS[verb], *EVERYWHERE)}
+    said: dict[str, Any] = {option.field: _unsaid(option) for option in options.values()}
+    said["run"] = None
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, given, value = word.partition("=")
+        option = options.get(name)
+        if option is None and word and not word.startswith("-") and said["run"] is None:
+            said["run"] = word
+        elif option is not None and option.kind == FLAG and not given:
+            said[option.field] = True
+        elif option is not None and option.kind != FLAG and (given or rest):
+            said[option.field] = _value(option, value if given else rest.pop(0))
+            if said[option.field] is None:
+                return None
+        else:
+            return None
+    return None if names_several(said) else said
+
+
+def _unsaid(option: Option) -> Any:
+    found = os.environ.get(option.environ) if option.environ else None
+    return found or option.default
+
+
+def _value(option: Option, text: str) -> Any:
+    if text.startswith("-"):  # perhaps the next option
+        return None
+    return seconds(text) if option.kind == SECONDS else text
+
+
+def seconds(text: str) -> float | None:
+    """A time that ends: neither infinite nor no number."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found <= 1e9 else None
+
+
+def names_several(said: dict[str, Any]) -> bool:
+    return sum(said[name] not in (None, False) for name in _NAMES) > 1

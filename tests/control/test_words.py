@@ -1,0 +1,105 @@
+"""The words of the commands that stop: two ways to read them, and one meaning."""
+
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from andon.control import words
+from andon.control.cli import Asked, cli
+
+PIECES = [
+    "r-1",
+    "other",
+    "--",
+    "",
+    "-x",
+    "--help",
+    "--jso",
+    "--json",
+    "--json=1",
+    "--all",
+    "--no-wait",
+]
+PIECES += [
+    "--agent",
+    "--agent=a",
+    "--label",
+    "--label=k=v",
+    "--within",
+    "--within=3",
+    "--within=-1",
+]
+PIECES += [
+    "--wait",
+    "--wait=nan",
+    "--wait=0.5",
+    "--why",
+    "--why=",
+    "--by=ann",
+    "--store=sqlite:///x",
+    "5",
+]
+
+
+def long_way(verb: str, line: list[str]) -> dict[str, Any]:
+    """What click makes of it."""
+    with cli.make_context("andon", [verb, *line]) as group:
+        command = cli.get_command(group, verb)
+        assert command is not None
+        with command.make_context(verb, line, parent=group) as ctx:
+            told = ctx.ensure_object(Asked)
+            return {**ctx.params, "store": told.store, "json": told.json}
+
+
+@given(
+    verb=st.sampled_from(sorted(words.VERBS)), line=st.lists(st.sampled_from(PIECES), max_size=5)
+)
+def test_the_short_way_understands_what_the_long_way_does_or_leaves_it(
+    verb: str, line: list[str]
+) -> None:
+    said = words.read(verb, line)
+    if said is not None:
+        assert said == long_way(verb, line)
+
+
+@pytest.mark.parametrize("verb", sorted(words.VERBS))
+@pytest.mark.parametrize(
+    "line",
+    [
+        [],
+        ["r-1"],
+        ["r-1", "--why", "it loops", "--by=ann", "--json"],
+        ["--agent", "crawl", "--no-wait"],
+        ["--label=tenant=acme", "--wait", "2", "--store", "sqlite:///x.db"],
+        ["--all"],
+    ],
+)
+def test_what_is_plainly_said_goes_the_short_way(verb: str, line: list[str]) -> None:
+    assert words.read(verb, line) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [["--help"], ["a", "b"], ["a", "--all"], ["--wait", "soon"], ["--wait"], ["--why", "-x"]],
+)
+def test_a_mistake_goes_the_way_that_has_the_words_for_it(line: list[str]) -> None:
+    assert words.read("kill", line) is None
+
+
+def test_a_name_in_the_environment_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANDON_BY", "maria")
+    for line in ([], ["--by", "ann"]):
+        said = words.read("kill", line)
+        assert said == long_way("kill", line)
+    monkeypatch.setenv("ANDON_BY", "")
+    assert words.read("kill", []) == long_way("kill", [])
+
+
+def test_every_word_is_in_the_help() -> None:
+    for verb, options in words.VERBS.items():
+        command = cli.every_command()[verb]
+        text = command.get_help(click.Context(command))
+        assert all(option.name in text and option.help[:20] in text for option in options)
