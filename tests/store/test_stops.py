@@ -513,6 +513,20 @@ def test_a_newer_pull_wins_over_a_reauthorization(store: Store) -> None:
     assert len(store.latches()) == 1
 
 
+def test_a_halt_that_arrives_late_is_lifted_with_itself_and_holds_if_nobody_has_seen_it(
+    store: Store,
+) -> None:
+    """Two hosts were pulled while the store was away, and one of them is still cut off."""
+    seen = order(store, "halt", id="rcp_here")
+    reauthorize(store, epoch(store, seen))
+    assert order(store, "halt", id="rcp_here") == seen  # the same pull, by a slower way
+    assert not store.latches()
+    unseen = order(store, "halt", id="rcp_there")
+    assert [latch.id for latch in store.latches()] == [unseen]
+    with pytest.raises(Conflict, match="it was stopped again meanwhile"):
+        reauthorize(store, epoch(store, seen))
+
+
 def test_a_reauthorization_needs_a_name_and_a_reason(store: Store) -> None:
     receipt = order(store, "halt")
     for missing in ({"by": " "}, {"why": ""}):
