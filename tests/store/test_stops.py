@@ -141,7 +141,7 @@ def test_a_worker_that_claims_nothing_hears_of_orders_all_the_same(store: Any) -
     assert ([told.run_id for told in result.told], result.halted) == (["r"], False)
     order(store, "halt")
     assert store.hear("w").halted
-    assert store.hear("nobody").told == []
+    assert not store.hear("nobody").told
 
 
 def test_a_window_that_is_open_is_waited_for(store: Store) -> None:
@@ -511,6 +511,20 @@ def test_a_newer_pull_wins_over_a_reauthorization(store: Store) -> None:
         reauthorize(store, seen)
     assert claim(store).runs == []
     assert len(store.latches()) == 1
+
+
+def test_a_halt_that_arrives_late_is_lifted_with_itself_and_holds_if_nobody_has_seen_it(
+    store: Store,
+) -> None:
+    """Two hosts were pulled while the store was away, and one of them is still cut off."""
+    seen = order(store, "halt", id="rcp_here")
+    reauthorize(store, epoch(store, seen))
+    assert order(store, "halt", id="rcp_here") == seen  # the same pull, by a slower way
+    assert not store.latches()
+    unseen = order(store, "halt", id="rcp_there")
+    assert [latch.id for latch in store.latches()] == [unseen]
+    with pytest.raises(Conflict, match="it was stopped again meanwhile"):
+        reauthorize(store, epoch(store, seen))
 
 
 def test_a_reauthorization_needs_a_name_and_a_reason(store: Store) -> None:

@@ -139,6 +139,12 @@ def test_the_cgroups_of_a_killed_supervisor_are_removed_by_the_next_one() -> Non
     assert seen == {"left": True, "swept": True, "own_is_there": True}
 
 
+@pytest.mark.parametrize("mechanism", ["pidns", "walk"])
+def test_a_tree_ends_as_its_command_has_ended(mechanism: str) -> None:
+    need(mechanism)
+    assert scratch("ends", mechanism, "-") == {"found": [0, 137, -9, -6]}
+
+
 def test_nothing_in_a_pid_namespace_outlives_its_supervisor() -> None:
     need("pidns")
     seen = scratch("orphaned", "pidns", "escape")

@@ -1,17 +1,22 @@
 """Ending a worker's process from this host, where no supervisor does it."""
 
+from __future__ import annotations
+
 import os
 import time
-from collections.abc import Callable
 from math import inf
 
-import msgspec
-
+from andon.core.struct import Struct
+from andon.runtime.finding import write
 from andon.runtime.liveness import is_gone, start_ticks, this_process
-from andon.runtime.requests import write
 from andon.store.orders import Bury
-from andon.store.store import Store, WorkerRow
-from andon.supervisor.reach import Killing
+
+TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from andon.store.store import Store, WorkerRow
+    from andon.supervisor.reach import Killing
 
 # For the worker to end the attempt by itself, since it was fenced.
 GRACE_SECONDS = 0.2
@@ -19,7 +24,7 @@ GRACE_SECONDS = 0.2
 GONE_SECONDS = 5.0
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(Struct):
     """What became of a process; `why_not` if it is not gone."""
 
     evidence: str = ""
@@ -75,6 +80,8 @@ class Enders:
         foreign = _foreign(worker.pid)
         if foreign:
             return Outcome(why_not=foreign)
+        from andon.supervisor.reach import Killing
+
         killing = Killing({worker.pid: worker.start_ticks}, {os.getpid()})
         until = time.monotonic() + GONE_SECONDS
         while not killing.strike():

@@ -1,22 +1,27 @@
 """Waiting for a change in the store: by wake-ups, and by looking, as wake-ups may be lost."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
 
-from andon.control import operations
 from andon.errors import StoreError, StoreUnavailable
-from andon.runtime import requests
-from andon.store.rows import RunRow
-from andon.store.store import Store
+from andon.runtime.finding import find
+
+TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeVar
+
+    from andon.store.rows import RunRow
+    from andon.store.store import Store
+
+    T = TypeVar("T")
 
 # Wake-ups may be lost; then this is how late a change is seen.
 POLL_SECONDS = 0.5
-
-T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -72,11 +77,13 @@ def wait(
     on_look: Callable[[RunRow], None],
 ) -> RunRow | None:
     """The run once it is over; None if it was not in time."""
+    from andon.runtime.requests import is_over
+
     until = None if timeout is None else time.monotonic() + timeout
     with rings(store) as pause:
         while True:
-            row = patience.ask(lambda: requests.find(store, run_id))
-            if row is not None and requests.is_over(row):
+            row = patience.ask(lambda: find(store, run_id))
+            if row is not None and is_over(row):
                 return row
             if row is not None:
                 on_look(row)
@@ -90,14 +97,17 @@ def follow(
     store: Store, run_id: str, patience: Patience, on_line: Callable[[dict[str, Any]], None]
 ) -> None:
     """Every line of a run's log, as it comes, until the run is over."""
+    from andon.control import operations
+    from andon.runtime.requests import is_over
+
     after = 0
     with rings(store) as pause:
         while True:
             # Looked at before the lines: what was written before the end is then certainly read.
-            row = patience.ask(lambda: requests.find(store, run_id))
+            row = patience.ask(lambda: find(store, run_id))
             for line in patience.ask(partial(operations.lines, store, run_id, after)) or ():
                 on_line(line)
                 after = line["id"]
-            if row is not None and requests.is_over(row):
+            if row is not None and is_over(row):
                 return
             pause(POLL_SECONDS)

@@ -7,7 +7,7 @@ from typing import Any
 from andon.control.ending import workers_of
 from andon.control.operations import Surroundings, in_hand
 from andon.control.ordering import find_order
-from andon.control.stops import earlier_doubts
+from andon.control.stopping import earlier_doubts
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind

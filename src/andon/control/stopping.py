@@ -4,21 +4,47 @@ Whoever waits makes a polite order hard when its time is over, and ends the proc
 else ends: those of workers on this host that have no supervisor.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable
-from typing import Any
 
 from andon.control.ending import GRACE_SECONDS, Enders, workers_of
 from andon.control.following import POLL_SECONDS, Patience, rings
 from andon.control.output import clean, length, plural, symbol
-from andon.control.stops import earlier_doubts
-from andon.core.stop import OPEN, Stage
-from andon.runtime.requests import write
-from andon.store.orders import Escalate, StopRow, TargetRow
-from andon.store.store import Store
+from andon.core.run import State
+from andon.core.stop import OPEN, Scope, Stage
+from andon.runtime import latches
+from andon.runtime.finding import write
+from andon.store.orders import Escalate
+
+TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from andon.store.orders import StopRow, TargetRow
+    from andon.store.rows import RunRow
+    from andon.store.store import Store
 
 # More targets than this are counted, not told one by one.
 MOST_TOLD = 5
+
+
+def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
+    """What an earlier order could not prove about the same runs: a later one does not either."""
+    found = []
+    for target in store.unproved():
+        run = store.run(target.run_id) if target.run_id is not None else None
+        if run is None or target.stop_id == row.id or target.requested_at > row.asked_at:
+            continue
+        untouched = run.state != State.RUNNING and run.fence <= target.fence + 1
+        if untouched and _is_about(row, run):
+            found.append(target)
+    return found
+
+
+def _is_about(row: StopRow, run: RunRow) -> bool:
+    return run.id == row.name if row.scope == Scope.RUN else latches.holds(row, run)
 
 
 class Stopping:
@@ -26,9 +52,10 @@ class Stopping:
 
     def __init__(self, store: Store, row: StopRow, say: Callable[[str], None]) -> None:
         self._store, self._say = store, say
-        self.row, self.targets = row, list[TargetRow]()
+        self.row = row
+        self.targets: list[TargetRow] = []
         self.enders = Enders(store, row.kind)
-        self._earlier = list[TargetRow]()
+        self._earlier: list[TargetRow] = []
         self._told: dict[str, object] = {}
         self._soon = POLL_SECONDS
 

@@ -1,4 +1,4 @@
-"""What people ask after a stop, one function per request: what is in doubt, and going on again."""
+"""What people ask after a stop, one function per request: going on again, and what stays held."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,29 +8,9 @@ from andon.control.ordering import Whom, find
 from andon.core.run import State
 from andon.core.stop import Scope
 from andon.runtime import latches, requests
-from andon.store.orders import Resume, StopRow, TargetRow
+from andon.store.orders import Resume
 from andon.store.rows import Filter, RunRow
 from andon.store.store import Store
-
-
-def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
-    """What an earlier order could not prove about the same runs: a later one does not either."""
-    found = []
-    for target in store.unproved():
-        run = store.run(target.run_id) if target.run_id is not None else None
-        if run is None or target.stop_id == row.id or target.requested_at > row.asked_at:
-            continue
-        untouched = run.state != State.RUNNING and run.fence <= target.fence + 1
-        if untouched and _is_about(row, run):
-            found.append(target)
-    return found
-
-
-def _is_about(row: StopRow, run: RunRow) -> bool:
-    return run.id == row.name if row.scope == Scope.RUN else latches.holds(row, run)
-
-
-# ── going on ──────────────────────────────────────────────────────────────────────────────────
 
 
 def resume(store: Store, run: str, *, by: str, why: str) -> RunRow:

@@ -1,13 +1,18 @@
 """What holds a run back: the latches on its path, and the command that lifts each."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping, Sequence
-from shlex import quote
-from typing import Any
 
 from andon.core.stop import Kind, Scope, lifted_by, severest
-from andon.store.orders import StopRow
-from andon.store.rows import RunRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from andon.store.orders import StopRow
+    from andon.store.rows import RunRow
 
 # What a run that waits in a held scope is, as people see it.
 SHOWN = {Kind.PAUSE: "paused", Kind.KILL: "killed", Kind.HALT: "killed"}
@@ -74,6 +79,8 @@ def options(scope: str, name: str, value: str) -> tuple[str, ...]:
 
 def lift_command(latch: StopRow) -> str:
     """The command that lifts it, to be copied: no name in it is more than a name."""
+    from shlex import quote
+
     verb, chosen = lifted_by(Kind(latch.kind)), options(latch.scope, latch.name, latch.value)
     if verb == "resume":
         chosen = chosen or ("--all",)

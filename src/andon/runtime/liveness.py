@@ -6,19 +6,21 @@ moment of death; pid and start time together name a process for ever. Where that
 until its lease ends.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
-import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from andon.errors import StoreError
 from andon.store.store import WorkerRow
+
+TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 # How often the locks of workers elsewhere are looked at.
 FOREIGN_SECONDS = 0.1
@@ -28,7 +30,8 @@ REFRESH_SECONDS = 1.0
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text("utf-8").strip()
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
     except OSError:
         return ""
 
@@ -51,9 +54,9 @@ def _namespace() -> str:
 
 def this_process() -> WorkerRow:
     """A new incarnation of a worker in this process."""
-    pid, host = os.getpid(), socket.gethostname()
+    pid, host = os.getpid(), os.uname().nodename
     return WorkerRow(
-        id=f"{host}.{pid}.{uuid.uuid4().hex[:8]}",
+        id=f"{host}.{pid}.{os.urandom(4).hex()}",
         host=host,
         boot=_read("/proc/sys/kernel/random/boot_id"),
         namespace=_namespace(),

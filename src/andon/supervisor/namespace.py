@@ -2,14 +2,15 @@
 
     supervisor → relay (this host's pids) → init (PID 1 inside, reaps) → the command
 
-The relay passes signals in and the exit code out. Nothing leaves a pid namespace, so the death of
-the supervisor ends all of it too: parent-death signal to the relay, from it to init, and the kernel
-does the rest. Without root it takes a user namespace, in which sudo does not work. A process inside
-does not know its pid outside: for commands, not for workers. Grade B.
+The relay passes signals in, and ends as the command has ended. Nothing leaves a pid namespace, so
+the death of the supervisor ends all of it too: parent-death signal to the relay, from it to init,
+and the kernel does the rest. Without root it takes a user namespace, in which sudo does not work.
+A process inside does not know its pid outside: for commands, not for workers. Grade B.
 """
 
 import contextlib
 import os
+import resource
 import signal
 from typing import Any, NoReturn
 
@@ -30,15 +31,16 @@ class NamespaceTree(WalkTree):
         _new_namespace()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         linux.die_with_parent()
+        how, tell = os.pipe()
         init = os.fork()
         if init:
-            _relay(init)
+            _relay(init, how)
         linux.die_with_parent()
         with contextlib.suppress(OSError):
             linux.mount_proc()
         command = os.fork()
         if command:
-            _reap(command)
+            _reap(command, tell)
         # Of relay and init too: whoever signals its own group would be told it thrice.
         with contextlib.suppress(PermissionError):
             os.setsid()
@@ -72,13 +74,14 @@ def _new_namespace() -> None:
                 out.write(text)
 
 
-def _let_go() -> None:
+def _let_go(kept: int) -> None:
     """Hold nothing of the supervisor's: a descriptor kept here would hide the end of a stream."""
-    os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 1 << 20))
+    os.closerange(3, kept)
+    os.closerange(max(kept + 1, 3), min(os.sysconf("SC_OPEN_MAX"), 1 << 20))
 
 
-def _relay(init: int) -> NoReturn:
-    _let_go()
+def _relay(init: int, how: int) -> NoReturn:
+    _let_go(how)
     while True:
         number = signal.sigwait(signal.valid_signals())
         if number != signal.SIGCHLD:
@@ -87,12 +90,24 @@ def _relay(init: int) -> NoReturn:
             continue
         done, status = os.waitpid(init, os.WNOHANG)
         if done:
-            os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + status % 128)
+            _end_as(int(os.read(how, 16) or status))
 
 
-def _reap(command: int) -> NoReturn:
-    """PID 1 inside: when it ends, all end."""
-    _let_go()
+def _end_as(status: int) -> NoReturn:
+    """By the same signal: 128 + n is also what a command may answer by itself."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody wants that of a relay
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+def _reap(command: int, tell: int) -> NoReturn:
+    """PID 1 inside: when it ends, all end. It cannot die by a signal of its own, so it tells."""
+    _let_go(tell)
     while True:
         number = signal.sigwait(signal.valid_signals())
         if number != signal.SIGCHLD:
@@ -102,8 +117,8 @@ def _reap(command: int) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] == command:
-                    code = os.waitstatus_to_exitcode(found[1])
-                    os._exit(code if code >= 0 else 128 - code)
+                    os.write(tell, b"%d" % found[1])
+                    os._exit(0)
 
 
 class Namespace(Walk):
