@@ -106,8 +106,8 @@ class Context:
         operation.cuttable = is_async(called)
         decoder = value.result_decoder(function)
 
-        async def call() -> Any:
-            return await invoke(operation, called, args, kwargs, timeout)
+        def call() -> Awaitable[Any]:
+            return invoke(operation, called, args, kwargs, timeout)
 
         return await steps.carry_out(operation, call, decoder, retries)
 

@@ -360,7 +360,7 @@ class _Effect:
         for last in (False,) * (PROBE_TRIES - 1) + (True,):
             await self.attempt.boundary()
             try:
-                with self.operation.operating():
+                with self.operation:
                     found = await self._call(self.declared.probe, *self.args)
             except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
                 log.warning(
@@ -400,7 +400,7 @@ class _Effect:
         assert self.declared.undo is not None
         await self._write_intent()
         await self.attempt.boundary()
-        with self.operation.operating():
+        with self.operation:
             await self._call(self.declared.undo, None, *self.args)
         point("effect:undone")
         await self.write(EffectState.COMPENSATED)

@@ -7,7 +7,7 @@ a gate.
 
 import asyncio
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,13 +51,8 @@ class Journaling(Leaving):
         self._dirty: dict[str, str] = {}
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
-        self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
         self._flying = 0  # appends that are being written
         self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
-
-    @property
-    def undisturbed(self) -> bool:
-        return self._last is None and super().undisturbed
 
     async def written(self) -> None:
         if self._last is not None:
@@ -66,46 +61,54 @@ class Journaling(Leaving):
     # ── entries ───────────────────────────────────────────────────────────────────────────────
 
     def number(
-        self, drafts: list[Draft]
+        self, drafts: Sequence[Draft]
     ) -> tuple[tuple[Entry, ...], tuple[Blob, ...], tuple[EffectRow, ...]]:
         """Give the drafts their numbers, times and hashes. Must be submitted at once, in order."""
-        now = self.host.clock.now()
-        entries: list[Entry] = []
         blobs: list[Blob] = []
+        entries: list[Entry] = []
         rows: list[EffectRow] = []
         for draft in drafts:
-            body, blob = _placed_body(draft.body, blobs)
-            self.seq += 1
-            entry = Entry(
-                seq=self.seq,
-                kind=draft.kind,
-                state=draft.state,
-                place=draft.place,
-                name=draft.name,
-                key=draft.key,
-                digest=draft.digest,
-                body=body,
-                blob=blob,
-                fence=self.fence.counter,
-                since=draft.since or now,
-                at=now,
-            )
-            entry.hash = self.head = chain(self.head, entry)
-            if len(self.tasks.living) > 1:
-                self._turn_of(draft, entry)
+            entry = self._entry(draft, blobs)
             entries.append(entry)
-            # A key that is used again is answered as on replay; after a snapshot it is new.
-            if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
-                self.replay.add(entry)
             if draft.effect is not None:
                 rows.append(draft.effect(entry))
         return tuple(entries), tuple(blobs), tuple(rows)
 
-    def _message(self, drafts: list[Draft]) -> Append:
+    def _entry(self, draft: Draft, blobs: list[Blob]) -> Entry:
+        now = self.host.clock.now()
+        raw, blob = draft.body, None
+        if raw is not None and len(raw) > value.INLINE_BYTES:
+            blob = value.content_name(raw)
+            blobs.append(Blob(blob, raw.decode()))
+            raw = None
+        self.seq += 1
+        entry = Entry(
+            seq=self.seq,
+            kind=draft.kind,
+            state=draft.state,
+            place=draft.place,
+            name=draft.name,
+            key=draft.key,
+            digest=draft.digest,
+            body=None if raw is None else raw.decode(),
+            blob=blob,
+            fence=self.fence.counter,
+            since=draft.since or now,
+            at=now,
+        )
+        entry.hash = self.head = chain(self.head, entry)
+        if len(self.tasks.living) > 1:
+            self._turn_of(draft, entry)
+        # A key that is used again is answered as on replay; after a snapshot it is new.
+        if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
+            self.replay.add(entry)
+        return entry
+
+    def _message(self, drafts: Sequence[Draft]) -> Append:
         entries, blobs, rows = self.number(drafts)
-        along: dict[str, Any] = {}
-        for draft in drafts:
-            along.update(draft.along)
+        along = drafts[0].along
+        for draft in drafts[1:]:
+            along = {**along, **draft.along}
         return Append(
             run_id=self.run.id,
             fence=self.fence,
@@ -123,7 +126,7 @@ class Journaling(Leaving):
             if self._gate is not None:
                 await self._settled(self._behind_gate(list(drafts)))
             else:
-                await self._write(self._message(list(drafts)))
+                await self._written(self._message(drafts))
             for draft in drafts:
                 if draft.answers:
                     await self.turns.take(draft.answers)
@@ -132,12 +135,11 @@ class Journaling(Leaving):
                 if draft.answers:
                     self.turns.leave(draft.answers)
 
-    async def _write(self, message: Append) -> None:
+    async def _written(self, message: Append) -> None:
         self._flying += 1
         try:
-            if (
-                len(self.tasks.living) > 1
-            ):  # branches share a commit, and each its own would be slow
+            # Branches share a commit: each its own would be slow.
+            if len(self.tasks.living) > 1 or not self.host.writer.alone:
                 await self.host.writer.submit(message)
             else:
                 await self.host.writer.write(message)
@@ -303,16 +305,6 @@ class Durable:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._journal.durable(self._future).__await__()
-
-
-def _placed_body(raw: bytes | None, blobs: list[Blob]) -> tuple[str | None, str | None]:
-    if raw is None:
-        return None, None
-    if len(raw) <= value.INLINE_BYTES:
-        return raw.decode(), None
-    name = value.content_name(raw)
-    blobs.append(Blob(name, raw.decode()))
-    return None, name
 
 
 def _retrieve(future: "asyncio.Future[Any]") -> None:

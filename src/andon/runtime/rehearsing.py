@@ -29,6 +29,9 @@ class Rehearsal(Attempt):
 
     outcome: tuple[str, Any] | None = None  # of code that came to its end
 
+    def passes(self) -> bool:
+        return False
+
     async def boundary(self) -> None:
         await self.turns.end()
         raise self.stop("rehearsed")
@@ -54,7 +57,8 @@ class Rehearsal(Attempt):
 async def rehearse(attempt: Attempt) -> Rehearsal:
     """Play the code of the attempt's agent. Raises Diverged if it does not fit."""
     # As far as this attempt itself has written it.
-    run = msgspec.structs.replace(attempt.run, head_seq=attempt.seq, head_hash=attempt.head)
+    written = {"head_seq": attempt.seq, "head_hash": attempt.head, "start": None}
+    run = msgspec.structs.replace(attempt.run, **written)
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
     await rehearsal._load()  # noqa: SLF001 (its own kind)
     playing = asyncio.ensure_future(rehearsal.play())

@@ -47,21 +47,10 @@ class SqlReads:
         """Run a named query on a reading connection."""
         raise NotImplementedError
 
-    def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
-        entries = [
-            build(Entry, row)
-            for row in self.read("start_entry" if untouched else "load_entries", run_id=run_id)
-        ]
+    def load(self, run_id: str) -> Loaded:
+        entries = [build(Entry, row) for row in self.read("load_entries", run_id=run_id)]
         if not entries:
             raise Corrupt(f"run {run_id}: its journal is gone. Restore it from a backup.")
-        if untouched:
-            return Loaded(
-                start=entries[0],
-                entries=entries,
-                letters=[],
-                checkpoints={},
-                quiet_fences=frozenset(),
-            )
         [start] = self.read("start_entry", run_id=run_id)
         quiet = self.read("quiet_fences", run_id=run_id)
         return Loaded(

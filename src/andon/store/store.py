@@ -38,14 +38,14 @@ from andon.store.rows import (
 ALLOWANCE_SECONDS = 2.0
 
 
-class Blob(msgspec.Struct, frozen=True):
+class Blob(msgspec.Struct, frozen=True, gc=False):
     """A body too large for its entry, under the hash of its content."""
 
     name: str
     body: str
 
 
-class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
+class EffectRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The ledger's line about one effect: how it stands after the entry `seq`."""
 
     name: str
@@ -71,7 +71,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run to be started. `entry` is its first journal entry and holds the input."""
 
     id: str
@@ -243,7 +243,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run in the hands of its new owner."""
 
     id: str
@@ -262,6 +262,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     undoing: str | None = None  # JSON: why its effects are to be undone
     trial: str | None = None  # JSON: whether this version's code fits is to be found out first
+    start: Entry | None = None  # all of its journal, if nothing else can have been written yet
 
 
 class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,13 +275,13 @@ class ClaimResult(msgspec.Struct, frozen=True, kw_only=True):
     halted: bool = False  # everything is: it claims nothing
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Answers whether the run is new (False: that id exists with the same input)."""
 
     run: NewRun
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True):
+class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Entries of a run, with everything that belongs to them, in one commit."""
 
     run_id: str
@@ -296,7 +297,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_of: str | None = None  # drop the partial value kept for this operation
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True):
+class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of an attempt: the run finishes, waits, goes back or is put aside.
 
     A run that would suspend although a message has arrived since `seen_inbox` is queued instead.
@@ -399,10 +400,7 @@ class Store(Protocol):
         """
         ...
 
-    def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
-        """`untouched`: nothing but its start can have been written yet."""
-        ...
-
+    def load(self, run_id: str) -> Loaded: ...
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]: ...
     def run(self, run_id: str) -> RunRow | None: ...
     def runs(self, which: Filter) -> list[RunRow]: ...
