@@ -400,6 +400,21 @@ class Context:
                     f"shield {name!r} took {took:.1f} s, its limit is {at_most} s", level="warning"
                 )
 
+    @contextlib.asynccontextmanager
+    async def together(self) -> AsyncIterator[None]:
+        """Results in this block share their commits with the intents that follow them at once.
+
+        Both are durable before the effect, or anything else, is executed. What the code itself does
+        in between, and only that, may see a result that a crash takes back.
+        """
+        attempt = self._attempt
+        attempt.joining += 1
+        try:
+            yield
+        finally:
+            attempt.joining -= 1
+        await attempt.written()
+
     @property
     def scratch(self) -> Path:
         """A folder for temporary files; it is removed when this attempt ends."""

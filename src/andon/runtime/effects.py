@@ -267,7 +267,7 @@ class _Effect:
 
     async def _write_intent(self) -> None:
         """Under the own fence: from here on it is this worker that may be acting."""
-        await self.attempt.boundary()
+        await self.attempt.boundary(writes=True)
         self.quiet = False
         intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
         await self.write(
@@ -321,7 +321,8 @@ class _Effect:
         self.outcome = EffectState.CONFIRMED, raw
         partial = self.attempt.drop_partial(self.operation.place)
         await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
-        point("effect:confirmed")
+        if not self.attempt.holds:
+            point("effect:confirmed")
         return back
 
     # ── failing ───────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from andon.core import value
+from andon.core.effect import EffectState
 from andon.core.journal import ANSWERS, Entry, EntryKind, Mark, Replay, chain
 from andon.errors import AndonError, Fenced, StoreError
 from andon.runtime import branch
@@ -20,6 +21,7 @@ from andon.runtime.describing import reason_of
 from andon.runtime.leaving import AT_ONCE, Host, Leaving
 from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
 
+_HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
 # "At least once a second", with room for the commit.
 CHECKPOINT_SECONDS = 0.5
 
@@ -52,11 +54,37 @@ class Journaling(Leaving):
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
         self._flying = 0  # appends that are being written
+        self.joining = 0  # blocks of ctx.together that are open
         self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
 
     async def written(self) -> None:
+        if self._held is not None:
+            await self._write(self._message(()))
         if self._last is not None:
             await self._settled(self._last)
+
+    # ── results that wait for what is written next ────────────────────────────────────────────
+
+    @property
+    def holds(self) -> bool:
+        return self._held is not None
+
+    def _may_hold(self, drafts: Sequence[Draft]) -> bool:
+        """Only what answers the one branch there is, and brings nothing but its entry."""
+        if len(self.tasks.living) > 1 or not self.agent.is_async:
+            return False
+        plain = all(value is None for draft in drafts for value in draft.along.values())
+        return plain and all(draft.state in _HELD for draft in drafts)
+
+    def _hold(self, message: Append) -> None:
+        """Until the next write, but no longer than this turn of the loop."""
+        self._held = message
+        self.loop.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._last = self.host.writer.submit(self._message(()))
+            self._last.add_done_callback(_retrieve)
 
     # ── entries ───────────────────────────────────────────────────────────────────────────────
 
@@ -106,9 +134,14 @@ class Journaling(Leaving):
 
     def _message(self, drafts: Sequence[Draft]) -> Append:
         entries, blobs, rows = self.number(drafts)
-        along = drafts[0].along
-        for draft in drafts[1:]:
-            along = {**along, **draft.along}
+        along: dict[str, Any] = drafts[0].along if len(drafts) == 1 else {}
+        if len(drafts) > 1:
+            for draft in drafts:
+                along |= draft.along
+        if self._held is not None:
+            held, self._held = self._held, None
+            entries, blobs = (*held.entries, *entries), (*held.blobs, *blobs)
+            rows = (*held.effects, *rows)
         return Append(
             run_id=self.run.id,
             fence=self.fence,
@@ -125,8 +158,10 @@ class Journaling(Leaving):
         try:
             if self._gate is not None:
                 await self._settled(self._behind_gate(list(drafts)))
+            elif self.joining and self._may_hold(drafts):
+                self._hold(self._message(drafts))
             else:
-                await self._written(self._message(drafts))
+                await self._write(self._message(drafts))
             for draft in drafts:
                 if draft.answers:
                     await self.turns.take(draft.answers)
@@ -135,7 +170,7 @@ class Journaling(Leaving):
                 if draft.answers:
                     self.turns.leave(draft.answers)
 
-    async def _written(self, message: Append) -> None:
+    async def _write(self, message: Append) -> None:
         self._flying += 1
         try:
             # Branches share a commit: each its own would be slow.
@@ -245,6 +280,7 @@ class Journaling(Leaving):
 
     async def flush(self) -> None:
         """Everything that was written without waiting, made durable."""
+        self._let_go()
         self._write_checkpoints()
         self._write_lines()
         last, self._last = self._last, None

@@ -19,7 +19,7 @@ from andon.runtime.clock import StoreClock
 from andon.runtime.describing import reason_of
 from andon.runtime.turns import Turns
 from andon.store.orders import Told
-from andon.store.store import Claimed
+from andon.store.store import Append, Claimed
 from andon.store.writer import Writer
 
 log = logging.getLogger("andon")
@@ -121,6 +121,7 @@ class Leaving:
         self.recalled = False  # somebody wants the run to be given back
         self.ordered: asyncio.Future[None] = self.loop.create_future()  # done once it is told
         self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
+        self._held: Append | None = None  # what waits for the next write: see together
         self._holding: set[Any] = set()  # tasks that wait for the others before they unwind
         self._movers: list[asyncio.Future[None]] = []
         self.tasks.on_still = self._move_from_thread
@@ -202,15 +203,19 @@ class Leaving:
         """Whether nothing stands at the boundary, seen without waiting: the way of every step."""
         if self.reason is not None or self.recalled or self.order is not None or self.ended:
             return False
-        if self.turns.replayed or self._last is not None:
+        if self.turns.replayed or self._last is not None or self._held is not None:
             return False
         if not self.host.trusted or self.host.draining:
             return False
         self.touched = True
         return True
 
-    async def boundary(self) -> None:
-        """Between two operations: where polite stops take effect and the lease is looked at."""
+    async def boundary(self, *, writes: bool = False) -> None:
+        """Between two operations: where polite stops take effect and the lease is looked at.
+
+        `writes`: nothing is executed before something is written, which comes after all that is
+        still to be written.
+        """
         if self.passes():
             return
         await self.turns.end()
@@ -224,7 +229,8 @@ class Leaving:
         except (Fenced, StoreError) as error:
             raise self.stop(reason_of(error), error) from None
         self.check()
-        await self.written()
+        if not writes:
+            await self.written()
         self.touched = True
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────

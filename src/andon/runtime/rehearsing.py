@@ -32,7 +32,7 @@ class Rehearsal(Attempt):
     def passes(self) -> bool:
         return False
 
-    async def boundary(self) -> None:
+    async def boundary(self, *, writes: bool = False) -> None:
         await self.turns.end()
         raise self.stop("rehearsed")
 
