@@ -424,9 +424,12 @@ async def test_an_order_while_the_run_is_loaded_lets_no_code_begin(lab: Lab, kin
 
     @agent
     async def never(ctx: andon.Context) -> None:
-        begun.append(1)
+        begun.append(ctx.attempt)
+        await ctx.event("go")
 
     async with lab.working(never) as worker:
+        run = await lab.client.start(never)
+        await lab.reach(run, "suspended")  # what nobody has touched is not loaded
         load = worker.store.load
 
         def held(*args: Any, **options: Any) -> Any:
@@ -435,13 +438,13 @@ async def test_an_order_while_the_run_is_loaded_lets_no_code_begin(lab: Lab, kin
             return load(*args, **options)
 
         worker.store.load = held
-        run = await lab.client.start(never)
+        await lab.client.send(run, "go")
         await asyncio.to_thread(loading.wait, 30)
         receipt = await getattr(lab.client, kind)(run)
         await until(lambda: worker.attempts[run].reason is not None)
         go.set()
         assert (await closed(lab, receipt)).proved
-    assert begun == []
+    assert begun == [1]
 
 
 async def test_an_order_during_a_replay_ends_it(lab: Lab) -> None:

@@ -62,7 +62,7 @@ class Agent:
             f"`andon start {self.name}`"
         )
 
-    @property
+    @functools.cached_property
     def row(self) -> AgentRow:
         return AgentRow(
             name=self.name,

@@ -92,10 +92,10 @@ class Attempt(Waiting):
             return str(await self.host.writer.write(settling.stranding(self)))
 
     async def _load(self) -> None:
-        untouched = self.run.attempt == 1 and self.run.head_seq == 0 and self.run.inbox == 0
-        loaded: Loaded = await self.in_thread(
-            lambda: self.host.store.load(self.run.id, untouched=untouched)
-        )
+        if self.run.start is not None:
+            loaded = Loaded.untouched(self.run.start)
+        else:
+            loaded = await self.in_thread(self.host.store.load, self.run.id)
         first = loaded.entries[0]
         trusted = GENESIS if first.kind == EntryKind.START else None
         head = check_chain(loaded.entries, run_id=self.run.id, previous=trusted)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from andon.core.stop import WITHIN_SECONDS
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import requests
 from andon.runtime.agent import Agent
+from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.journaling import close
 from andon.runtime.latched import Leaving, refuse_if_pulled
 from andon.runtime.requests import Receipt, Run
@@ -24,9 +26,13 @@ from andon.settings import Settings
 from andon.settings import load as load_settings
 from andon.store import open_store
 from andon.store.rows import Filter, RunRow
+from andon.store.store import NewRun, Start
+from andon.store.writer import Writer
 
 # Rings may be lost; then this is how late a waiter hears of the end.
 POLL_SECONDS = 0.5
+# How long the store's clock is known after it was asked; clocks drift less than a millisecond.
+CLOCK_SECONDS = 10.0
 
 
 class Client:
@@ -39,6 +45,8 @@ class Client:
         self._store: Any = None
         self._leaving: Leaving | None = None  # the worker in this program
         self._starting = asyncio.Lock()
+        self._writer: Writer | None = None
+        self._clock, self._clock_until = StoreClock(), 0.0  # until then it need not be asked
 
     @classmethod
     def sync(cls, store: str | None = None) -> AbstractContextManager[Any]:
@@ -49,6 +57,7 @@ class Client:
 
     async def __aenter__(self) -> "Client":
         self._store = await asyncio.to_thread(open_store, self.settings.store)
+        await self._set_clock()
         return self
 
     async def __aexit__(self, *_: Any) -> None:
@@ -56,6 +65,8 @@ class Client:
             if self._leaving is not None:
                 await self._leaving.leave()
         finally:
+            if self._writer is not None:
+                self._writer.close()
             await close(self._store)
 
     async def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -78,19 +89,36 @@ class Client:
         `connection`: a psycopg connection; the run then exists once its transaction commits.
         """
         options = {"id": id, "priority": priority, "labels": labels, "at": at, "queue": queue}
-        if connection is not None and hasattr(connection, "__aenter__"):
-            return await self._start_on_async(connection, agent, args, kwargs, options)
-        started: str = await self._ask(
-            requests.start, agent, args, kwargs, connection=connection, **options
-        )
-        return started
+        if connection is not None and not hasattr(connection, "__aenter__"):
+            request = partial(requests.start, connection=connection)
+            return str(await self._ask(request, agent, args, kwargs, **options))
+        run = await self._prepare(agent, args, kwargs, options)
+        if connection is not None:
+            await self._store.start_on_async(connection, run)
+        else:
+            await self._writing().submit(Start(run=run))
+        return run.id
 
-    async def _start_on_async(
-        self, connection: Any, agent: Any, args: Any, kwargs: Any, options: dict[str, Any]
-    ) -> str:
-        run = await self._ask(requests.prepare, agent, args, kwargs, **options)
-        await self._store.start_on_async(connection, run)
-        return str(run.id)
+    async def _prepare(
+        self, agent: Agent | str, args: Any, kwargs: Any, options: dict[str, Any]
+    ) -> NewRun:
+        """Without asking the store, where that can be: programs start thousands of runs."""
+        if own_time() > self._clock_until:
+            await self._set_clock()
+        prepare = partial(requests.prepare, self._store, agent, args, kwargs, **options)
+        if isinstance(agent, str):
+            return await asyncio.to_thread(prepare, now=self._clock.now())
+        return prepare(now=self._clock.now())
+
+    async def _set_clock(self) -> None:
+        self._clock_until = own_time() + CLOCK_SECONDS  # one asks, the others need not wait
+        self._clock.set(await asyncio.to_thread(self._store.now))
+
+    def _writing(self) -> Writer:
+        """What a program starts at the same time shares its commits."""
+        if self._writer is None:
+            self._writer = Writer(self._store, patience_seconds=0)
+        return self._writer
 
     async def get(self, run_id: str) -> Run:
         run: Run = await self._ask(requests.get, run_id)

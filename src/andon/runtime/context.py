@@ -106,8 +106,8 @@ class Context:
         operation.cuttable = is_async(called)
         decoder = value.result_decoder(function)
 
-        async def call() -> Any:
-            return await invoke(operation, called, args, kwargs, timeout)
+        def call() -> Awaitable[Any]:
+            return invoke(operation, called, args, kwargs, timeout)
 
         return await steps.carry_out(operation, call, decoder, retries)
 
@@ -399,6 +399,21 @@ class Context:
                 self.log(
                     f"shield {name!r} took {took:.1f} s, its limit is {at_most} s", level="warning"
                 )
+
+    @contextlib.asynccontextmanager
+    async def together(self) -> AsyncIterator[None]:
+        """Results in this block share their commits with the intents that follow them at once.
+
+        Both are durable before the effect, or anything else, is executed. What the code itself does
+        in between, and only that, may see a result that a crash takes back.
+        """
+        attempt = self._attempt
+        attempt.joining += 1
+        try:
+            yield
+        finally:
+            attempt.joining -= 1
+        await attempt.written()
 
     @property
     def scratch(self) -> Path:

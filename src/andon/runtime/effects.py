@@ -267,7 +267,7 @@ class _Effect:
 
     async def _write_intent(self) -> None:
         """Under the own fence: from here on it is this worker that may be acting."""
-        await self.attempt.boundary()
+        await self.attempt.boundary(writes=True)
         self.quiet = False
         intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
         await self.write(
@@ -321,7 +321,8 @@ class _Effect:
         self.outcome = EffectState.CONFIRMED, raw
         partial = self.attempt.drop_partial(self.operation.place)
         await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
-        point("effect:confirmed")
+        if not self.attempt.holds:
+            point("effect:confirmed")
         return back
 
     # ── failing ───────────────────────────────────────────────────────────────────────────────
@@ -360,7 +361,7 @@ class _Effect:
         for last in (False,) * (PROBE_TRIES - 1) + (True,):
             await self.attempt.boundary()
             try:
-                with self.operation.operating():
+                with self.operation:
                     found = await self._call(self.declared.probe, *self.args)
             except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
                 log.warning(
@@ -400,7 +401,7 @@ class _Effect:
         assert self.declared.undo is not None
         await self._write_intent()
         await self.attempt.boundary()
-        with self.operation.operating():
+        with self.operation:
             await self._call(self.declared.undo, None, *self.args)
         point("effect:undone")
         await self.write(EffectState.COMPENSATED)

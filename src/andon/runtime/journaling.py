@@ -7,12 +7,13 @@ a gate.
 
 import asyncio
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
 
 from andon.core import value
+from andon.core.effect import EffectState
 from andon.core.journal import ANSWERS, Entry, EntryKind, Mark, Replay, chain
 from andon.errors import AndonError, Fenced, StoreError
 from andon.runtime import branch
@@ -20,6 +21,7 @@ from andon.runtime.describing import reason_of
 from andon.runtime.leaving import AT_ONCE, Host, Leaving
 from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
 
+_HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
 # "At least once a second", with room for the commit.
 CHECKPOINT_SECONDS = 0.5
 
@@ -51,61 +53,95 @@ class Journaling(Leaving):
         self._dirty: dict[str, str] = {}
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
-        self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
         self._flying = 0  # appends that are being written
+        self.joining = 0  # blocks of ctx.together that are open
         self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
 
-    @property
-    def undisturbed(self) -> bool:
-        return self._last is None and super().undisturbed
-
     async def written(self) -> None:
+        if self._held is not None:
+            await self._write(self._message(()))
         if self._last is not None:
             await self._settled(self._last)
+
+    # ── results that wait for what is written next ────────────────────────────────────────────
+
+    @property
+    def holds(self) -> bool:
+        return self._held is not None
+
+    def _may_hold(self, drafts: Sequence[Draft]) -> bool:
+        """Only what answers the one branch there is, and brings nothing but its entry."""
+        if len(self.tasks.living) > 1 or not self.agent.is_async:
+            return False
+        plain = all(value is None for draft in drafts for value in draft.along.values())
+        return plain and all(draft.state in _HELD for draft in drafts)
+
+    def _hold(self, message: Append) -> None:
+        """Until the next write, but no longer than this turn of the loop."""
+        self._held = message
+        self.loop.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._last = self.host.writer.submit(self._message(()))
+            self._last.add_done_callback(_retrieve)
 
     # ── entries ───────────────────────────────────────────────────────────────────────────────
 
     def number(
-        self, drafts: list[Draft]
+        self, drafts: Sequence[Draft]
     ) -> tuple[tuple[Entry, ...], tuple[Blob, ...], tuple[EffectRow, ...]]:
         """Give the drafts their numbers, times and hashes. Must be submitted at once, in order."""
-        now = self.host.clock.now()
-        entries: list[Entry] = []
         blobs: list[Blob] = []
+        entries: list[Entry] = []
         rows: list[EffectRow] = []
         for draft in drafts:
-            body, blob = _placed_body(draft.body, blobs)
-            self.seq += 1
-            entry = Entry(
-                seq=self.seq,
-                kind=draft.kind,
-                state=draft.state,
-                place=draft.place,
-                name=draft.name,
-                key=draft.key,
-                digest=draft.digest,
-                body=body,
-                blob=blob,
-                fence=self.fence.counter,
-                since=draft.since or now,
-                at=now,
-            )
-            entry.hash = self.head = chain(self.head, entry)
-            if len(self.tasks.living) > 1:
-                self._turn_of(draft, entry)
+            entry = self._entry(draft, blobs)
             entries.append(entry)
-            # A key that is used again is answered as on replay; after a snapshot it is new.
-            if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
-                self.replay.add(entry)
             if draft.effect is not None:
                 rows.append(draft.effect(entry))
         return tuple(entries), tuple(blobs), tuple(rows)
 
-    def _message(self, drafts: list[Draft]) -> Append:
+    def _entry(self, draft: Draft, blobs: list[Blob]) -> Entry:
+        now = self.host.clock.now()
+        raw, blob = draft.body, None
+        if raw is not None and len(raw) > value.INLINE_BYTES:
+            blob = value.content_name(raw)
+            blobs.append(Blob(name=blob, body=raw.decode()))
+            raw = None
+        self.seq += 1
+        entry = Entry(
+            seq=self.seq,
+            kind=draft.kind,
+            state=draft.state,
+            place=draft.place,
+            name=draft.name,
+            key=draft.key,
+            digest=draft.digest,
+            body=None if raw is None else raw.decode(),
+            blob=blob,
+            fence=self.fence.counter,
+            since=draft.since or now,
+            at=now,
+        )
+        entry.hash = self.head = chain(self.head, entry)
+        if len(self.tasks.living) > 1:
+            self._turn_of(draft, entry)
+        # A key that is used again is answered as on replay; after a snapshot it is new.
+        if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
+            self.replay.add(entry)
+        return entry
+
+    def _message(self, drafts: Sequence[Draft]) -> Append:
         entries, blobs, rows = self.number(drafts)
-        along: dict[str, Any] = {}
-        for draft in drafts:
-            along.update(draft.along)
+        along: dict[str, Any] = drafts[0].along if len(drafts) == 1 else {}
+        if len(drafts) > 1:
+            for draft in drafts:
+                along |= draft.along
+        if self._held is not None:
+            held, self._held = self._held, None
+            entries, blobs = (*held.entries, *entries), (*held.blobs, *blobs)
+            rows = (*held.effects, *rows)
         return Append(
             run_id=self.run.id,
             fence=self.fence,
@@ -122,8 +158,10 @@ class Journaling(Leaving):
         try:
             if self._gate is not None:
                 await self._settled(self._behind_gate(list(drafts)))
+            elif self.joining and self._may_hold(drafts):
+                self._hold(self._message(drafts))
             else:
-                await self._write(self._message(list(drafts)))
+                await self._write(self._message(drafts))
             for draft in drafts:
                 if draft.answers:
                     await self.turns.take(draft.answers)
@@ -135,9 +173,8 @@ class Journaling(Leaving):
     async def _write(self, message: Append) -> None:
         self._flying += 1
         try:
-            if (
-                len(self.tasks.living) > 1
-            ):  # branches share a commit, and each its own would be slow
+            # Branches share a commit: each its own would be slow.
+            if len(self.tasks.living) > 1 or not self.host.writer.alone:
                 await self.host.writer.submit(message)
             else:
                 await self.host.writer.write(message)
@@ -243,6 +280,7 @@ class Journaling(Leaving):
 
     async def flush(self) -> None:
         """Everything that was written without waiting, made durable."""
+        self._let_go()
         self._write_checkpoints()
         self._write_lines()
         last, self._last = self._last, None
@@ -303,16 +341,6 @@ class Durable:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._journal.durable(self._future).__await__()
-
-
-def _placed_body(raw: bytes | None, blobs: list[Blob]) -> tuple[str | None, str | None]:
-    if raw is None:
-        return None, None
-    if len(raw) <= value.INLINE_BYTES:
-        return raw.decode(), None
-    name = value.content_name(raw)
-    blobs.append(Blob(name=name, body=raw.decode()))
-    return None, name
 
 
 def _retrieve(future: "asyncio.Future[Any]") -> None:

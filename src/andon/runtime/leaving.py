@@ -19,7 +19,7 @@ from andon.runtime.clock import StoreClock
 from andon.runtime.describing import reason_of
 from andon.runtime.turns import Turns
 from andon.store.orders import Told
-from andon.store.store import Claimed
+from andon.store.store import Append, Claimed
 from andon.store.writer import Writer
 
 log = logging.getLogger("andon")
@@ -120,6 +120,8 @@ class Leaving:
         self.touched = False  # an operation was let through in this attempt
         self.recalled = False  # somebody wants the run to be given back
         self.ordered: asyncio.Future[None] = self.loop.create_future()  # done once it is told
+        self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
+        self._held: Append | None = None  # what waits for the next write: see together
         self._holding: set[Any] = set()  # tasks that wait for the others before they unwind
         self._movers: list[asyncio.Future[None]] = []
         self.tasks.on_still = self._move_from_thread
@@ -197,16 +199,24 @@ class Leaving:
         """Whether a block that must end before a polite stop is open, within its limit."""
         return any(limit > self.loop.time() for limit in self.shields.values())
 
-    @property
-    def undisturbed(self) -> bool:
-        leaves = self.reason is not None or self.recalled or self.order is not None
-        return not (leaves or self.turns.replayed or self.ended)
+    def passes(self) -> bool:
+        """Whether nothing stands at the boundary, seen without waiting: the way of every step."""
+        if self.reason is not None or self.recalled or self.order is not None or self.ended:
+            return False
+        if self.turns.replayed or self._last is not None or self._held is not None:
+            return False
+        if not self.host.trusted or self.host.draining:
+            return False
+        self.touched = True
+        return True
 
-    async def boundary(self) -> None:
-        """Between two operations: where polite stops take effect and the lease is looked at."""
-        host = self.host
-        if self.undisturbed and host.trusted and not host.draining:
-            self.touched = True
+    async def boundary(self, *, writes: bool = False) -> None:
+        """Between two operations: where polite stops take effect and the lease is looked at.
+
+        `writes`: nothing is executed before something is written, which comes after all that is
+        still to be written.
+        """
+        if self.passes():
             return
         await self.turns.end()
         self.check()
@@ -219,7 +229,8 @@ class Leaving:
         except (Fenced, StoreError) as error:
             raise self.stop(reason_of(error), error) from None
         self.check()
-        await self.written()
+        if not writes:
+            await self.written()
         self.touched = True
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 # How often the locks of workers elsewhere are looked at.
 FOREIGN_SECONDS = 0.1
-# How often the list of workers is read again without a ring.
+# How often the list of workers is read again without a ring,
 REFRESH_SECONDS = 1.0
+# and with rings, of which a busy store has hundreds a second: few of them are about workers.
+RUNG_SECONDS = 0.05
 
 
 def _read(path: str) -> str:
@@ -91,7 +93,11 @@ class Peers:
 
     def refresh(self) -> None:
         """Somebody may have come: look again."""
-        self._stale = True
+        if not self._stale:
+            self._stale = True
+            self._wake()
+
+    def _wake(self) -> None:
         with self._closing, contextlib.suppress(OSError):
             # Its number may be another file's by now: nobody writes there after the close.
             if self._wake_out >= 0:
@@ -101,7 +107,7 @@ class Peers:
         if self._ended:
             return
         self._ended = True
-        self.refresh()
+        self._wake()
         self._thread.join()
         with self._closing:
             for descriptor in (*self._watched, self._wake_in, self._wake_out):
@@ -112,11 +118,12 @@ class Peers:
         refreshed = 0.0
         while not self._ended:
             now = time.monotonic()
-            if self._stale or now - refreshed > REFRESH_SECONDS:
+            if now - refreshed > (RUNG_SECONDS if self._stale else REFRESH_SECONDS):
                 self._stale, refreshed = False, now
                 with contextlib.suppress(StoreError):  # away: there is nobody to hand over to
                     self._look_around()
-            self._wait(FOREIGN_SECONDS if self._foreign else REFRESH_SECONDS)
+            seconds = FOREIGN_SECONDS if self._foreign else REFRESH_SECONDS
+            self._wait(RUNG_SECONDS if self._stale else seconds)
             with contextlib.suppress(StoreError):
                 self._check_foreign()
 

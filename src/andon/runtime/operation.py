@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import Any
 
@@ -106,8 +106,8 @@ class Operation:
             along=along,
         )
 
-    async def write(self, state: str, body: bytes | None = None, **along: Any) -> None:
-        await self.attempt.append(self.draft(state, body, **along))
+    def write(self, state: str, body: bytes | None = None, **along: Any) -> Awaitable[None]:
+        return self.attempt.append(self.draft(state, body, **along))
 
     async def answer(self, decoder: value.Decoder | None = None) -> Any:
         """The recorded outcome: a value, an error, or the same long wait to be cancelled again."""
@@ -132,18 +132,18 @@ class Operation:
         # A result that cannot be stored will not be storable next time: it is not reopened.
         return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
 
-    @contextlib.contextmanager
-    def operating(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Count as executing; note a cancellation that the agent's own code caused."""
-        hand = self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
+        self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self.hand is not None
         try:
-            yield
-        except asyncio.CancelledError:
-            if not self.attempt.stopping:
+            cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+            if cancelled and not self.attempt.stopping:
                 self.cancel()
-            raise
         finally:
-            self.attempt.done_operating(hand)
+            self.attempt.done_operating(self.hand)
 
     @property
     def cut(self) -> bool:
@@ -178,6 +178,8 @@ async def invoke(
     owner = branch.inside.set(operation.attempt.tasks)
     try:
         if timeout is None:
+            if is_async(function):
+                return await function(*args, **kwargs)
             return await _call(operation, function, args, kwargs)
         try:
             async with asyncio.timeout(timeout) as scope:

@@ -27,7 +27,10 @@ class Rehearsal(Attempt):
 
     outcome: tuple[str, Any] | None = None  # of code that came to its end
 
-    async def boundary(self) -> None:
+    def passes(self) -> bool:
+        return False
+
+    async def boundary(self, *, writes: bool = False) -> None:
         await self.turns.end()
         raise self.stop("rehearsed")
 
@@ -52,7 +55,7 @@ class Rehearsal(Attempt):
 async def rehearse(attempt: Attempt) -> Rehearsal:
     """Play the code of the attempt's agent. Raises Diverged if it does not fit."""
     # As far as this attempt itself has written it.
-    run = attempt.run.but(head_seq=attempt.seq, head_hash=attempt.head)
+    run = attempt.run.but(head_seq=attempt.seq, head_hash=attempt.head, start=None)
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
     await rehearsal._load()  # noqa: SLF001 (its own kind)
     playing = asyncio.ensure_future(rehearsal.play())

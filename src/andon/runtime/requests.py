@@ -75,8 +75,9 @@ def prepare(
     queue: str | None = None,
     labels: dict[str, str] | None = None,
     at: float | datetime | None = None,
+    now: float | None = None,
 ) -> NewRun:
-    """A run, checked and ready to be started."""
+    """A run, checked and ready to be started; `now`: the store's time, if it is known."""
     return new_run(
         resolve(store, agent),
         args,
@@ -86,7 +87,7 @@ def prepare(
         queue=queue,
         labels=labels,
         at=at.timestamp() if isinstance(at, datetime) else at,
-        now=store.now(),
+        now=store.now() if now is None else now,
     )
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import uuid
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from andon.core import value
@@ -39,9 +40,16 @@ def resolve(store: Any, agent: Any) -> AgentRow:
     raise NotFound(f"agent {agent!r} is not known; {hint}")
 
 
+@lru_cache(maxsize=4096)
+def _spec(parameters: str) -> dict[str, Any]:
+    """What an agent takes; not to be changed."""
+    spec: dict[str, Any] = json.loads(parameters)
+    return spec
+
+
 def bind(row: AgentRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments by name, checked against what the agent takes."""
-    spec = json.loads(row.parameters)
+    spec = _spec(row.parameters)
     names = [parameter["name"] for parameter in spec["parameters"]]
     takes = ", ".join(names) or "nothing"
     if len(args) > len(names):

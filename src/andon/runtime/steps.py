@@ -54,7 +54,6 @@ async def _with_retries(
 ) -> Any:
     if operation.answered:
         return await operation.answer(decoder)
-    policy = retries if isinstance(retries, Retry) else Retry(retries)
     record = operation.record
     failures = record.failures if record else 0
     if record is not None and record.state == Mark.RETRYING:
@@ -66,6 +65,7 @@ async def _with_retries(
             raise await _fail(operation, error) from error
         except Exception as error:
             failures += 1
+            policy = retries if isinstance(retries, Retry) else Retry(retries)
             if not policy.again(failures):
                 raise await _fail(operation, error) from error
             await _retry_later(operation, error, policy, failures)
@@ -75,12 +75,14 @@ async def _once(
     operation: Operation, call: Callable[[], Awaitable[Any]], decoder: value.Decoder | None
 ) -> Any:
     attempt = operation.attempt
-    with operation.operating():
-        await attempt.boundary()
+    with operation:
+        if not attempt.passes():
+            await attempt.boundary()
         if note_begin(attempt.run.interruptions):
             await operation.write(Mark.BEGUN, step=operation.name)
         point("step:before")
-        await attempt.boundary()  # after a freeze: is it still the owner?
+        if not attempt.passes():  # after a freeze: is it still the owner?
+            await attempt.boundary()
         try:
             result = await call()
         except (Exception, asyncio.CancelledError):
@@ -94,7 +96,8 @@ async def _once(
         raw, back = value.encode_result(result, what, decoder)
         partial = attempt.drop_partial(operation.place)
         await operation.write(Mark.DONE, raw, checkpoint_of=partial)
-        point("step:stored")
+        if not attempt.holds:
+            point("step:stored")
         return back
 
 
@@ -108,7 +111,7 @@ async def _commit(
     operation: Operation, call: Callable[[Any], Any], decoder: value.Decoder | None
 ) -> Any:
     attempt = operation.attempt
-    with operation.operating():
+    with operation:
         await attempt.boundary()
         await attempt.close_gate()
         try:

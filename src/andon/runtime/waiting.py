@@ -120,7 +120,7 @@ class Waiting(Journaling):
         self.leave("suspended")
 
     def begin_operating(self, name: str, *, cuttable: bool = False) -> Hand:
-        task = asyncio.current_task()
+        task = asyncio.current_task(self.loop)
         hand = Hand(name=name, since=self.loop.time(), task=task, cuttable=cuttable)
         self.hands[hand] = None
         return hand

@@ -212,7 +212,7 @@ class SqlFleet(SqlSupervisors):
         if m.number:
             before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
             if before:
-                return [_claimed(row) for row in before], None
+                return self._with_starts([_claimed(row) for row in before]), None
         if limited:
             rows, rate_in = self._claim_admitted(m, held)
         else:
@@ -221,7 +221,18 @@ class SqlFleet(SqlSupervisors):
         if runs:
             begun = [(run.id, run.fence.counter, run.attempt) for run in runs]
             self.q("begin_attempts", worker_id=m.worker_id, claim=m.number, runs=json.dumps(begun))
-        return runs, rate_in
+        return self._with_starts(runs), rate_in
+
+    def _with_starts(self, runs: list[Claimed]) -> list[Claimed]:
+        """A run that nobody has touched needs no other look at its journal."""
+        untouched = [run.id for run in runs if (run.attempt, run.head_seq, run.inbox) == (1, 0, 0)]
+        if not untouched:
+            return runs
+        from andon.core.journal import Entry
+
+        rows = self.q("start_entries", run_ids=json.dumps(untouched))
+        starts = {run_id: build(Entry, row) for run_id, *row in rows}
+        return [run.but(start=starts.get(run.id)) for run in runs]
 
     def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:
         if parent_id is None or not self.q("deliver", run_id=parent_id):
@@ -251,7 +262,7 @@ def _claimed(row: Sequence[Any]) -> Claimed:
     from andon.core.lease import Fence
 
     run_id, agent, version, attempt, epoch, counter, *rest = row
-    return build(Claimed, (run_id, agent, version, attempt, Fence(epoch, counter), *rest))
+    return build(Claimed, (run_id, agent, version, attempt, Fence(epoch, counter), *rest, None))
 
 
 def _buried_entry(

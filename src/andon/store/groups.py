@@ -1,13 +1,15 @@
-"""Which appends of a batch can share statements.
+"""Which messages of a batch can share statements.
 
-The entries of one run stay in the order in which they were given. An append that brings more than
-entries and effects is carried out by itself, and so is everything of its run that comes after it.
+Appends of many runs, starts and settlements do, in this order. The entries of one run stay in the
+order in which they were given. A message that brings more than its kind usually does is carried
+out by itself, and so is everything of its run that comes after it.
 """
 
 from __future__ import annotations
 
 import json
 
+from andon.core.struct import Struct
 from andon.store.orders import Ended, Heard, Report
 from andon.store.sql import is_progress
 from andon.store.store import Append, Claim, Settle, Start
@@ -23,47 +25,85 @@ if TYPE_CHECKING:
 class Group:
     """Successive plain appends of one run under one fence."""
 
-    def __init__(self) -> None:
-        self.places: list[int] = []  # in the batch
-        self.entries: list[Entry] = []
-        self.effects: dict[tuple[str, str], EffectRow] = {}  # a statement changes a row once
-        self.step: str | None = None
-        self.progress: int | None = None
+    __slots__ = ("effects", "entries", "fence", "places", "progress", "run_id", "step")
+
+    def __init__(self, place: int, m: Append) -> None:
+        self.run_id, self.fence = m.run_id, m.fence
+        self.places: list[int] = [place]  # in the batch
+        self.entries: list[Entry] = list(m.entries)
+        # A statement changes a row once.
+        self.effects: dict[tuple[str, str], EffectRow] = {(e.name, e.key): e for e in m.effects}
+        self.step = m.step
+        self.progress = progress_of(m.entries)
 
     def takes(self, m: Append) -> bool:
-        return not self.entries or (
-            self.fence == m.fence and m.entries[0].seq == self.entries[-1].seq + 1
-        )
+        return self.fence == m.fence and m.entries[0].seq == self.entries[-1].seq + 1
 
     def add(self, place: int, m: Append) -> None:
-        self.run_id, self.fence = m.run_id, m.fence
         self.places.append(place)
         self.entries += m.entries
         self.effects.update({(effect.name, effect.key): effect for effect in m.effects})
         self.step = m.step if m.step is not None else self.step
-        if any(is_progress(entry) for entry in m.entries):
-            self.progress = m.entries[-1].seq
+        progress = progress_of(m.entries)
+        self.progress = self.progress if progress is None else progress
 
 
-def grouped(batch: Sequence[Message]) -> tuple[list[Group], list[int]]:
-    """The groups of plain appends, and the places of all other messages."""
+def progress_of(entries: Sequence[Entry]) -> int | None:
+    """The head after entries that bring the run further; None if they only try."""
+    for entry in entries:
+        if is_progress(entry):
+            return entries[-1].seq
+    return None
+
+
+class Parts(Struct):
+    """A batch, by what is carried out together."""
+
+    groups: list[Group]
+    starts: dict[int, Start]  # by their places in the batch
+    settles: dict[int, Settle]
+    others: list[int]  # the places of what is carried out one by one
+
+
+def parted(batch: Sequence[Message]) -> Parts:
     groups: dict[str, Group] = {}
+    starts: dict[int, Start] = {}
+    settles: dict[int, Settle] = {}
     others: list[int] = []
-    closed: set[str] = set()  # runs that have a message among the others
+    closed: set[str] = set()  # runs that have a message of another kind
     for place, message in enumerate(batch):
-        if isinstance(message, Append) and _plain(message) and message.run_id not in closed:
-            group = groups.setdefault(message.run_id, Group())
-            if group.takes(message):
-                group.add(place, message)
-                continue
-        others.append(place)
+        match message:
+            case Append() if message.run_id not in closed and is_plain(message):
+                group = groups.get(message.run_id)
+                if group is None:
+                    groups[message.run_id] = Group(place, message)
+                    continue
+                if group.takes(message):
+                    group.add(place, message)
+                    continue
+                others.append(place)
+            case Settle() if message.run_id not in closed and _plain_settle(message):
+                settles[place] = message
+            case Start() if message.run.id not in closed and _plain_start(message):
+                starts[place] = message
+            case _:
+                others.append(place)
         closed.update(runs_of(message))
-    return list(groups.values()), others
+    return Parts(groups=list(groups.values()), starts=starts, settles=settles, others=others)
 
 
-def _plain(m: Append) -> bool:
-    alone = (m.ask, m.close_ask, m.spawn, m.take, m.checkpoint_of)
-    return not m.blobs and all(extra is None for extra in alone)
+def _plain_settle(m: Settle) -> bool:
+    return not m.blobs and not m.effects
+
+
+def _plain_start(m: Start) -> bool:
+    return not m.run.blobs and "\\u0000" not in m.run.labels  # that is refused by itself
+
+
+def is_plain(m: Append) -> bool:
+    if m.blobs or m.ask is not None or m.close_ask is not None or m.spawn is not None:
+        return False
+    return m.take is None and m.checkpoint_of is None
 
 
 def runs_of(message: Message) -> list[str]:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
-from andon.store import postgres_append as appends
+from andon.store import postgres_arrays as arrays
+from andon.store import postgres_batch as batches
 from andon.store import postgres_bell as bell
 from andon.store import queries
-from andon.store.groups import Group, grouped, locks_of
+from andon.store.groups import locks_of, parted
 from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import (
     CONTENDED,
@@ -62,7 +63,7 @@ class PostgresStore(SqlStore):
         self.link = Link(url)
         named = queries.load("postgres")
         self._sql = {name: sql.encode() for name, sql in named.items()}
-        self._append_sql = {k: v.encode() for k, v in queries.load("postgres_append").items()}
+        self._batch_sql = {k: v.encode() for k, v in queries.load("postgres_batch").items()}
         # In a pipeline these are not waited for; their errors come with the next answer.
         self._silent = {name for name, sql in named.items() if not _answers(sql)} | _LOCKS
         self._begin = _begin(self.link)
@@ -88,7 +89,7 @@ class PostgresStore(SqlStore):
             raise StoreError("the store was closed")
         if self._writer is None or self._writer.closed:
             db = self.link.connect(**WRITER_SETTINGS)
-            for kind, dumper in appends.DUMPERS:
+            for kind, dumper in arrays.DUMPERS:
                 db.adapters.register_dumper(kind, dumper)
             try:
                 self._writer = db
@@ -180,32 +181,29 @@ class PostgresStore(SqlStore):
             return error
 
     def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
-        groups, others = grouped(batch)
+        together = batches.Together(batch)
         outcomes: list[Outcome] = [None] * len(batch)
-        if not others:
+        others = together.others
+        if not others and len(together.queries) == 1:
             # One statement is a transaction by itself; what it refuses is looked at below.
-            others, groups = self._append_groups(groups), []
-        if others:
+            others = self._write_together(together, outcomes)
+            together.queries.clear()
+        if others or together.queries:
             with self._transaction():
                 for name, params in locks_of(batch):
                     self._writing_connection().execute(self._sql[name], params)
-                others = sorted(others + self._append_groups(groups))
+                others = sorted(others + self._write_together(together, outcomes))
                 with self._closing_last():
                     for place in others:
                         outcomes[place] = self.apply(batch[place])
         return outcomes
 
-    def _append_groups(self, groups: list[Group]) -> list[int]:
-        """Write them in one statement; answers the places of those that were not written."""
-        if not groups:
-            return []
+    def _write_together(self, together: batches.Together, outcomes: list[Outcome]) -> list[int]:
+        """Answers the places of what was not carried out."""
         db = self._writing_connection()
-        if len(groups) == 1 and len(groups[0].entries) == 1 and not groups[0].effects:
-            name, params = "append_one", appends.params_of_one(groups[0])
-        else:
-            name, params = "append_many", appends.params_of_many(groups)
-        written = {run_id for (run_id,) in db.execute(self._append_sql[name], params).fetchall()}
-        return [place for group in groups if group.run_id not in written for place in group.places]
+        # All are sent before the first answer is waited for.
+        cursors = [db.execute(self._batch_sql[name], given) for name, given, _ in together.queries]
+        return together.take([cursor.fetchall() for cursor in cursors], outcomes)
 
     # ── one append without a thread: see postgres_direct ──────────────────────────────────────
 
@@ -216,7 +214,7 @@ class PostgresStore(SqlStore):
         """
         if not isinstance(message, Append) or self.link.pooled:
             return None
-        groups, _ = grouped([message])
+        groups = parted([message]).groups
         if len(groups) != 1 or len(message.entries) != 1 or message.effects:
             return None
         if len(message.entries[0].body or "") > DIRECT_BYTES:
@@ -227,7 +225,7 @@ class PostgresStore(SqlStore):
             if self._writer is None or self._writer.closed:
                 raise psycopg.OperationalError("no connection")
             if self._direct is None or self._direct.link is not self._writer.pgconn:
-                self._direct = Direct(self._writer, self._append_sql["append_one"].decode())
+                self._direct = Direct(self._writer, self._batch_sql["append_one"].decode())
             self._sender = threading.get_ident()
             return self._direct.send(groups[0])
         except (psycopg.Error, UnicodeEncodeError):

@@ -497,7 +497,7 @@ UPDATE andon.runs
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s
    AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint)
-RETURNING state, parent_id, stop;
+RETURNING id, state, parent_id, stop;
 
 -- is_settled --
 -- Whether this very settlement was already written (its commit's outcome was unknown).
@@ -552,6 +552,11 @@ VALUES (%(run_id)s, %(attempt)s, %(at)s, %(level)s, %(text)s);
 -- start_entry --
 SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
   FROM andon.journal WHERE run_id = %(run_id)s AND seq = 0;
+
+-- start_entries --
+SELECT run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon.journal
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))) AND seq = 0;
 
 -- load_entries --
 -- From the last snapshot on: replay never reads what a snapshot has made unnecessary.

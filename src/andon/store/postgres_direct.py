@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from andon.store import postgres_append as appends
 from andon.store.groups import Group
+from andon.store.postgres_batch import params_of_one
 
 _NAME = b"andon_append_one"
 _INT8, _TEXT, _FLOAT8 = 20, 25, 701
@@ -43,7 +43,7 @@ class Direct:
 
     def send(self, group: Group) -> int:
         """Send the append; answers the descriptor on which its answer will come."""
-        params = appends.params_of_one(group)
+        params = params_of_one(group)
         self.link.send_query_prepared(_NAME, [_encoded(params[name]) for name in self.names])
         while self.link.flush():  # what is sent here is small: the network takes it at once
             select.select([], [self.link.socket], [], 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 
 from andon.errors import Corrupt, NotFound
 from andon.store.rows import (
@@ -48,6 +49,18 @@ def fields(struct: Struct | Entry) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
+_GETTERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def values(struct: Struct | Entry) -> tuple[Any, ...]:
+    """The values of its fields, in their order; this is on the way of every step."""
+    kind = type(struct)
+    getter = _GETTERS.get(kind)
+    if getter is None:
+        getter = _GETTERS[kind] = attrgetter(*kind.__struct_fields__)
+    return getter(struct)
+
+
 def build(kind: type[T], row: Sequence[Any]) -> T:
     return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
 
@@ -59,18 +72,10 @@ class SqlReads:
         """Run a named query on a reading connection."""
         raise NotImplementedError
 
-    def load(self, run_id: str, *, untouched: bool = False) -> Loaded:
-        found = entries(self.read("start_entry" if untouched else "load_entries", run_id=run_id))
+    def load(self, run_id: str) -> Loaded:
+        found = entries(self.read("load_entries", run_id=run_id))
         if not found:
             raise Corrupt(f"run {run_id}: its journal is gone. Restore it from a backup.")
-        if untouched:
-            return Loaded(
-                start=found[0],
-                entries=found,
-                letters=[],
-                checkpoints={},
-                quiet_fences=frozenset(),
-            )
         [start] = entries(self.read("start_entry", run_id=run_id))
         quiet = self.read("quiet_fences", run_id=run_id)
         return Loaded(

@@ -28,6 +28,13 @@ class Loaded(Struct):
     checkpoints: dict[str, str]
     quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
 
+    @classmethod
+    def untouched(cls, start: Entry) -> Loaded:
+        """Of a run of which nothing but its start can have been written yet."""
+        return cls(
+            start=start, entries=[start], letters=[], checkpoints={}, quiet_fences=frozenset()
+        )
+
 
 class RunRow(Struct):
     """A run as people see it."""

@@ -148,6 +148,8 @@ class SqlStore(SqlFleet):
     def announce(self, batch: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
         """After a commit: wake those whom it concerns."""
         for message, outcome in zip(batch, outcomes, strict=True):
+            if outcome is None and isinstance(message, Append) and message.spawn is None:
+                continue  # by far the most common one
             if not isinstance(outcome, Exception) and _concerns_others(message, outcome):
                 self.ring()
                 return
@@ -227,31 +229,7 @@ class SqlStore(SqlFleet):
 
     def _settle(self, m: Settle) -> str:
         held = {"run_id": m.run_id, "fence": m.fence.counter}
-        last = m.entries[-1] if m.entries else None
-        rows = self.q(
-            "settle_run",
-            **held,
-            epoch=m.fence.epoch,
-            before=m.entries[0].seq - 1 if m.entries else None,
-            seq=last.seq if last else None,
-            hash=last.hash if last else None,
-            state=m.state,
-            sleeps=m.state == State.SUSPENDED,
-            awake_state=m.awake_state,
-            seen_inbox=m.seen_inbox,
-            returned=m.returned,
-            keeps_place=m.keeps_place,
-            version=m.version,
-            tried=m.tried,
-            over=m.state in TERMINAL,
-            undone=m.undone,
-            undo_later=m.state in UNRESUMED,
-            delay_seconds=m.delay_seconds,
-            waits=m.waits,
-            wake_at=m.wake_at,
-            error=m.error,
-            failed=int(m.failed),
-        )
+        rows = self.q("settle_run", **settling(m))
         if not rows:
             if self.q("is_settled", **held, ending=m.ending):  # by a try whose answer was lost
                 return m.state
@@ -262,14 +240,19 @@ class SqlStore(SqlFleet):
         for effect in m.effects:
             self.q("upsert_effect", run_id=m.run_id, **fields(effect))
         self.q("end_attempt", **held, ending=m.ending)
-        [(state, parent_id, stop)] = rows
+        [(_, state, parent_id, stop)] = rows
+        self._tell_of_settled(m, state, parent_id, stop)
+        return str(state)
+
+    def _tell_of_settled(
+        self, m: Settle, state: str, parent_id: str | None, stop: str | None
+    ) -> None:
         if state in TERMINAL:
             self._tell_parent(parent_id, m.run_id, state)
             if m.undone:  # nobody waits for an answer any more
                 self.q("close_asks", run_id=m.run_id)
         if stop is not None:
             self._settled(m.run_id, state, m.ending)
-        return str(state)
 
     def _checkpoint(self, m: Checkpoint) -> None:
         if not self.q(
@@ -343,13 +326,41 @@ class SqlStore(SqlFleet):
             self.q("insert_log", run_id=m.run_id, attempt=m.attempt, at=at, level=level, text=text)
 
 
+def settling(m: Settle) -> dict[str, Any]:
+    """What the query that settles a run has to know."""
+    last = m.entries[-1] if m.entries else None
+    return {
+        "run_id": m.run_id,
+        "fence": m.fence.counter,
+        "epoch": m.fence.epoch,
+        "before": m.entries[0].seq - 1 if m.entries else None,
+        "seq": last.seq if last else None,
+        "hash": last.hash if last else None,
+        "state": m.state,
+        "sleeps": m.state == State.SUSPENDED,
+        "awake_state": m.awake_state,
+        "seen_inbox": m.seen_inbox,
+        "returned": m.returned,
+        "keeps_place": m.keeps_place,
+        "version": m.version,
+        "tried": m.tried,
+        "over": m.state in TERMINAL,
+        "undone": m.undone,
+        "undo_later": m.state in UNRESUMED,
+        "delay_seconds": m.delay_seconds,
+        "waits": m.waits,
+        "wake_at": m.wake_at,
+        "error": m.error,
+        "failed": int(m.failed),
+    }
+
+
 def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
     """The queries that start a run; a generator, so that any kind of connection can send them."""
     labels = json.loads(run.labels) if "\\u0000" in run.labels else {}
     if any("\0" in f"{key}{value}" for key, value in labels.items()):
         raise BadInput(NUL)
-    root = run.root_id or run.id
-    created = yield "start_run", {**fields(run), "root_id": root, "hash": run.entry.hash}
+    created = yield "start_run", begun(run)
     if not created:
         known = yield "start_entry", {"run_id": run.id}
         if not known:
@@ -360,6 +371,11 @@ def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
         yield "insert_blob", fields(blob)
     yield "insert_entry", {"run_id": run.id, **fields(run.entry)}
     return True
+
+
+def begun(run: NewRun) -> dict[str, Any]:
+    """What the query that starts a run has to know."""
+    return {**fields(run), "root_id": run.root_id or run.id, "hash": run.entry.hash}
 
 
 def _refuse_other_input(run: NewRun, rows: Rows) -> None:

@@ -443,7 +443,7 @@ UPDATE andon_runs
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
    AND (:before IS NULL OR head_seq = :before)
-RETURNING state, parent_id, stop;
+RETURNING id, state, parent_id, stop;
 
 -- is_settled --
 -- Whether this very settlement was already written (its commit's outcome was unknown).
@@ -496,6 +496,10 @@ INSERT INTO andon_logs (run_id, attempt, at, level, text) VALUES (:run_id, :atte
 -- start_entry --
 SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
   FROM andon_journal WHERE run_id = :run_id AND seq = 0;
+
+-- start_entries --
+SELECT run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+  FROM andon_journal WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND seq = 0;
 
 -- load_entries --
 -- From the last snapshot on: replay never reads what a snapshot has made unnecessary.

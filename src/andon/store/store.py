@@ -253,6 +253,7 @@ class Claimed(Struct):
     queue: str
     undoing: str | None = None  # JSON: why its effects are to be undone
     trial: str | None = None  # JSON: whether this version's code fits is to be found out first
+    start: Entry | None = None  # all of its journal, if nothing else can have been written yet
 
 
 class ClaimResult(Struct):
@@ -386,9 +387,7 @@ class Store(Protocol):
         `append` is called with a connection inside the transaction.
         """
 
-    def load(self, run_id: str, *, untouched: bool = False) -> rows.Loaded:
-        """`untouched`: nothing but its start can have been written yet."""
-
+    def load(self, run_id: str) -> rows.Loaded: ...
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[rows.Letter]]: ...
     def run(self, run_id: str) -> rows.RunRow | None: ...
     def runs(self, which: rows.Filter) -> list[rows.RunRow]: ...

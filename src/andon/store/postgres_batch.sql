@@ -1,0 +1,129 @@
+-- Many messages in one statement: every check, and all that is written. Only PostgreSQL needs them:
+-- every statement there is a trip over the network. Rows are locked in the order of their ids before
+-- the first one is changed. Each answers the runs that it was carried out for; of the others nothing
+-- is written, and why is found out one by one.
+
+-- append_one --
+-- The short path of one append by one run. No row: see advance_head.
+WITH moved AS (
+  UPDATE andon.runs
+     SET head_seq = %(last)s, head_hash = %(head)s, step = coalesce(%(step)s, step),
+         progress_seq = coalesce(%(progress)s::bigint, progress_seq)
+   WHERE id = %(run_id)s AND fence = %(counter)s AND epoch = %(epoch)s AND state = 'running'
+     AND head_seq = %(before)s AND (SELECT epoch FROM andon.meta) = %(epoch)s
+  RETURNING id
+)
+INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s, %(body)s,
+       %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM moved
+RETURNING run_id;
+
+-- append_many --
+-- Any number of runs, entries and effects.
+WITH asked AS (
+  SELECT * FROM unnest(%(run_ids)s::text[], %(counters)s::bigint[], %(epochs)s::bigint[],
+                       %(befores)s::bigint[], %(lasts)s::bigint[], %(heads)s::text[],
+                       %(steps)s::text[], %(progresses)s::bigint[])
+    AS a (run_id, counter, epoch, before, last, head, step, progress)
+), locked AS (
+  SELECT r.id FROM andon.runs r JOIN asked a ON r.id = a.run_id
+   WHERE r.fence = a.counter AND r.epoch = a.epoch AND r.state = 'running'
+     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+   ORDER BY r.id FOR NO KEY UPDATE OF r
+), moved AS (
+  UPDATE andon.runs r
+     SET head_seq = a.last, head_hash = a.head, step = coalesce(a.step, r.step),
+         progress_seq = coalesce(a.progress, r.progress_seq)
+    FROM locked JOIN asked a ON a.run_id = locked.id
+   WHERE r.id = locked.id
+  RETURNING r.id
+), written AS (
+  INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+  SELECT e.* FROM unnest(%(run_id)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
+                         %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
+                         %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
+                         %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
+    AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+    JOIN moved ON moved.id = e.run_id
+), ledger AS (
+  INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
+  SELECT f.* FROM unnest(%(e_run_id)s::text[], %(e_name)s::text[], %(e_key)s::text[],
+                         %(e_place)s::text[], %(e_kind)s::text[], %(e_state)s::text[],
+                         %(e_seq)s::bigint[], %(e_fence)s::bigint[], %(e_quiet)s::boolean[],
+                         %(e_undo)s::text[], %(e_undo_within)s::float8[])
+    AS f (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
+    JOIN moved ON moved.id = f.run_id
+  ON CONFLICT (run_id, name, key) DO UPDATE
+     SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
+         fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
+         undo_within = excluded.undo_within
+)
+SELECT id FROM moved;
+
+-- start_many --
+-- See start_run.
+WITH born AS (
+  INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
+                          root_id, head_seq, head_hash, created_at, changed_at)
+  SELECT a.id, a.agent, a.version, a.queue, 'queued', a.priority,
+         coalesce(a.at, now.now + a.delay_seconds), a.labels, a.parent_id, a.root_id, 0, a.hash,
+         now.now, now.now
+    FROM (SELECT andon.now()) now (now),
+         unnest(%(ids)s::text[], %(agents)s::text[], %(versions)s::text[], %(queues)s::text[],
+                %(priorities)s::bigint[], %(ats)s::float8[], %(delays)s::float8[],
+                %(labels)s::text[], %(parents)s::text[], %(roots)s::text[], %(heads)s::text[])
+         AS a (id, agent, version, queue, priority, at, delay_seconds, labels, parent_id, root_id, hash)
+   WHERE a.labels::jsonb IS NOT NULL
+     AND NOT EXISTS (SELECT 1 FROM andon.stops
+                      WHERE latched AND lifted_at IS NULL AND kind = 'halt')
+   ORDER BY a.id
+  ON CONFLICT (id) DO NOTHING
+  RETURNING id
+)
+INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+SELECT e.* FROM unnest(%(ids)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
+                       %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
+                       %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
+                       %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
+  AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+  JOIN born ON born.id = e.run_id
+RETURNING run_id;
+
+-- end_many --
+-- The ends of runs that nobody has to be told of: no parent, no order, no wish that it be undone.
+-- See settle_run.
+WITH asked AS (
+  SELECT * FROM unnest(%(run_ids)s::text[], %(counters)s::bigint[], %(epochs)s::bigint[],
+                       %(befores)s::bigint[], %(states)s::text[], %(errors)s::text[],
+                       %(failures)s::bigint[], %(endings)s::text[], %(lasts)s::bigint[],
+                       %(heads)s::text[])
+    AS a (run_id, counter, epoch, before, state, error, failed, ending, last, head)
+), locked AS (
+  SELECT r.id FROM andon.runs r JOIN asked a ON r.id = a.run_id
+   WHERE r.fence = a.counter AND r.epoch = a.epoch AND r.state = 'running'
+     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+     AND r.parent_id IS NULL AND r.stop IS NULL AND r.undoing IS NULL
+   ORDER BY r.id FOR NO KEY UPDATE OF r
+), moved AS (
+  UPDATE andon.runs r
+     SET state = a.state, returned = false, worker = NULL, available_at = now.now,
+         changed_at = now.now, waits = NULL, wake_at = NULL, error = a.error,
+         failures = r.failures + a.failed, fruitless = 0, undo_at = NULL, head_seq = a.last,
+         head_hash = a.head
+    FROM locked JOIN asked a ON a.run_id = locked.id, (SELECT andon.now()) now (now)
+   WHERE r.id = locked.id
+  RETURNING r.id
+), written AS (
+  INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+  SELECT e.* FROM unnest(%(run_id)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
+                         %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
+                         %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
+                         %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
+    AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+    JOIN moved ON moved.id = e.run_id
+), ended AS (
+  UPDATE andon.attempts t SET ended_at = andon.now(), ending = a.ending
+    FROM moved JOIN asked a ON a.run_id = moved.id
+   WHERE t.run_id = a.run_id AND t.fence = a.counter
+)
+SELECT id FROM moved;
