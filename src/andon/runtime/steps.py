@@ -79,7 +79,7 @@ async def _once(
         await attempt.boundary()
         if note_begin(attempt.run.interruptions):
             await operation.write(Mark.BEGUN, step=operation.name)
-        point("step:before")
+        point("step:before", operation)
         await attempt.boundary()  # after a freeze: is it still the owner?
         try:
             result = await call()
@@ -89,12 +89,12 @@ async def _once(
             raise await _was_cut(operation) from None
         if operation.cut:
             raise await _was_cut(operation)
-        point("step:executed")
+        point("step:executed", operation)
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
         partial = attempt.drop_partial(operation.place)
         await operation.write(Mark.DONE, raw, checkpoint_of=partial)
-        point("step:stored")
+        point("step:stored", operation)
         return back
 
 
