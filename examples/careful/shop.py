@@ -30,7 +30,7 @@ def find_charged(order: str, amount: int, *, key: str) -> Any:
     return done(BANK, key)
 
 
-def find_posted(parcel: str, *, key: str) -> Any:
+def find_posted(order: str, *, key: str) -> Any:
     return done(POST, key)
 
 
@@ -44,13 +44,9 @@ def charge(order: str, amount: int, *, key: str) -> None:
     append(BANK, f"{key} {order} {amount}")
 
 
-def wrap(order: str, ribbon: str) -> str:
-    return f"{order} with a {ribbon} ribbon"
-
-
 @andon.effect_of(probe=find_posted)
-def post(parcel: str, *, key: str) -> None:
-    append(POST, f"{key} {parcel}")
+def post(order: str, *, key: str) -> None:
+    append(POST, f"{key} parcel with {order}")
 
 
 @andon.effect_of(kind="idempotent")
@@ -61,13 +57,15 @@ def notify(order: str, *, key: str) -> None:
     append(POST, f"{key} mail about {order}")
 
 
+def archive(order: str, number: str) -> str:
+    return f"{order} is number {number}"
+
+
 @andon.agent
 async def shop(ctx: andon.Context, order: str) -> str:
     await ctx.effect(reserve, order, key=f"stock-{order}")
     await ctx.effect(charge, order, 30, key=f"charge-{order}")
-    colours = ("red", "blue", "green", "white", "black")
-    ribbon = colours[int(ctx.random() * len(colours))]  # the same one on every replay
-    parcel = await ctx.step(wrap, order, ribbon)
-    await ctx.effect(post, parcel, key=f"parcel-{order}")
+    await ctx.effect(post, order, key=f"parcel-{order}")
     await ctx.effect(notify, order, key=f"mail-{order}")
+    await ctx.step(archive, order, f"{ctx.random():.9f}")  # the same number on every replay
     return "shipped"

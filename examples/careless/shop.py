@@ -4,7 +4,6 @@
 """
 
 import random
-import time
 import uuid
 from pathlib import Path
 
@@ -28,12 +27,8 @@ def charge(order: str, amount: int, *, key: str) -> str:
     return "charged"
 
 
-def wrap(order: str, ribbon: str) -> str:
-    return f"{order} with a {ribbon} ribbon"
-
-
-def post(parcel: str) -> str:
-    append(POST, parcel)
+def post(order: str) -> str:
+    append(POST, f"parcel with {order}")
     return "posted"
 
 
@@ -43,12 +38,15 @@ def notify(order: str) -> str:  # says that the same key twice does no harm, and
     return "notified"
 
 
+def archive(order: str, number: str) -> str:
+    return f"{order} is number {number}"
+
+
 @andon.agent
 async def shop(ctx: andon.Context, order: str) -> str:
     await ctx.step(reserve, order)
     await ctx.effect(charge, order, 30, key=str(uuid.uuid4()))  # another key on every replay
-    ribbon = random.choice(("red", "blue", "green", "white", "black"))  # outside a step
-    parcel = await ctx.step(wrap, order, f"{ribbon} {time.time():.3f}")
-    await ctx.effect(post, parcel)  # says nothing about itself
-    await ctx.effect(notify, order, key=f"{order}-{ctx.attempt}")  # the attempt is part of the key
+    await ctx.effect(post, order)  # says nothing about itself
+    await ctx.effect(notify, order, key=f"{order}-{ctx.attempt}")  # another key after a crash
+    await ctx.step(archive, order, f"{random.random():.9f}")  # chance outside a step
     return "shipped"

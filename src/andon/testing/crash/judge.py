@@ -147,8 +147,10 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
 
 def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
     """A step that was finished and executed again: only code that asks for another one does that."""
-    extra = _finished(trial) - _finished(plain)
-    names = sorted({name for name, _ in extra})
+    before, after = _finished(plain), _finished(trial)
+    names = {name for (name, digest) in after - before if (name, digest) in before}
+    # Other arguments than in the plain run are another step, unless there are too many.
+    names |= (_by_name(after) - _by_name(before)).keys()
     return [
         Finding(
             "again",
@@ -157,9 +159,15 @@ def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
             "its key is not stable, or it was called at another place",
             "derive the key from the input, or leave it out",
         )
-        for name in names
-        if trial.died and (name, "") not in extra
+        for name in sorted(names)
     ]
+
+
+def _by_name(finished: Counter[tuple[str, str]]) -> Counter[str]:
+    found = Counter[str]()
+    for (name, _), count in finished.items():
+        found[name] += count
+    return found
 
 
 def _finished(outcome: Outcome) -> Counter[tuple[str, str]]:
@@ -187,10 +195,15 @@ def _stranded(plain: Outcome, trial: Outcome) -> Finding:
         "stranded",
         "",
         "the run could not be gone on with: its code asked for something else than before",
-        trial.error.partition(". Nothing was executed")[0].removeprefix("Diverged: "),
+        _in_short(trial.error),
         "use ctx.now(), ctx.random() or ctx.uuid(), or do it in a step: time, random, uuid, the "
         "order of a set and what is read from outside differ when the code is replayed",
     )
+
+
+def _in_short(error: str) -> str:
+    text = error.partition(". Nothing was executed")[0]
+    return text.removeprefix("Diverged: ").partition("run crashtest: ")[2] or text
 
 
 def _hung(trial: Outcome) -> Finding:
@@ -279,12 +292,42 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
     if first.world != second.world:
         found.append(f"the check says {_shown(first.world)} and {_shown(second.world)}")
     found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]
+    found += _other_arguments(first, second)
     for name, keys in standings(first.lines).items():
         others = standings(second.lines).get(name, {})
         ours, theirs = sorted(keys.keys() - others.keys()), sorted(others.keys() - keys.keys())
         if ours and theirs:
             found.append(f"the key of effect {name!r} is {ours[0]!r} and {theirs[0]!r}")
     return found
+
+
+def _other_arguments(first: Outcome, second: Outcome) -> list[str]:
+    """Steps and effects that were called otherwise, in order."""
+
+    def calls(outcome: Outcome) -> dict[tuple[str, str], list[Line]]:
+        found = defaultdict(list)
+        for line in outcome.lines:
+            if line.what == "begun" and line.role in ("step", "effect"):
+                found[line.role, line.name].append(line)
+        return found
+
+    theirs = calls(second)
+    pairs = {
+        (role, name): next(
+            (
+                (one.value, other.value)
+                for one, other in zip(lines, theirs.get((role, name), []), strict=False)
+                if one.digest != other.digest
+            ),
+            None,
+        )
+        for (role, name), lines in calls(first).items()
+    }
+    return [
+        f"{role} {name!r} is called with {found[0]} and with {found[1]}"
+        for (role, name), found in pairs.items()
+        if found
+    ]
 
 
 def _unsteady(first: Outcome, second: Outcome) -> Sequence[str]:

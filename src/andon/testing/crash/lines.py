@@ -21,7 +21,9 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
     call: str = ""  # which call it is
     kind: str = ""  # of an effect, as it was declared
     keyed: bool = False  # of an effect: whether its function takes the key
-    value: str = ""  # of a call that ended: what it answered, abridged; of a probe: its verdict
+    # Abridged: of a call that began its arguments, of one that ended its answer; of a probe that
+    # ended its verdict.
+    value: str = ""
     error: str = ""  # of one that raised
     certain: bool = False  # of an effect that raised: it said that it did not happen
     point: str = ""

@@ -73,12 +73,14 @@ class Witness:
 
             @functools.wraps(function)
             async def seen_async(*args: Any, **kwargs: Any) -> Any:
+                call.begin(args)
                 return await call.awaited(function(*args, **kwargs))
 
             return seen_async
 
         @functools.wraps(function)
         def seen(*args: Any, **kwargs: Any) -> Any:
+            call.begin(args)
             result = call.called(functools.partial(function, *args, **kwargs))
             return call.awaited(result) if inspect.isawaitable(result) else result
 
@@ -94,8 +96,9 @@ class _Call:
         self._awaits = 0
         self._begun_at = 0.0
 
-    def _begin(self) -> None:
+    def begin(self, args: tuple[Any, ...]) -> None:
         line = self._line
+        line.value = _abridged(args)
         line.nth = self._witness._count(line.role, line.name)  # noqa: SLF001
         line.call = f"{os.getpid()}.{line.role}.{line.name}.{line.nth}"
         self._begun_at = time.monotonic()
@@ -112,7 +115,6 @@ class _Call:
         return named and line.role == "effect"
 
     def called(self, function: Callable[[], Any]) -> Any:
-        self._begin()
         try:
             result = function()
         except BaseException as error:
@@ -123,8 +125,6 @@ class _Call:
         return result
 
     async def awaited(self, awaitable: Any) -> Any:
-        if not self._begun_at:
-            self._begin()
         try:
             result = await _Stepped(awaitable, self._at_await)
         except BaseException as error:
