@@ -1,6 +1,6 @@
 """The same agent, written so that its worker may die anywhere.
 
-    andon crashtest examples/careful/shop.py:shop order=A-1
+andon crashtest examples/careful/shop.py:shop order=A-1
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A shop agent as one writes it first. Everything works, until its worker dies.
 
-    andon crashtest examples/careless/shop.py:shop order=A-1
+andon crashtest examples/careless/shop.py:shop order=A-1
 """
 
 import random

@@ -110,10 +110,8 @@ async def carry_out(attempt: "Attempt") -> Settle:
 class _Compensation:
     """All undos of one attempt."""
 
-    kind = "undo"
-
-    def __init__(self, attempt: "Attempt", row: EffectRow) -> None:
-        self.attempt, self.name, self.key, self.digest = attempt, row.name, row.key, ""
+    def __init__(self, attempt: "Attempt") -> None:
+        self.attempt = attempt
         self.entries: dict[tuple[str, str], list[Entry]] = {}
 
     async def undo_all(self) -> list[str]:

@@ -21,6 +21,11 @@ from andon.store import absolute, sqlite_path
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
+_NOW = """
+CREATE OR REPLACE FUNCTION andon.now() RETURNS double precision LANGUAGE sql VOLATILE
+  AS $$ SELECT extract(epoch FROM clock_timestamp())::double precision + AHEAD $$
+"""
+
 
 class Clock:
     """`with Clock(url) as clock:` before anything opens the store; then `clock.advance("3d")`."""
@@ -36,7 +41,10 @@ class Clock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         if self._path is not None:
             apsw.connection_hooks.remove(self._hook)
@@ -47,7 +55,7 @@ class Clock:
         return time.time() + self.ahead
 
     def advance(self, by: str | float) -> float:
-        """Move it on: seconds, or text like "90s", "15m", "2h", "3d", "1w". Answers the new time."""
+        """Move it on by seconds, or "90s", "15m", "2h", "3d", "1w"; answers the new time."""
         seconds = _seconds(by)
         self.ahead += seconds
         self._move(seconds)
@@ -59,12 +67,9 @@ class Clock:
         if self._path is None and self.ahead:
             import psycopg
 
+            ahead = f"{self.ahead!r}::double precision"
             with psycopg.connect(self._url, autocommit=True) as db:
-                db.execute(
-                    "CREATE OR REPLACE FUNCTION andon.now() RETURNS double precision LANGUAGE sql "
-                    "VOLATILE AS $$ SELECT extract(epoch FROM clock_timestamp())::double precision"
-                    f" + {self.ahead!r}::double precision $$"
-                )
+                db.execute(_NOW.replace("AHEAD", ahead).encode())
 
     def _hook(self, connection: apsw.Connection) -> None:
         if self._path is not None and connection.filename == str(self._path):

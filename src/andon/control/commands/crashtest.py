@@ -47,7 +47,8 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
     options = {name: found for name, found in given.items() if found is not None}
     junit = options.pop("junit", None)
     options["send"] = {
-        name: typed.parse(text) for name, text in (typed.pair(one, "event") for one in given["send"])
+        name: typed.parse(text)
+        for name, text in (typed.pair(one, "event") for one in given["send"])
     }
     return crashtesting.run(
         loading.load(target),

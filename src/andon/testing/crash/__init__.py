@@ -5,31 +5,26 @@ and scratch stores; what is counted is what really executed, not what andon's ta
 """
 
 import contextlib
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from andon.errors import AndonError, BadInput
+from andon.errors import BadInput
 from andon.runtime.agent import Agent
 from andon.runtime.starting import bind
-from andon.testing.crash import judge, kills
+from andon.testing.crash import judge, kills, scratch
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.report import Effect, Report, Tried
+from andon.testing.crash.scratch import Hook
 from andon.testing.crash.trial import Forker, Outcome, Site
 
 DEFAULT_POINTS = ",".join(kills.FAMILIES)
 DEFAULT_SECONDS = 300.0
 # A trial may take so many times as long as the plain run, and so much more.
 PATIENCE, MORE_SECONDS = 5.0, 20.0
-
-Hook = Callable[[Path], object]
 
 
 class CrashTest:
@@ -53,17 +48,27 @@ class CrashTest:
     ) -> None:
         self.agent, self.given = agent, bind(agent.row, (), given)
         self.points, self.most, self.deep, self.strict = kills.families(points), most, deep, strict
-        self.end_at = time.monotonic() + seconds
-        self.began = time.monotonic()
+        self.seconds, self.end_at, self.began = seconds, inf, time.monotonic()
         self._store, self._send, self._keep = store, send or {}, keep
-        self._before, self._check = _hook(before, "before"), _hook(check, "check")
+        self._before, self._check = (
+            scratch.hook(before, "before"),
+            scratch.hook(check, "check"),
+        )
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> "CrashTest":
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Start the processes that will start workers."""
         with self._closing as closing:
-            folder = closing.enter_context(_folder(self._keep))
-            environ = _environment(folder)
-            target = _target(self.agent)
+            folder = closing.enter_context(scratch.folder(self._keep))
+            environ = scratch.environment(folder)
+            target = scratch.target(self.agent)
             forkers = tuple(Forker(target, environ) for _ in range(2))
             for forker in forkers:
                 closing.callback(forker.close)
@@ -72,15 +77,14 @@ class CrashTest:
                 given=self.given,
                 folder=folder,
                 forkers=(forkers[0], forkers[1]),
-                new_store=_stores(self._store),
+                new_store=scratch.stores(self._store),
                 send=self._send,
                 before=self._before,
                 check=self._check,
             )
             self._closing = closing.pop_all()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._closing.close()
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +100,8 @@ class CrashTest:
         return self.first
 
     def _plain(self, *, other: bool) -> Outcome:
-        outcome = self.site.trial(until=self.end_at, other=other)
+        until = min(self.end_at, time.monotonic() + self.seconds)
+        outcome = self.site.trial(until=until, other=other)
         if outcome.state == "hung":
             raise BadInput("the plain run did not end in the time of the test: give more --seconds")
         if outcome.asked:
@@ -133,8 +138,11 @@ class CrashTest:
 
     # ── all of it ─────────────────────────────────────────────────────────────────────────────
 
-    def run(self, tell: Callable[[int, int, Tried], None] = lambda done, total, tried: None) -> Report:
+    def run(
+        self, tell: Callable[[int, int, Tried], None] = lambda done, total, tried: None
+    ) -> Report:
         """Everything; `tell` hears of each trial."""
+        self.end_at = time.monotonic() + self.seconds
         self.plain()
         every = self.kills()
         queue: list[tuple[Kill, ...]] = [(one,) for one in kills.chosen(every, self.most)]
@@ -152,7 +160,7 @@ class CrashTest:
         left += [", then ".join(map(str, one)) for one in queue]
         return self._report(tried, outcomes, left)
 
-    def _second(self, first: Kill, outcome: Outcome) -> list[tuple[Kill, ...]]:
+    def _second(self, first: Kill, outcome: Outcome) -> Sequence[tuple[Kill, ...]]:
         """The worker that goes on is killed as well, at the first time of each moment."""
         ends = [place for place, line in enumerate(outcome.lines) if line.what == "killed"]
         later = kills.all_kills(outcome.lines[ends[-1] + 1 :], self.points)
@@ -179,7 +187,7 @@ class CrashTest:
         )
 
 
-def crashtest(
+def prepared(
     agent: Agent,
     /,
     *args: Any,
@@ -194,13 +202,11 @@ def crashtest(
     check: Hook | str | None = None,
     keep: Path | str | None = None,
     **kwargs: Any,
-) -> Report:
-    """Run the agent, kill it everywhere, and report: the same result? what happened twice, and why?
-
-    `before` is called with the empty folder that a run works in, `check` with the same folder after
-    the run: what it answers must be the same with and without a kill.
-    """
-    test = CrashTest(
+) -> CrashTest:
+    """A crash test of that agent with these arguments, and options."""
+    if not isinstance(agent, Agent):
+        raise BadInput(f"crashtest: expected an agent, found {agent!r}")
+    return CrashTest(
         agent,
         bind(agent.row, args, kwargs),
         points=points,
@@ -214,7 +220,16 @@ def crashtest(
         check=check,
         keep=keep,
     )
-    with test:
+
+
+def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
+    """Run the agent, kill it everywhere, and report: the same result? what happened twice, and why?
+
+    Options: `points`, `most`, `seconds`, `deep`, `strict`, `store`, `send`, `before`, `check` and
+    `keep`, as those of `andon crashtest`; `before` and `check` may be functions, which are called
+    with the folder that a run works in. All other keywords are the agent's.
+    """
+    with prepared(agent, *args, **options_and_kwargs) as test:
         return test.run()
 
 
@@ -235,92 +250,3 @@ def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:
         )
         for name, kind in sorted(kinds.items())
     ]
-
-
-def _target(agent: Agent) -> str:
-    """How another process finds the agent: in its file, by its name."""
-    code = getattr(agent.function, "__code__", None)
-    if code is None or not Path(code.co_filename).is_file() or code.co_flags & 0x10:
-        raise BadInput(
-            f"agent {agent.name!r}: expected one at the top level of a file, so that the processes "
-            "of the test can import it"
-        )
-    return f"{code.co_filename}:{agent.name}"
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """Nothing of the real home and store, and the same imports as here."""
-    own = {name: text for name, text in os.environ.items() if not name.startswith("ANDON_")}
-    path = os.pathsep.join(dict.fromkeys(part for part in sys.path if part))
-    return {**own, "PYTHONPATH": path, "ANDON_HOME": str(folder / "home")}
-
-
-@contextlib.contextmanager
-def _folder(keep: Path | str | None) -> Iterator[Path]:
-    if keep is None:
-        folder = Path(tempfile.mkdtemp(prefix="andon-crashtest-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return
-    folder = Path(keep).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise BadInput(f"{folder}: expected a folder that is empty or not there")
-    yield folder
-
-
-def _stores(url: str | None) -> Callable[[Path], str]:
-    if url is None:
-        return lambda folder: f"sqlite:///{folder}/andon.db"
-    if not url.startswith(("postgresql://", "postgres://")):
-        raise BadInput(
-            f"store {url!r}: expected postgresql://… of a scratch database. Without it, each run "
-            "has an SQLite file of its own"
-        )
-    _refuse_used(url)
-
-    def anew(folder: Path) -> str:
-        _execute(url, "DROP SCHEMA IF EXISTS andon CASCADE")
-        return url
-
-    return anew
-
-
-def _refuse_used(url: str) -> None:
-    """It will be emptied, again and again."""
-    found = _execute(url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'andon'")
-    if found and found[0][0]:
-        raise BadInput(
-            "store: expected a scratch database without a schema `andon`, found one. It would be "
-            "emptied for each run: give an empty database, or drop the schema yourself"
-        )
-
-
-def _execute(url: str, sql: Any) -> list[Any]:
-    import psycopg
-
-    try:
-        with psycopg.connect(url, autocommit=True) as db:
-            found = db.execute(sql)
-            return found.fetchall() if found.description else []
-    except psycopg.OperationalError as error:
-        raise AndonError(f"the scratch database does not answer: {error}") from error
-
-
-def _hook(given: Hook | str | None, what: str) -> Hook | None:
-    """A function, or a command for the shell."""
-    if not isinstance(given, str):
-        return given
-
-    def command(folder: Path) -> str:
-        environ = {**os.environ, "OLDPWD": str(Path.cwd())}
-        done = subprocess.run(  # noqa: S602 (it is what the user typed)
-            given, shell=True, cwd=folder, env=environ, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise BadInput(f"--{what} {given!r} ended with {done.returncode}: {done.stderr.strip()}")
-        return done.stdout.strip()
-
-    return command

@@ -103,7 +103,7 @@ def main() -> None:
         say(error=error)
         return
     if agents is not None and len(os.listdir("/proc/self/task")) > 1:
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, target, LATE])
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, target, LATE])  # noqa: S606
     say(ready=True)
     serve(target, agents)
 

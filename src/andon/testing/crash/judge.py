@@ -51,6 +51,8 @@ class _Standing:
             case "undo", "ended":
                 self.times = 0
                 self.open.clear()
+            case _:
+                pass
 
     @property
     def happened(self) -> int:
@@ -88,8 +90,8 @@ def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
             pass  # a person would be asked: the run has not ended
         case state if state != plain.state:
             found.append(_ended(plain, trial))
-        case _ if compare:
-            found += _differs(plain, trial)
+        case _:
+            found += _differs(plain, trial) if compare else []
     return found
 
 
@@ -146,7 +148,7 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
 
 
 def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
-    """A step that was finished and executed again: only code that asks for another one does that."""
+    """A step that was finished and executed again: its code asked for another one."""
     before, after = _finished(plain), _finished(trial)
     names = {name for (name, digest) in after - before if (name, digest) in before}
     # Other arguments than in the plain run are another step, unless there are too many.
@@ -286,7 +288,9 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
     """What differs between two runs of the same input that nobody killed."""
     found = []
     if (first.state, first.error) != (second.state, second.error):
-        found.append(f"one run {first.state} {first.error}, the other {second.state} {second.error}")
+        found.append(
+            f"one run {first.state} {first.error}, the other {second.state} {second.error}"
+        )
     if first.result != second.result:
         found.append(f"the result is {_shown(first.result)} and {_shown(second.result)}")
     if first.world != second.world:

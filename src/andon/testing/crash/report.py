@@ -76,9 +76,7 @@ class Report(msgspec.Struct, kw_only=True):
 def document(report: Report) -> dict[str, Any]:
     """For programs."""
     built: dict[str, Any] = msgspec.to_builtins(report)
-    built["tried"] = [
-        {**msgspec.to_builtins(trial), "at": str(trial)} for trial in report.tried
-    ]
+    built["tried"] = [{**msgspec.to_builtins(trial), "at": str(trial)} for trial in report.tried]
     built["clean"], built["asked"] = report.clean, report.asked
     built["findings"] = [
         {**msgspec.to_builtins(finding), "trials": [str(one) for one in trials]}
@@ -102,7 +100,9 @@ def lines(report: Report) -> list[str]:
     found += [f"differs from run to run, also without a kill: {words}" for words in report.varies]
     if report.repeated:
         names = ", ".join(report.repeated)
-        found.append(f"steps executed again after a kill: {names}; none of them may change the world")
+        found.append(
+            f"steps executed again after a kill: {names}; none of them may change the world"
+        )
     found.append(summary(report))
     return found
 

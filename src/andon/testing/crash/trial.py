@@ -8,7 +8,6 @@ who is asked about an effect in doubt: there the trial ends.
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -283,11 +282,3 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def scratch_sqlite(folder: Path) -> str:
-    return f"sqlite:///{folder}/andon.db"
-
-
-def remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,109 @@
+"""What a crash test works in: a folder, stores, an environment, a way to find the agent."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from inspect import CO_NESTED
+from pathlib import Path
+from typing import Any
+
+from andon.errors import AndonError, BadInput
+from andon.runtime.agent import Agent
+
+Hook = Callable[[Path], object]
+
+
+def target(agent: Agent) -> str:
+    """How another process finds the agent: in its file, by its name."""
+    code = getattr(agent.function, "__code__", None)
+    if code is None or not Path(code.co_filename).is_file() or code.co_flags & CO_NESTED:
+        raise BadInput(
+            f"agent {agent.name!r}: expected one at the top level of a file, so that the processes "
+            "of the test can import it"
+        )
+    return f"{code.co_filename}:{agent.name}"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Nothing of the real home and store, and the same imports as here."""
+    own = {name: text for name, text in os.environ.items() if not name.startswith("ANDON_")}
+    path = os.pathsep.join(dict.fromkeys(part for part in sys.path if part))
+    return {**own, "PYTHONPATH": path, "ANDON_HOME": str(folder / "home")}
+
+
+@contextlib.contextmanager
+def folder(keep: Path | str | None) -> Iterator[Path]:
+    """A folder for everything; removed after the test, unless somebody wants to look at it."""
+    if keep is None:
+        own = Path(tempfile.mkdtemp(prefix="andon-crashtest-"))
+        try:
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+        return
+    kept = Path(keep).absolute()
+    kept.mkdir(parents=True, exist_ok=True)
+    if any(kept.iterdir()):
+        raise BadInput(f"{kept}: expected a folder that is empty or not there")
+    yield kept
+
+
+def stores(url: str | None) -> Callable[[Path], str]:
+    if url is None:
+        return lambda folder: f"sqlite:///{folder}/andon.db"
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise BadInput(
+            f"store {url!r}: expected postgresql://… of a scratch database. Without it, each run "
+            "has an SQLite file of its own"
+        )
+    _refuse_used(url)
+
+    def anew(folder: Path) -> str:
+        _execute(url, "DROP SCHEMA IF EXISTS andon CASCADE")
+        return url
+
+    return anew
+
+
+def _refuse_used(url: str) -> None:
+    """It will be emptied, again and again."""
+    found = _execute(url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'andon'")
+    if found and found[0][0]:
+        raise BadInput(
+            "store: expected a scratch database without a schema `andon`, found one. It would be "
+            "emptied for each run: give an empty database, or drop the schema yourself"
+        )
+
+
+def _execute(url: str, sql: Any) -> list[Any]:
+    import psycopg
+
+    try:
+        with psycopg.connect(url, autocommit=True) as db:
+            found = db.execute(sql)
+            return found.fetchall() if found.description else []
+    except psycopg.OperationalError as error:
+        raise AndonError(f"the scratch database does not answer: {error}") from error
+
+
+def hook(given: Hook | str | None, what: str) -> Hook | None:
+    """A function, or a command for the shell."""
+    if not isinstance(given, str):
+        return given
+
+    def command(folder: Path) -> str:
+        environ = {**os.environ, "OLDPWD": str(Path.cwd())}
+        done = subprocess.run(  # noqa: S602 (it is what the user typed)
+            given, shell=True, cwd=folder, env=environ, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise BadInput(
+                f"--{what} {given!r} ended with {done.returncode}: {done.stderr.strip()}"
+            )
+        return done.stdout.strip()
+
+    return command
