@@ -47,6 +47,6 @@ async def shop(ctx: andon.Context, order: str) -> str:
     await ctx.step(reserve, order)
     await ctx.effect(charge, order, 30, key=str(uuid.uuid4()))  # another key on every replay
     await ctx.effect(post, order)  # says nothing about itself
-    await ctx.effect(notify, order, key=f"{order}-{ctx.attempt}")  # another key after a crash
+    await ctx.effect(notify, order, key=order)
     await ctx.step(archive, order, f"{random.random():.9f}")  # chance outside a step
     return "shipped"

@@ -68,8 +68,8 @@ class CrashTest:
         with self._closing as closing:
             folder = closing.enter_context(scratch.folder(self._keep))
             environ = scratch.environment(folder)
-            target = scratch.target(self.agent)
-            forkers = tuple(Forker(target, environ) for _ in range(2))
+            file = scratch.file_of(self.agent)
+            forkers = tuple(Forker(file, self.agent.name, environ) for _ in range(2))
             for forker in forkers:
                 closing.callback(forker.close)
             self.site = Site(
@@ -103,7 +103,10 @@ class CrashTest:
         until = min(self.end_at, time.monotonic() + self.seconds)
         outcome = self.site.trial(until=until, other=other)
         if outcome.state == "hung":
-            raise BadInput("the plain run did not end in the time of the test: give more --seconds")
+            waits = f"; it waits for {outcome.waits}" if outcome.waits else ""
+            raise BadInput(
+                f"the plain run did not end in {outcome.seconds:.0f} s{waits}. Give more --seconds"
+            )
         if outcome.asked:
             names = ", ".join(outcome.asked)
             raise BadInput(

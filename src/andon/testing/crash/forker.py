@@ -1,4 +1,4 @@
-"""Forks the workers of a crash test: `python -m andon.testing.crash.forker TARGET`.
+"""Forks the workers of a crash test: `python -m andon.testing.crash.forker FILE AGENT`.
 
 Importing andon and the user's agent takes a second, and is done once. Reads orders as JSON lines
 and answers {"pid": …}; when a child ends, says {"pid": …, "status": …}. It has no threads and no
@@ -18,7 +18,7 @@ import msgspec
 import andon.runtime.requests
 import andon.store.sqlite
 from andon.control import loading
-from andon.errors import AndonError
+from andon.errors import AndonError, BadInput
 from andon.runtime.agent import Agent
 from andon.testing.crash import worker
 
@@ -37,7 +37,16 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def fork(order: worker.Order, target: str, agents: list[Agent] | None) -> int:
+def load(file: str, name: str) -> list[Agent]:
+    """All agents of the file: the one that is tested may start runs of the others."""
+    agents = loading.load(file)
+    if all(agent.name != name for agent in agents):
+        known = ", ".join(sorted(agent.name for agent in agents))
+        raise BadInput(f"{file}: expected agent {name!r} at its top level; it has: {known}")
+    return agents
+
+
+def fork(order: worker.Order, agents: list[Agent] | None) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -48,7 +57,7 @@ def fork(order: worker.Order, target: str, agents: list[Agent] | None) -> int:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        worker.obey(order, loading.load(target) if agents is None else agents)
+        worker.obey(order, load(*sys.argv[1:3]) if agents is None else agents)
     except BaseException:  # noqa: BLE001 (a child must not become a second forker)
         traceback.print_exc()
         sys.stderr.flush()
@@ -67,7 +76,7 @@ def reap() -> None:
         say(pid=pid, status=os.waitstatus_to_exitcode(status))
 
 
-def serve(target: str, agents: list[Agent] | None) -> None:
+def serve(agents: list[Agent] | None) -> None:
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(ended, False)
@@ -85,17 +94,16 @@ def serve(target: str, agents: list[Agent] | None) -> None:
                 return
             *orders, unread = (unread + found).split(b"\n")
             for order in orders:
-                say(pid=fork(msgspec.json.decode(order, type=worker.Order), target, agents))
+                say(pid=fork(msgspec.json.decode(order, type=worker.Order), agents))
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked for the test ends it
-    target, late = sys.argv[1], LATE in sys.argv
     answers = os.dup(1)
     os.dup2(2, 1)  # what an import prints is no answer
     error, agents = "", None
     try:
-        agents = None if late else loading.load(target)
+        agents = None if LATE in sys.argv else load(*sys.argv[1:3])
     except AndonError as found:
         error = str(found)
     os.dup2(answers, 1)
@@ -103,9 +111,9 @@ def main() -> None:
         say(error=error)
         return
     if agents is not None and len(os.listdir("/proc/self/task")) > 1:
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, target, LATE])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:3], LATE])  # noqa: S606
     say(ready=True)
-    serve(target, agents)
+    serve(agents)
 
 
 if __name__ == "__main__":

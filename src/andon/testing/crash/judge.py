@@ -123,12 +123,14 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
     same = next(((key, one) for key, one in doubled.items() if one.happened > 1), None)
     what = f"effect {name!r} happened more often than without a kill"
     if same is None:
-        others = [key for key, one in doubled.items() if one.happened] or list(doubled)
-        shown = " and ".join(repr(key) for key in others[-2:])
+        alike = defaultdict(list)
+        for key, one in doubled.items():
+            alike[one.digest] += [repr(key)] if one.happened else []
+        shown = next((" and ".join(found[-2:]) for found in alike.values() if len(found) > 1), "")
         why = f"its key is not stable: {shown} for the same arguments"
         do = "derive the key from the input, or take it from ctx.uuid(), which is journaled"
-        if len(others) < 2:
-            why = f"it was called with other arguments after the kill (key {shown})"
+        if not shown:
+            why = "it was called with other arguments after the kill"
             do = "take what the arguments are made of from the input or from steps"
         return Finding("twice", name, what, why, do)
     key, one = same

@@ -108,7 +108,8 @@ def lines(report: Report) -> list[str]:
 
 
 def asked_lines(report: Report) -> list[str]:
-    names = sorted({name for trial in report.tried for name in trial.asked})
+    twice = {finding.name for finding, _ in report.findings}
+    names = sorted({name for trial in report.tried for name in trial.asked} - twice)
     return [
         f"asked: after a kill in effect {name!r} a person would be asked whether it happened. "
         "To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"

@@ -17,7 +17,7 @@ from andon.runtime.agent import Agent
 Hook = Callable[[Path], object]
 
 
-def target(agent: Agent) -> str:
+def file_of(agent: Agent) -> str:
     """How another process finds the agent: in its file, by its name."""
     code = getattr(agent.function, "__code__", None)
     if code is None or not Path(code.co_filename).is_file() or code.co_flags & CO_NESTED:
@@ -25,7 +25,7 @@ def target(agent: Agent) -> str:
             f"agent {agent.name!r}: expected one at the top level of a file, so that the processes "
             "of the test can import it"
         )
-    return f"{code.co_filename}:{agent.name}"
+    return str(code.co_filename)
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -57,11 +57,11 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Forker:
     """The process that forks workers; each has its own hash seed, as two machines would."""
 
-    def __init__(self, target: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, file: str, agent: str, environ: Mapping[str, str]) -> None:
         self._ended: dict[int, int] = {}
         self._unread = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "andon.testing.crash.forker", target],
+            [sys.executable, "-m", "andon.testing.crash.forker", file, agent],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -269,7 +269,10 @@ class _Trial:
         asks = [ask for ask in self.store.asks() if ask.about != "value" and ask.answer is None]
         outcome.asked = sorted({_subject(ask.id) for ask in asks})
         waits = [wait for one in self._open() for wait in json.loads(one.waits or "[]")]
-        outcome.waits = ", ".join(f"{wait['kind']} {wait['name']!r}" for wait in waits)
+        found = [f"{wait['kind']} {wait['name']!r}" for wait in waits]
+        queued = [one for one in self._open() if one.state == State.QUEUED]
+        found += [f"a worker that serves agent {one.agent!r}" for one in queued]
+        outcome.waits = ", ".join(found)
 
 
 def _subject(ask_id: str) -> str:

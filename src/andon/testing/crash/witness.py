@@ -34,7 +34,7 @@ class Witness:
     """Watches this process for the rest of its life."""
 
     def __init__(self, path: str, kill: Kill | None) -> None:
-        self._book, self._kill = Notebook(path), kill
+        self.book, self.kill = Notebook(path), kill
         self._passed = _counted(path)
         self._lock = threading.Lock()  # plain functions are called in threads
 
@@ -47,18 +47,18 @@ class Witness:
             point, name = NAMED, point.removeprefix(OWN)
         if point not in WATCHED:
             return
-        nth = self._count(point, name)
+        nth = self.count(point, name)
         line = Line(what="passed", point=point, name=name, nth=nth)
         line.key, line.digest = _key_of(about), str(getattr(about, "digest", ""))
-        self._book.write(line)
-        if self._kill == Kill(point, name, nth):
+        self.book.write(line)
+        if self.kill == Kill(point, name, nth):
             self.die()
 
     def die(self) -> None:
-        self._book.write(Line(what="killed"))
+        self.book.write(Line(what="killed"))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _count(self, point: str, name: str) -> int:
+    def count(self, point: str, name: str) -> int:
         with self._lock:
             self._passed[point, name] += 1
             return self._passed[point, name]
@@ -92,18 +92,17 @@ class _Call:
 
     def __init__(self, witness: Witness, line: Line) -> None:
         self._witness, self._line = witness, line
-        self._write, self._kill = witness._book.write, witness._kill  # noqa: SLF001 (its own part)
         self._awaits = 0
         self._begun_at = 0.0
 
     def begin(self, args: tuple[Any, ...]) -> None:
         line = self._line
         line.value = _abridged(args)
-        line.nth = self._witness._count(line.role, line.name)  # noqa: SLF001
+        line.nth = self._witness.count(line.role, line.name)
         line.call = f"{os.getpid()}.{line.role}.{line.name}.{line.nth}"
         self._begun_at = time.monotonic()
-        self._write(line)
-        kill = self._kill
+        self._witness.book.write(line)
+        kill = self._witness.kill
         if kill is not None and kill.after and self._is_about(kill):
             timer = threading.Timer(kill.after, self._witness.die)
             timer.daemon = True
@@ -135,7 +134,7 @@ class _Call:
 
     def _at_await(self) -> None:
         self._awaits += 1
-        kill = self._kill
+        kill = self._witness.kill
         if kill is not None and kill.moment == self._awaits and self._is_about(kill):
             self._witness.die()
 
@@ -144,12 +143,12 @@ class _Call:
         took = time.monotonic() - self._begun_at
         line = msgspec.structs.replace(self._line, what="ended", value=shown)
         line.awaits, line.seconds = self._awaits, took
-        self._write(line)
+        self._witness.book.write(line)
 
     def _raised(self, error: BaseException) -> None:
         line = msgspec.structs.replace(self._line, what="raised", error=type(error).__name__)
         line.certain = isinstance(error, DidNotHappen)
-        self._write(line)
+        self._witness.book.write(line)
 
 
 class _Stepped:
@@ -197,6 +196,7 @@ def _line(operation: Any, function: Callable[..., Any]) -> Line:
         roles = {id(own): "effect", id(declared.undo): "undo", id(declared.probe): "probe"}
         line.role, line.kind = roles[id(function)], str(declared.kind)
         line.keyed = _takes_key(own)
+        line.key = operation.key or f"{operation.attempt.run.id}/{operation.place}"
     return line
 
 
