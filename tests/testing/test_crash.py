@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.testing import crash_agents
 
-from andon.errors import BadInput
+from andon.errors import BadInput, Refused
 from andon.store import open_store
 from andon.testing import crashtest
 from andon.testing.crash import CrashTest
@@ -101,6 +101,7 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
     report = crashtest(crash_agents.plain, most=4, points="effect", store=postgres_url)
     assert report.clean, report
     assert all(trial.reached for trial in report.tried)
+    open_store(postgres_url).close()  # it was left as it was found
     with pytest.raises(BadInput, match="without a schema"):
         crashtest(crash_agents.plain, store=postgres_url)
 
@@ -135,3 +136,10 @@ def test_the_configured_store_is_not_touched(
     assert crashtest(crash_agents.plain, most=1, points="effect").clean
     assert store.workers() == []
     store.close()
+
+
+def test_a_halt_is_for_tests_too(home: Path) -> None:
+    home.mkdir()
+    (home / "STOP").touch()
+    with pytest.raises(Refused, match="halt"):
+        crashtest(crash_agents.plain)

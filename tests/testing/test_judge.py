@@ -48,7 +48,7 @@ def findings(plain: Outcome, trial: Outcome) -> list[tuple[str, str]]:
 
 
 ONCE = outcome(called())
-KEYED = {"kind": "idempotent", "keyed": True}
+KEYED: dict[str, Any] = {"kind": "idempotent", "keyed": True}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_differs_without_a_kill_is_told_apart() -> None:
     first = outcome(called(key="a"), step("1"), result=1)
     assert judge.varies(first, first) == []
     assert judge.varies(first, outcome(called(key="b"), step("2"), result=2)) == [
-        "the result is 1 and 2",
+        "the result is 1 and 2, so it is not compared",
         "step 'price' gives another value each time",
         "the key of effect 'pay' is 'a' and 'b'",
     ]

@@ -12,7 +12,7 @@ from andon.testing import FakeModel, call
 from andon.testing.model import chat, messages, responses
 
 HEADERS = {"authorization": "Bearer fake", "anthropic-version": "2023-06-01"}
-SCRIPT = [
+SCRIPT: list[Any] = [
     call("charge", amount=10, to="Zoë"),
     [call("mail"), call("log", text="x" * 40)],
     "All done.",

@@ -72,13 +72,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "crash_agents.py").write_text(Path(crash_agents.__file__).read_text())
     (folder / "test_theirs.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "--junitxml=found.xml"]
-    done = subprocess.run(
-        [*command, "-p", "andon.testing.plugin"] if _is_not_installed() else command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     cases = ElementTree.parse(folder / "found.xml").iter("testcase")
     return {
@@ -87,12 +81,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         )
         for case in cases
     }
-
-
-def _is_not_installed() -> bool:
-    from importlib.metadata import entry_points
-
-    return not [one for one in entry_points(group="pytest11") if one.name == "andon"]
 
 
 @pytest.mark.parametrize("name", ["store", "clock", "model", "crashtest_passes"])

@@ -61,8 +61,9 @@ def _note(tried: Any) -> None:
 
 
 def _tell(report: Any) -> None:
+    how = f"{report.state}: {output.clean(report.error)}" if report.error else report.state
     output.say(
-        f"plain run: {report.state}; {output.plural(report.steps, 'step')}, "
+        f"plain run: {how}; {output.plural(report.steps, 'step')}, "
         f"{output.plural(sum(effect.plain for effect in report.effects), 'effect')}"
     )
     if report.effects:

@@ -3,6 +3,7 @@
 Pure: lines and outcomes in, findings out.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,8 @@ from andon.core.effect import Kind
 from andon.core.run import State
 from andon.testing.crash.lines import Line
 from andon.testing.crash.trial import Outcome
+
+_DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -85,7 +88,7 @@ def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
         case "hung":
             found.append(_hung(trial))
         case State.STRANDED:
-            found.append(_stranded(plain, trial))
+            found.append(_stranded(trial))
         case _ if trial.asked:
             pass  # a person would be asked: the run has not ended
         case state if state != plain.state:
@@ -123,7 +126,7 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
     same = next(((key, one) for key, one in doubled.items() if one.happened > 1), None)
     what = f"effect {name!r} happened more often than without a kill"
     if same is None:
-        alike = defaultdict(list)
+        alike: dict[str, list[str]] = defaultdict(list)
         for key, one in doubled.items():
             alike[one.digest] += [repr(key)] if one.happened else []
         shown = next((" and ".join(found[-2:]) for found in alike.values() if len(found) > 1), "")
@@ -194,11 +197,11 @@ def repeated(outcome: Outcome) -> set[str]:
 # ── the run ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _stranded(plain: Outcome, trial: Outcome) -> Finding:
+def _stranded(trial: Outcome) -> Finding:
     return Finding(
         "stranded",
         "",
-        "the run could not be gone on with: its code asked for something else than before",
+        "the run was stranded: its code asked for something else than its journal has",
         _in_short(trial.error),
         "use ctx.now(), ctx.random() or ctx.uuid(), or do it in a step: time, random, uuid, the "
         "order of a set and what is read from outside differ when the code is replayed",
@@ -207,7 +210,8 @@ def _stranded(plain: Outcome, trial: Outcome) -> Finding:
 
 def _in_short(error: str) -> str:
     text = error.partition(". Nothing was executed")[0]
-    return text.removeprefix("Diverged: ").partition("run crashtest: ")[2] or text
+    text = text.removeprefix("Diverged: ").partition("run crashtest: ")[2] or text
+    return _DIGEST.sub(r"\1…", text)
 
 
 def _hung(trial: Outcome) -> Finding:
@@ -294,7 +298,8 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
             f"one run {first.state} {first.error}, the other {second.state} {second.error}"
         )
     if first.result != second.result:
-        found.append(f"the result is {_shown(first.result)} and {_shown(second.result)}")
+        both = f"{_shown(first.result)} and {_shown(second.result)}"
+        found.append(f"the result is {both}, so it is not compared")
     if first.world != second.world:
         found.append(f"the check says {_shown(first.world)} and {_shown(second.world)}")
     found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]

@@ -40,6 +40,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     agent: str
     state: str  # of the run that nobody killed
+    error: str
     result: Any
     steps: int
     tried: list[Tried]

@@ -52,9 +52,12 @@ def folder(keep: Path | str | None) -> Iterator[Path]:
     yield kept
 
 
-def stores(url: str | None) -> Callable[[Path], str]:
+@contextlib.contextmanager
+def stores(url: str | None) -> Iterator[Callable[[Path], str]]:
+    """Makes an empty store for each run."""
     if url is None:
-        return lambda folder: f"sqlite:///{folder}/andon.db"
+        yield lambda folder: f"sqlite:///{folder}/andon.db"
+        return
     if not url.startswith(("postgresql://", "postgres://")):
         raise BadInput(
             f"store {url!r}: expected postgresql://… of a scratch database. Without it, each run "
@@ -66,7 +69,8 @@ def stores(url: str | None) -> Callable[[Path], str]:
         _execute(url, "DROP SCHEMA IF EXISTS andon CASCADE")
         return url
 
-    return anew
+    yield anew
+    _execute(url, "DROP SCHEMA IF EXISTS andon CASCADE")
 
 
 def _refuse_used(url: str) -> None:

@@ -22,6 +22,7 @@ from andon.core.run import TERMINAL, State
 from andon.errors import AndonError, BadInput
 from andon.runtime import requests
 from andon.runtime.agent import Agent
+from andon.runtime.latched import refuse_if_pulled
 from andon.store import open_store
 from andon.store.rows import Filter, RunRow
 from andon.testing.clock import Clock
@@ -33,6 +34,7 @@ RUN = "crashtest"
 # An agent that asks, sleeps or waits more often than this without an end goes round in circles.
 MOST_TURNS = 1000
 IMPORT_SECONDS = 120.0
+LOOK_SECONDS = 0.5
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -202,7 +204,9 @@ class _Trial:
         )
         status = None
         try:
-            status = forker.wait(pid, self.until)
+            while status is None and time.monotonic() < self.until:
+                refuse_if_pulled()  # a halt is for a test, too
+                status = forker.wait(pid, min(self.until, time.monotonic() + LOOK_SECONDS))
         finally:
             # What it has started itself, too; and the worker, if it did not end in time.
             _kill_group(pid)

@@ -94,6 +94,7 @@ class _Call:
         self._witness, self._line = witness, line
         self._awaits = 0
         self._begun_at = 0.0
+        self._timer: threading.Timer | None = None
 
     def begin(self, args: tuple[Any, ...]) -> None:
         line = self._line
@@ -104,9 +105,9 @@ class _Call:
         self._witness.book.write(line)
         kill = self._witness.kill
         if kill is not None and kill.after and self._is_about(kill):
-            timer = threading.Timer(kill.after, self._witness.die)
-            timer.daemon = True
-            timer.start()
+            self._timer = threading.Timer(kill.after, self._witness.die)
+            self._timer.daemon = True
+            self._timer.start()
 
     def _is_about(self, kill: Kill) -> bool:
         line = self._line
@@ -138,7 +139,12 @@ class _Call:
         if kill is not None and kill.moment == self._awaits and self._is_about(kill):
             self._witness.die()
 
+    def _over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()  # it was faster than in the plain run
+
     def _ended(self, result: Any) -> None:
+        self._over()
         shown = _verdict(result) if self._line.role == "probe" else _abridged(result)
         took = time.monotonic() - self._begun_at
         line = msgspec.structs.replace(self._line, what="ended", value=shown)
@@ -146,6 +152,7 @@ class _Call:
         self._witness.book.write(line)
 
     def _raised(self, error: BaseException) -> None:
+        self._over()
         line = msgspec.structs.replace(self._line, what="raised", error=type(error).__name__)
         line.certain = isinstance(error, DidNotHappen)
         self._witness.book.write(line)
