@@ -51,8 +51,8 @@ def test_a_clean_agent_is_0_and_json_is_one_document(capsys: pytest.CaptureFixtu
     code, printed, said = run(
         capsys, f"{AGENTS}:plain", "name=z", "--points", "inside", "--json", "--deep", "--most", "1"
     )
-    found = json.loads(printed)
     assert (code, said) == (0, "")
+    found = json.loads(printed)
     assert (found["clean"], found["result"], found["findings"]) == (True, "Z", [])
     assert found["tried"][0]["at"] == "inside pay, at its await 1"
     assert len(found["untried"]) == 1
@@ -127,6 +127,32 @@ def test_an_agent_whose_import_starts_threads_is_imported_in_each_process(
     code, printed, _ = run(capsys, *words)
     assert code == 0
     assert json.loads(printed)["tried"][0]["reached"] is True
+
+
+QUEUE = """
+import andon
+from . import prices
+
+
+@andon.agent
+async def packed(ctx):
+    return await ctx.step(prices.one)
+"""
+
+
+def test_agents_of_packages_and_files_with_names_of_pythons_own_are_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every process andon is imported before the user's folder is looked into."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "parcels").mkdir()
+    (tmp_path / "parcels" / "__init__.py").touch()
+    (tmp_path / "parcels" / "prices.py").write_text("async def one(): return 1\n")
+    (tmp_path / "parcels" / "queue.py").write_text(QUEUE)
+    (tmp_path / "queue.py").write_text("raise SystemExit('not yours')\n")
+    code, printed, said = run(capsys, "parcels.queue", "--points", "step:executed", "--json")
+    assert code == 0, said
+    assert json.loads(printed)["result"] == 1
 
 
 ENDLESS = """

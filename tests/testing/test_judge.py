@@ -190,5 +190,5 @@ def test_of_too_many_kills_those_unlike_the_others_are_kept() -> None:
 def test_kills_can_be_read() -> None:
     assert str(Kill("effect:executed", "pay", 2)) == "effect:executed pay #2"
     assert str(Kill("inside", "pay", moment=3)) == "inside pay, at its await 3"
-    assert str(Kill("inside", "pay", after=0.5)) == "inside pay, 500 ms after its start"
+    assert str(Kill("inside", "pay", after=0.5)) == "inside pay, while it executes"
     assert str(Kill("attempt:loaded")) == "attempt:loaded"

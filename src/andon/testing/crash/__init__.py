@@ -74,8 +74,8 @@ class CrashTest:
         with self._closing as closing:
             folder = closing.enter_context(scratch.folder(self._keep))
             environ = scratch.environment(folder)
-            file = scratch.file_of(self.agent)
-            forkers = tuple(Forker(file, self.agent.name, environ) for _ in range(2))
+            command = scratch.command(self.agent)
+            forkers = tuple(Forker(command, environ) for _ in range(2))
             for forker in forkers:
                 closing.callback(forker.close)
             self.site = Site(

@@ -1,4 +1,4 @@
-"""Forks the workers of a crash test: `python -m andon.testing.crash.forker FILE AGENT`.
+"""Forks the workers of a crash test, in a process of its own (`command`).
 
 Importing andon and the user's agent takes a second, and is done once. Reads orders as JSON lines
 and answers {"pid": …}; when a child ends, says {"pid": …, "status": …}. It has no threads and no
@@ -7,11 +7,14 @@ each child instead. Everything here ends with the process that asked for it.
 """
 
 import ctypes
+import json
 import os
 import select
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -24,7 +27,21 @@ from andon.testing.crash import worker
 
 PR_SET_PDEATHSIG = 1
 LOADED = (andon.runtime.requests, andon.store.sqlite)
-LATE = "--late"  # the agent is imported in each child
+LATE = "late"  # the agent is imported in each child
+# All of andon is imported before their folders are searched: their queue.py is theirs.
+_START = """
+import sys
+sys.path.append(sys.argv[1])
+from andon.testing.crash.forker import main
+main()
+"""
+
+
+def command(source: str, agent: str, path: Sequence[str], *more: str) -> list[str]:
+    """What starts it: for an agent of a file or module, with that path for its imports."""
+    home = str(Path(andon.__file__).parent.parent)
+    words = [home, source, agent, json.dumps(list(path))]
+    return [sys.executable, "-P", "-c", _START, *words, *more]
 
 
 def say(**words: object) -> None:
@@ -37,12 +54,13 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def load(file: str, name: str) -> list[Agent]:
+def load(source: str, name: str, path: str) -> list[Agent]:
     """All agents of the file: the one that is tested may start runs of the others."""
-    agents = loading.load(file)
+    sys.path[:] = json.loads(path)
+    agents = loading.load(source)
     if all(agent.name != name for agent in agents):
         known = ", ".join(sorted(agent.name for agent in agents))
-        raise BadInput(f"{file}: expected agent {name!r} at its top level; it has: {known}")
+        raise BadInput(f"{source}: expected agent {name!r} at its top level; it has: {known}")
     return agents
 
 
@@ -57,7 +75,7 @@ def fork(order: worker.Order, agents: list[Agent] | None) -> int:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        worker.obey(order, load(*sys.argv[1:3]) if agents is None else agents)
+        worker.obey(order, load(*sys.argv[2:5]) if agents is None else agents)
     except BaseException:  # noqa: BLE001 (a child must not become a second forker)
         traceback.print_exc()
         sys.stderr.flush()
@@ -103,7 +121,7 @@ def main() -> None:
     os.dup2(2, 1)  # what an import prints is no answer
     error, agents = "", None
     try:
-        agents = None if LATE in sys.argv else load(*sys.argv[1:3])
+        agents = None if LATE in sys.argv[5:] else load(*sys.argv[2:5])
     except AndonError as found:
         error = str(found)
     os.dup2(answers, 1)
@@ -111,10 +129,7 @@ def main() -> None:
         say(error=error)
         return
     if agents is not None and len(os.listdir("/proc/self/task")) > 1:
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:3], LATE])  # noqa: S606
+        again = command(*sys.argv[2:4], json.loads(sys.argv[4]), LATE)
+        os.execv(sys.executable, again)  # noqa: S606
     say(ready=True)
     serve(agents)
-
-
-if __name__ == "__main__":
-    main()

@@ -56,7 +56,7 @@ class Kill(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.moment:
             text += f", at its await {self.moment}"
         elif self.after:
-            text += f", {self.after * 1000:.0f} ms after its start"
+            text += ", while it executes"
         return text
 
     @property

@@ -1,38 +1,53 @@
 """What a crash test works in: a folder, stores, an environment, a way to find the agent."""
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from inspect import CO_NESTED
 from pathlib import Path
 from typing import Any
 
 from andon.errors import AndonError, BadInput
 from andon.runtime.agent import Agent
+from andon.testing.crash import forker
 
 Hook = Callable[[Path], object]
 
 
-def file_of(agent: Agent) -> str:
-    """How another process finds the agent: in its file, by its name."""
+def command(agent: Agent) -> list[str]:
+    """What starts the process that imports the agent: by its module, else by its file."""
     code = getattr(agent.function, "__code__", None)
     if code is None or not Path(code.co_filename).is_file() or code.co_flags & CO_NESTED:
         raise BadInput(
             f"agent {agent.name!r}: expected one at the top level of a file, so that the processes "
             "of the test can import it"
         )
-    return str(code.co_filename)
+    module, file = str(agent.function.__module__), str(code.co_filename)
+    source = module if _is_there(module, file) else file
+    return forker.command(source, agent.name, [part or os.getcwd() for part in sys.path])
+
+
+def _is_there(module: str, file: str) -> bool:
+    """Whether somebody who imports the module gets that file."""
+    try:
+        # Not what is loaded under that name: a file may have been given any.
+        look = importlib.util.find_spec if "." in module else PathFinder.find_spec
+        spec = look(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin) == Path(file)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Nothing of the real home and store, and the same imports as here."""
+    """Nothing of the real home and store."""
     own = {name: text for name, text in os.environ.items() if not name.startswith("ANDON_")}
-    path = os.pathsep.join(dict.fromkeys(part for part in sys.path if part))
-    return {**own, "PYTHONPATH": path, "ANDON_HOME": str(folder / "home")}
+    return {**own, "ANDON_HOME": str(folder / "home")}
 
 
 @contextlib.contextmanager

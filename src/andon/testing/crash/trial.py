@@ -10,9 +10,8 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +58,11 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Forker:
     """The process that forks workers; each has its own hash seed, as two machines would."""
 
-    def __init__(self, file: str, agent: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._ended: dict[int, int] = {}
         self._unread = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "andon.testing.crash.forker", file, agent],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
