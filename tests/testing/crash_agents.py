@@ -51,16 +51,19 @@ async def leaf(ctx: andon.Context, name: str) -> str:
 
 @andon.agent
 async def tour(ctx: andon.Context, name: str) -> list[Any]:
-    """Everything that an agent may wait for."""
+    """Everything at which there is a kill."""
     found: list[Any] = [await ctx.step(think, name)]
     found.append(await ctx.effect(pay, 3, key=f"pay-{name}"))
-    await ctx.sleep(3 * 86_400)
-    answer = await ctx.ask("Go on?", name)
-    found.append(answer.decision)
-    found.append(await ctx.event("go"))
-    found.append(await ctx.child(leaf, "child"))
     found.append(await ctx.effect(send, name, key=f"send-{name}"))
     return found
+
+
+@andon.agent
+async def waiter(ctx: andon.Context) -> list[Any]:
+    """Everything that an agent may wait for."""
+    await ctx.sleep(3 * 86_400)
+    answer = await ctx.ask("Go on?", 1)
+    return [answer.decision, await ctx.event("go"), await ctx.child(leaf, "child")]
 
 
 def lie(*args: Any, key: str) -> Any:
