@@ -41,6 +41,12 @@ def cluster() -> Iterator[Cluster]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def andon_cluster(cluster: Cluster) -> Cluster:
+    """One is enough: the plugin that andon ships takes this one, too."""
+    return cluster
+
+
 @pytest.fixture
 def postgres_url(cluster: Cluster) -> Iterator[str]:
     """A fresh, empty database for one test."""

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 from tests.store.parts import begin
 
 import andon
+import andon.testing
 from andon.store import open_store
 
 # What each would add to the time between Enter and the order: 2 to 20 ms.
@@ -43,13 +45,15 @@ def test_importing_andon_loads_nothing_but_python() -> None:
     assert loaded_by("import andon") - sys.stdlib_module_names == {"andon"}
 
 
-def test_every_public_name_loads() -> None:
-    missing = [name for name in andon.__all__ if getattr(andon, name, None) is None]
+@pytest.mark.parametrize("package", [andon, andon.testing], ids=lambda one: one.__name__)
+def test_every_public_name_loads(package: ModuleType) -> None:
+    missing = [name for name in package.__all__ if getattr(package, name, None) is None]
     assert not missing
 
 
-def test_public_names_are_listed_once_and_in_order() -> None:
-    assert list(andon.__all__) == sorted(set(andon.__all__))
+@pytest.mark.parametrize("package", [andon, andon.testing], ids=lambda one: one.__name__)
+def test_public_names_are_listed_once_and_in_order(package: ModuleType) -> None:
+    assert list(package.__all__) == sorted(set(package.__all__))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

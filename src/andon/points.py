@@ -1,12 +1,20 @@
 """Named moments at which a test may kill or freeze the process.
 
 Every promise about crashes is tested by dying at each of these. Nothing happens unless
-ANDON_FAULTS was set when the process started, e.g. `effect:executed=kill@2` (at the second time).
+ANDON_FAULTS was set when the process started, e.g. `effect:executed=kill@2` (at the second time),
+or a test of andon.testing in this process put something into `watch` or `wrap`.
 """
+
+from __future__ import annotations
 
 import os
 import signal
 from _thread import get_ident  # not `threading`: the supervisor has one thread, and stays small
+
+TYPE_CHECKING = False  # commands that stop something pass points, and wait for no import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 POINTS = (
     "writer:before-commit",
@@ -52,25 +60,39 @@ POINTS = (
 _ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
 
-def _parse(text: str) -> tuple[str, signal.Signals, int] | None:
+class Fault:
+    """A signal to this process when it passes a point for the nth time."""
+
+    def __init__(self, name: str, action: signal.Signals, nth: int) -> None:
+        self.name, self.action, self.left = name, action, nth
+
+    def __call__(self, name: str, about: Any) -> None:
+        if name != self.name:
+            return
+        self.left -= 1
+        if self.left == 0:
+            # To this thread: another one would let it run on until the stop has reached it too.
+            signal.pthread_kill(get_ident(), self.action)
+
+
+def fault(text: str) -> Fault | None:
+    """What ANDON_FAULTS asks for."""
     if not text:
         return None
     name, _, rest = text.partition("=")
     action, _, count = rest.partition("@")
     if name not in POINTS or action not in _ACTIONS or not (count or "1").isdigit():
         raise SystemExit(f"ANDON_FAULTS={text!r}: expected POINT=kill|freeze[@COUNT]")
-    return name, _ACTIONS[action], int(count or "1")
+    return Fault(name, _ACTIONS[action], max(int(count or "1"), 1))
 
 
-_armed = _parse(os.environ.get("ANDON_FAULTS", ""))
+# Is told of every point that is passed, and of the operation it is about, if it is about one.
+watch: Callable[[str, Any], None] | None = fault(os.environ.get("ANDON_FAULTS", ""))
+# Is given every function of the user's before it is called, and answers what to call instead.
+wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]] | None = None
 
 
-def point(name: str) -> None:
+def point(name: str, about: Any = None) -> None:
     """Die or freeze here, if a test asked for it."""
-    global _armed  # noqa: PLW0603 (one count per process)
-    if _armed is not None and _armed[0] == name:
-        wanted, action, left = _armed
-        _armed = (wanted, action, left - 1) if left > 1 else None
-        if left <= 1:
-            # To this thread: another one would let it run on until the stop has reached it too.
-            signal.pthread_kill(get_ident(), action)
+    if watch is not None:
+        watch(name, about)

@@ -24,7 +24,7 @@ ALWAYS = ("writer:before-commit", "writer:after-commit", "claim:claimed", "attem
 
 def test_the_points_in_the_code_are_the_declared_ones() -> None:
     root = Path(andon.__file__).parent
-    found = [re.findall(r'\bpoint\("([^"]*)"\)', path.read_text()) for path in root.rglob("*.py")]
+    found = [re.findall(r'\bpoint\("([^"]*)"[,)]', path.read_text()) for path in root.rglob("*.py")]
     assert {name for names in found for name in names} == set(POINTS)
 
 

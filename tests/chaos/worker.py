@@ -50,9 +50,9 @@ def obey(order: Order) -> None:
         os.dup2(descriptor, 2)
         os.close(descriptor)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {os.getpid()} %(message)s")
-    points._armed = points._parse(order.faults)
+    points.watch = points.fault(order.faults)
     if order.count_to:
-        points._armed = _Counting(order.count_to)  # type: ignore[assignment]
+        points.watch = _Counting(order.count_to)
     waiting.LINGER_SECONDS = order.linger_seconds
     while time.monotonic() < order.begin_at:
         pass
@@ -89,19 +89,13 @@ async def _work(order: Order) -> None:
 
 
 class _Counting:
-    """Stands where a fault would: counts how often each point is passed."""
+    """Counts how often each point is passed."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def __getitem__(self, _: int) -> "_Counting":
-        return self
-
-    def __eq__(self, name: object) -> bool:
+    def __call__(self, name: str, about: object) -> None:
         os.write(self.descriptor, f"{name}\n".encode())
-        return False
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _fill_up(store: Any, order: Order) -> None:

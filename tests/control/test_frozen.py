@@ -21,7 +21,7 @@ def stop_in_commit(marker):
     path = pathlib.Path(marker)
     if not path.exists():
         path.write_text(str(os.getpid()))
-        points._armed = ("writer:before-commit", signal.SIGSTOP, 1)
+        points.watch = points.fault("writer:before-commit=freeze")
 
 
 @andon.agent

@@ -29,11 +29,12 @@ _SECTIONS = {
     "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
     "Decide": ("decide", ("answer", "send", "compensate", "migrate")),
     "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
-    "Prove": ("prove", ("verify", "doctor", "drill", "version")),
+    "Prove": ("prove", ("verify", "doctor", "drill", "crashtest", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
 _FILES["halt"] = "halt"  # its work is done elsewhere, before any of this is imported
 _FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
+_FILES["crashtest"] = "crashtest"  # the only one that needs andon.testing
 
 F = TypeVar("F", bound=Callable[..., Any])
 

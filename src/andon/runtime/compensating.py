@@ -189,13 +189,13 @@ class _Compensation:
         undone, seq = self._draft(row, EffectState.COMPENSATED), -1
         try:
             await self._write(row, EffectState.UNDOING, {})
-            point("undo:started")
+            point("undo:started", row)
             await attempt.boundary()
             await self._call(row, undo)
-            point("undo:executed")
+            point("undo:executed", row)
             seq = attempt.seq
             await attempt.append(undone)
-            point("undo:confirmed")
+            point("undo:confirmed", row)
         except (asyncio.CancelledError, Stopped):
             if seq == attempt.seq:  # it is done, and not written yet
                 attempt.leftovers.append(undone)
@@ -223,7 +223,7 @@ class _Compensation:
         given = calling.typed(undo, [result, *intent["args"]], intent["kwargs"])
         extras = {"key": row.key, "fence": attempt.fence}
         wanted = {name: extras[name] for name in extras if name in calling.parameters(undo)}
-        stand_in: Any = _Undo(attempt)
+        stand_in: Any = _Undo(attempt, row)
         await invoke(stand_in, undo, tuple(given[0]), {**given[1], **wanted}, UNDO_SECONDS)
 
     async def _ask(self, row: EffectRow, error: dict[str, Any]) -> str:
@@ -294,8 +294,10 @@ class _Compensation:
 class _Undo:
     """Stands where an operation stands when a function is called for it."""
 
-    def __init__(self, attempt: "Attempt") -> None:
-        self.attempt = attempt
+    kind = "undo"
+
+    def __init__(self, attempt: "Attempt", row: EffectRow) -> None:
+        self.attempt, self.name, self.key, self.digest = attempt, row.name, row.key, ""
 
 
 def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:

@@ -254,7 +254,7 @@ class _Effect:
         attempt = self.attempt
         with self._operating():
             await self._write_intent()
-            point("effect:started")
+            point("effect:started", self.operation)
             await attempt.boundary()  # a frozen worker wakes up here: is it still the owner?
             self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)
             try:
@@ -262,7 +262,7 @@ class _Effect:
             except Exception as error:  # noqa: BLE001 (the user's function may raise anything)
                 await self._doubt(error)
                 return False, None
-            point("effect:executed")
+            point("effect:executed", self.operation)
             return True, await self._confirm(result)
 
     async def _write_intent(self) -> None:
@@ -322,7 +322,7 @@ class _Effect:
         partial = self.attempt.drop_partial(self.operation.place)
         await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
         if not self.attempt.holds:
-            point("effect:confirmed")
+            point("effect:confirmed", self.operation)
         return back
 
     # ── failing ───────────────────────────────────────────────────────────────────────────────
@@ -385,7 +385,7 @@ class _Effect:
     async def _find_out(self) -> tuple[Verdict, Any]:
         """Probe; that it did not happen is written down before anything is done about it."""
         verdict, result = await self._probe()
-        point("effect:probed")
+        point("effect:probed", self.operation)
         if verdict is not Verdict.DID_NOT_HAPPEN:
             return verdict, result
         await self.write(EffectState.PLANNED)
@@ -403,7 +403,7 @@ class _Effect:
         await self.attempt.boundary()
         with self.operation:
             await self._call(self.declared.undo, None, *self.args)
-        point("effect:undone")
+        point("effect:undone", self.operation)
         await self.write(EffectState.COMPENSATED)
 
     async def _ask(self) -> Letter:
@@ -459,6 +459,7 @@ async def carry_out(
         return await operation.answer()
     if record is not None and record.state == Mark.CANCELLED:
         record.reopen()
+    operation.effect = function, declared
     effect = _Effect(operation, function, args, kwargs, declared, retries, timeout)
     return await effect.carry_out()
 

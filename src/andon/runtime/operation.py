@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from typing import Any
 
+from andon import points
 from andon.core import value
 from andon.core.journal import EntryKind, Mark, Record, settled
 from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
@@ -42,6 +43,7 @@ class Operation:
         self.since = attempt.host.clock.now()
         self.cuttable = False  # as a step whose function can be cancelled
         self.hand: Hand | None = None  # while it executes
+        self.effect: Any = None  # of an effect: its function and declaration, for who watches
         attempt.check()  # also what the journal answers: whoever caught Stopped is not free
         self.record: Record | None = None
         self.find()
@@ -211,6 +213,8 @@ async def _call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    if points.wrap is not None:
+        function = points.wrap(operation, function)
     if is_async(function):
         return await function(*args, **kwargs)
     context = contextvars.copy_context()

@@ -80,7 +80,7 @@ async def _once(
             await attempt.boundary()
         if note_begin(attempt.run.interruptions):
             await operation.write(Mark.BEGUN, step=operation.name)
-        point("step:before")
+        point("step:before", operation)
         if not attempt.passes():  # after a freeze: is it still the owner?
             await attempt.boundary()
         try:
@@ -91,13 +91,13 @@ async def _once(
             raise await _was_cut(operation) from None
         if operation.cut:
             raise await _was_cut(operation)
-        point("step:executed")
+        point("step:executed", operation)
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
         partial = attempt.drop_partial(operation.place)
         await operation.write(Mark.DONE, raw, checkpoint_of=partial)
         if not attempt.holds:
-            point("step:stored")
+            point("step:stored", operation)
         return back
 
 

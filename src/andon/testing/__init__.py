@@ -1,1 +1,45 @@
-"""What andon ships for testing agents and itself. The product never imports this package."""
+"""What andon ships for testing agents and itself.
+
+Names are loaded on first use: pytest imports this package at every start. The product imports it
+nowhere but in `andon crashtest`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from andon.testing.clock import Clock
+    from andon.testing.crash import crashtest
+    from andon.testing.crash.report import Report
+    from andon.testing.model import FakeModel, call
+    from andon.testing.moments import at, freeze, kill, point
+
+_HOME = {
+    "Clock": "andon.testing.clock",
+    "FakeModel": "andon.testing.model",
+    "Report": "andon.testing.crash.report",
+    "at": "andon.testing.moments",
+    "call": "andon.testing.model",
+    "crashtest": "andon.testing.crash",
+    "freeze": "andon.testing.moments",
+    "kill": "andon.testing.moments",
+    "point": "andon.testing.moments",
+}
+
+__all__ = [
+    "Clock",
+    "FakeModel",
+    "Report",
+    "at",
+    "call",
+    "crashtest",
+    "freeze",
+    "kill",
+    "point",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'andon.testing' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,84 @@
+"""`andon crashtest`: what is printed while an agent is killed everywhere, and after it."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from andon.control import output
+from andon.errors import BadInput
+from andon.runtime.agent import Agent
+
+
+def run(
+    agents: list[Agent],
+    given: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    junit: str | None,
+    json: bool,
+) -> int:
+    """0 if nothing is wrong, 1 if something is."""
+    from andon.testing import crash
+    from andon.testing.crash import report as reports
+
+    if len(agents) != 1:
+        names = ", ".join(sorted(agent.name for agent in agents))
+        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    with crash.CrashTest(agents[0], given, **options) as test, _progress(json=json) as tell:
+        report = test.run(tell)
+    if junit is not None:
+        Path(junit).write_text(reports.junit(report), "utf-8")
+    if json:
+        output.document(reports.document(report))
+    else:
+        _tell(report)
+    return 0 if report.clean else 1
+
+
+@contextlib.contextmanager
+def _progress(*, json: bool) -> Iterator[Callable[[int, int, Any], None]]:
+    """A bar on a terminal; elsewhere a line for each trial that shows something."""
+    import click
+
+    if not sys.stderr.isatty() or json:
+        yield lambda done, total, tried: _note(tried) if not json else None
+        return
+    with click.progressbar(length=1, label="killing", file=sys.stderr, show_pos=True) as bar:
+
+        def tell(done: int, total: int, tried: Any) -> None:
+            bar.length = total
+            bar.update(done - bar.pos, None)
+
+        yield tell
+
+
+def _note(tried: Any) -> None:
+    if tried.findings:
+        what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
+        output.note(output.clean(f"killed at {tried}: {what}"))
+
+
+def _tell(report: Any) -> None:
+    how = f"{report.state}: {output.clean(report.error)}" if report.error else report.state
+    output.say(
+        f"plain run: {how}; {output.plural(report.steps, 'step')}, "
+        f"{output.plural(sum(effect.plain for effect in report.effects), 'effect')}"
+    )
+    if report.effects:
+        output.say()
+        rows = [
+            (one.name, one.kind, str(one.plain), str(one.worst), _verdict(one))
+            for one in report.effects
+        ]
+        output.table(("EFFECT", "KIND", "HAPPENS", "WORST", "AFTER A KILL"), rows)
+    output.say()
+    for line in str(report).split("\n"):
+        output.say(output.clean(line))
+
+
+def _verdict(effect: Any) -> str:
+    if effect.worst > effect.plain:
+        return "TWICE"
+    return f"a person is asked ({effect.asked})" if effect.asked else "once"

@@ -1,0 +1,270 @@
+"""The crash test: a user's own agent, killed at every boundary and inside every effect.
+
+Twice a run that nobody kills, then one for each moment of it. Everything happens in scratch folders
+and scratch stores; what is counted is what really executed, not what andon's tables say.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from andon.errors import BadInput
+from andon.runtime.agent import Agent
+from andon.runtime.latched import refuse_if_pulled
+from andon.runtime.starting import bind
+from andon.testing.crash import judge, kills, scratch
+from andon.testing.crash.kills import Kill
+from andon.testing.crash.report import Effect, Report, Tried
+from andon.testing.crash.scratch import Hook
+from andon.testing.crash.trial import Forker, Outcome, Site
+
+DEFAULT_POINTS = ",".join(kills.FAMILIES)
+DEFAULT_SECONDS = 300.0
+# A trial may take so many times as long as the plain run, and so much more.
+PATIENCE, MORE_SECONDS = 5.0, 20.0
+# A plain function is not killed at an instruction but after a time, which it may not take again.
+TRIES = 3
+
+
+class CrashTest:
+    """A crash test that is under way: `with CrashTest(…) as test:`"""
+
+    def __init__(
+        self,
+        agent: Agent,
+        given: dict[str, Any],
+        *,
+        points: str = DEFAULT_POINTS,
+        most: int | None = None,
+        seconds: float = DEFAULT_SECONDS,
+        deep: bool = False,
+        strict: bool = False,
+        store: str | None = None,
+        send: dict[str, Any] | None = None,
+        before: Hook | str | None = None,
+        check: Hook | str | None = None,
+        keep: Path | str | None = None,
+    ) -> None:
+        self.agent, self.given = agent, bind(agent.row, (), given)
+        self.points, self.most, self.deep, self.strict = kills.families(points), most, deep, strict
+        self.seconds, self.end_at, self.began = seconds, inf, time.monotonic()
+        self._store, self._send, self._keep = store, send or {}, keep
+        self._before, self._check = (
+            scratch.hook(before, "before"),
+            scratch.hook(check, "check"),
+        )
+        self._closing = contextlib.ExitStack()
+
+    def __enter__(self) -> "CrashTest":
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Start the processes that will start workers."""
+        refuse_if_pulled()
+        with self._closing as closing:
+            folder = closing.enter_context(scratch.folder(self._keep))
+            environ = scratch.environment(folder)
+            command = scratch.command(self.agent)
+            forkers = tuple(Forker(command, environ) for _ in range(2))
+            for forker in forkers:
+                closing.callback(forker.close)
+            self.site = Site(
+                agent=self.agent,
+                given=self.given,
+                folder=folder,
+                forkers=(forkers[0], forkers[1]),
+                new_store=closing.enter_context(scratch.stores(self._store)),
+                send=self._send,
+                before=self._before,
+                check=self._check,
+            )
+            self._closing = closing.pop_all()
+
+    def close(self) -> None:
+        self._closing.close()
+
+    # ── runs ──────────────────────────────────────────────────────────────────────────────────
+
+    def plain(self) -> Outcome:
+        """The run that nobody kills, twice: what differs by itself is told apart."""
+        self.first = self._plain(other=False)
+        self.second = self._plain(other=True)
+        self.varies = judge.varies(self.first, self.second)
+        same = (self.first.result, self.first.world) == (self.second.result, self.second.world)
+        self.compare = same
+        self.patience = PATIENCE * max(self.first.seconds, self.second.seconds) + MORE_SECONDS
+        return self.first
+
+    def _plain(self, *, other: bool) -> Outcome:
+        until = min(self.end_at, time.monotonic() + self.seconds)
+        outcome = self.site.trial(until=until, other=other)
+        if outcome.state == "hung":
+            waits = f"; it waits for {outcome.waits}" if outcome.waits else ""
+            raise BadInput(
+                f"the plain run did not end in {outcome.seconds:.0f} s{waits}. Give more --seconds"
+            )
+        if outcome.asked:
+            names = ", ".join(outcome.asked)
+            raise BadInput(
+                f"the plain run did not end: effect {names} raised an error, and a person would be "
+                "asked whether it happened. Test with an outside that works."
+            )
+        if outcome.waits:
+            raise BadInput(
+                f"the plain run did not end: it waits for {outcome.waits}. Asks are approved and "
+                "times are moved; events have to be given: --send NAME=VALUE, send={name: value}"
+            )
+        return outcome
+
+    def kills(self) -> list[Kill]:
+        """Where the plain run came past."""
+        return kills.all_kills(self.first.lines, self.points)
+
+    def trial(self, *wanted: Kill) -> tuple[Tried, Outcome]:
+        outcome = self._killed(wanted)
+        tries = 1
+        while outcome.died < len(wanted) and any(one.after for one in wanted) and tries < TRIES:
+            # The function was faster this time: another one, killed earlier.
+            wanted = tuple(structs.replace(one, after=one.after / 4) for one in wanted)
+            outcome, tries = self._killed(wanted), tries + 1
+        reached = outcome.died == len(wanted)
+        findings = judge.judged(self.first, outcome, compare=self.compare) if reached else []
+        tried = Tried(
+            kills=wanted,
+            reached=reached,
+            state=outcome.state,
+            findings=findings,
+            asked=outcome.asked if reached else [],
+            seconds=outcome.seconds,
+        )
+        return tried, outcome
+
+    def _killed(self, wanted: tuple[Kill, ...]) -> Outcome:
+        until = min(self.end_at, time.monotonic() + self.patience)
+        return self.site.trial(*wanted, until=until)
+
+    # ── all of it ─────────────────────────────────────────────────────────────────────────────
+
+    def run(
+        self, tell: Callable[[int, int, Tried], None] = lambda done, total, tried: None
+    ) -> Report:
+        """Everything; `tell` hears of each trial."""
+        self.end_at = time.monotonic() + self.seconds
+        self.plain()
+        every = self.kills()
+        queue: list[tuple[Kill, ...]] = [(one,) for one in kills.chosen(every, self.most)]
+        left = [str(one) for one in every if (one,) not in queue]
+        tried: list[Tried] = []
+        outcomes: list[Outcome] = []
+        while queue and time.monotonic() < self.end_at:
+            wanted = queue.pop(0)
+            one, outcome = self.trial(*wanted)
+            tried.append(one)
+            outcomes.append(outcome)
+            if self.deep and len(wanted) == 1 and one.reached:
+                queue += self._second(wanted[0], outcome)
+            tell(len(tried), len(tried) + len(queue), one)
+        left += [", then ".join(map(str, one)) for one in queue]
+        return self._report(tried, outcomes, left)
+
+    def _second(self, first: Kill, outcome: Outcome) -> Sequence[tuple[Kill, ...]]:
+        """The worker that goes on is killed as well, at the first time of each moment."""
+        ends = [place for place, line in enumerate(outcome.lines) if line.what == "killed"]
+        later = kills.all_kills(outcome.lines[ends[-1] + 1 :], self.points)
+        unlike = {(one.point, one.name): one for one in reversed(later)}
+        seconds = [(first, one) for one in reversed(unlike.values())]
+        return seconds if self.most is None else seconds[: self.most]
+
+    def _report(
+        self, tried: list[Tried], outcomes: Sequence[Outcome], untried: list[str]
+    ) -> Report:
+        reached = [one for one, trial in zip(outcomes, tried, strict=True) if trial.reached]
+        return Report(
+            agent=self.agent.name,
+            state=self.first.state,
+            error=self.first.error,
+            result=self.first.result,
+            steps=sum(line.point == "step:stored" for line in self.first.lines),
+            tried=tried,
+            untried=untried,
+            varies=self.varies,
+            repeated=sorted({name for one in reached for name in judge.repeated(one)}),
+            effects=_effects(self.first, reached),
+            strict=self.strict,
+            seconds=time.monotonic() - self.began,
+        )
+
+
+def prepared(
+    agent: Agent,
+    /,
+    *args: Any,
+    points: str = DEFAULT_POINTS,
+    most: int | None = None,
+    seconds: float = DEFAULT_SECONDS,
+    deep: bool = False,
+    strict: bool = False,
+    store: str | None = None,
+    send: dict[str, Any] | None = None,
+    before: Hook | str | None = None,
+    check: Hook | str | None = None,
+    keep: Path | str | None = None,
+    **kwargs: Any,
+) -> CrashTest:
+    """A crash test of that agent with these arguments, and options."""
+    if not isinstance(agent, Agent):
+        raise BadInput(f"crashtest: expected an agent, found {agent!r}")
+    return CrashTest(
+        agent,
+        bind(agent.row, args, kwargs),
+        points=points,
+        most=most,
+        seconds=seconds,
+        deep=deep,
+        strict=strict,
+        store=store,
+        send=send,
+        before=before,
+        check=check,
+        keep=keep,
+    )
+
+
+def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
+    """Run the agent, kill it everywhere, and report: the same result? what happened twice, and why?
+
+    Options: `points`, `most`, `seconds`, `deep`, `strict`, `store`, `send`, `before`, `check` and
+    `keep`, as those of `andon crashtest`; `before` and `check` may be functions, which are called
+    with the folder that a run works in. All other keywords are the agent's.
+    """
+    with prepared(agent, *args, **options_and_kwargs) as test:
+        return test.run()
+
+
+# ── what a trial needs ────────────────────────────────────────────────────────────────────────
+
+
+def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:
+    kinds = {line.name: line.kind for line in plain.lines if line.role == "effect"}
+    before, counted = judge.times(plain.lines), [judge.times(one.lines) for one in trials]
+    asked = Counter(name for one in trials for name in one.asked)
+    return [
+        Effect(
+            name=name,
+            kind=kind,
+            plain=before[name],
+            worst=max([before[name], *(each.get(name, 0) for each in counted)]),
+            asked=asked[name],
+        )
+        for name, kind in sorted(kinds.items())
+    ]

@@ -1,0 +1,354 @@
+"""What a trial shows: compared with a run that nobody killed, from what really executed.
+
+Pure: lines and outcomes in, findings out.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from andon.core.effect import Kind
+from andon.core.run import State
+from andon.testing.crash.lines import Line
+from andon.testing.crash.trial import Outcome
+
+_DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is wrong, why, and what to change."""
+
+    about: str  # twice, again, stranded, result, ended, world or hung
+    name: str  # of the effect or step; nothing if it is about the run
+    what: str
+    why: str
+    do: str
+
+
+class _Standing:
+    """How often an effect of one key may have happened, as far as its function shows."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.open: set[str] = set()  # calls of which nobody knows how they ended
+        self.lied = False
+        self.kind, self.keyed, self.digest = "", False, ""
+
+    def take(self, line: Line) -> None:
+        match line.role, line.what:
+            case "effect", "begun":
+                self.times += 1
+                self.open.add(line.call)
+                self.kind, self.keyed, self.digest = line.kind, line.keyed, line.digest
+            case "effect", "ended":
+                self.open.discard(line.call)
+            case "effect", "raised" if line.certain:
+                self.open.discard(line.call)
+                self.times -= 1
+            case "probe", "ended" if line.value == "did_not_happen":
+                self.times -= len(self.open)
+                self.open.clear()
+                self.lied = self.lied or self.times > 0
+            case "undo", "ended":
+                self.times = 0
+                self.open.clear()
+            case _:
+                pass
+
+    @property
+    def happened(self) -> int:
+        if self.kind == Kind.PURE:
+            return 0
+        # Its provider knows the key; but only if it is told.
+        return min(self.times, 1) if self.kind == Kind.IDEMPOTENT and self.keyed else self.times
+
+
+def standings(lines: Iterable[Line]) -> dict[str, dict[str, _Standing]]:
+    """By effect, then by key."""
+    found: dict[str, dict[str, _Standing]] = defaultdict(lambda: defaultdict(_Standing))
+    for line in lines:
+        if line.role in ("effect", "probe", "undo"):
+            found[line.name][line.key].take(line)
+    return found
+
+
+def times(lines: Iterable[Line]) -> dict[str, int]:
+    """How often each effect may have happened."""
+    return {
+        name: sum(one.happened for one in keys.values()) for name, keys in standings(lines).items()
+    }
+
+
+def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
+    """`compare`: whether two runs that nobody killed have the same result and the same world."""
+    found = [*_twice(plain, trial), *_again(plain, trial)]
+    match trial.state:
+        case "hung":
+            found.append(_hung(trial))
+        case State.STRANDED:
+            found.append(_stranded(trial))
+        case _ if trial.asked:
+            pass  # a person would be asked: the run has not ended
+        case state if state != plain.state:
+            found.append(_ended(plain, trial))
+        case _:
+            found += _differs(plain, trial) if compare else []
+    return found
+
+
+# ── effects ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _twice(plain: Outcome, trial: Outcome) -> list[Finding]:
+    expected, found = standings(plain.lines), []
+    for name, keys in standings(trial.lines).items():
+        before = expected.get(name, {})
+        digests = Counter[str]()
+        for one in keys.values():
+            digests[one.digest] += one.happened
+        for one in before.values():
+            digests[one.digest] -= one.happened
+        more = [digest for digest, count in digests.items() if count > 0]
+        # Other arguments than in the plain run are another effect, unless they are too many.
+        known = {one.digest for one in before.values()}
+        total = sum(one.happened for one in keys.values())
+        if any(digest in known for digest in more) or total > sum(
+            one.happened for one in before.values()
+        ):
+            found.append(_explained(name, keys, more))
+    return found
+
+
+def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Finding:
+    doubled = {key: one for key, one in keys.items() if one.digest in more}
+    same = next(((key, one) for key, one in doubled.items() if one.happened > 1), None)
+    what = f"effect {name!r} happened more often than without a kill"
+    if same is None:
+        alike: dict[str, list[str]] = defaultdict(list)
+        for key, one in doubled.items():
+            alike[one.digest] += [repr(key)] if one.happened else []
+        shown = next((" and ".join(found[-2:]) for found in alike.values() if len(found) > 1), "")
+        why = f"its key is not stable: {shown} for the same arguments"
+        do = "derive the key from the input, or take it from ctx.uuid(), which is journaled"
+        if not shown:
+            why = "it was called with other arguments after the kill"
+            do = "take what the arguments are made of from the input or from steps"
+        return Finding("twice", name, what, why, do)
+    key, one = same
+    if one.lied:
+        why = f"its probe said did_not_happen for key {key!r} after it had returned"
+        do = "let the probe look for the key itself, where the effect leaves it"
+    elif one.kind == Kind.IDEMPOTENT:
+        why = "it is declared idempotent and takes no key: its provider cannot know the second one"
+        do = f"give {name} a parameter `key` and send it as the provider's idempotency key"
+    else:
+        why = f"it was executed {one.times} times with key {key!r}"
+        do = "declare what it is: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+    return Finding("twice", name, what, why, do)
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
+    """A step that was finished and executed again: its code asked for another one."""
+    before, after = _finished(plain), _finished(trial)
+    names = {name for (name, digest) in after - before if (name, digest) in before}
+    # Other arguments than in the plain run are another step, unless there are too many.
+    names |= (_by_name(after) - _by_name(before)).keys()
+    return [
+        Finding(
+            "again",
+            name,
+            f"step {name!r} was finished, and was executed again after the kill",
+            "its key is not stable, or it was called at another place",
+            "derive the key from the input, or leave it out",
+        )
+        for name in sorted(names)
+    ]
+
+
+def _by_name(finished: Counter[tuple[str, str]]) -> Counter[str]:
+    found = Counter[str]()
+    for (name, _), count in finished.items():
+        found[name] += count
+    return found
+
+
+def _finished(outcome: Outcome) -> Counter[tuple[str, str]]:
+    """How often steps were stored, by name and arguments."""
+    return Counter(
+        (line.name, line.digest) for line in outcome.lines if line.point == "step:stored"
+    )
+
+
+def repeated(outcome: Outcome) -> set[str]:
+    """Steps that were executed again because their worker died before their result was stored."""
+    begun = Counter(
+        (line.name, line.digest)
+        for line in outcome.lines
+        if line.role == "step" and line.what == "begun"
+    )
+    return {name for name, _ in begun - _finished(outcome)}
+
+
+# ── the run ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _stranded(trial: Outcome) -> Finding:
+    return Finding(
+        "stranded",
+        "",
+        "the run was stranded: its code asked for something else than its journal has",
+        _in_short(trial.error),
+        "use ctx.now(), ctx.random() or ctx.uuid(), or do it in a step: time, random, uuid, the "
+        "order of a set and what is read from outside differ when the code is replayed",
+    )
+
+
+def _in_short(error: str) -> str:
+    text = error.partition(". Nothing was executed")[0]
+    text = text.removeprefix("Diverged: ").partition("run crashtest: ")[2] or text
+    return _DIGEST.sub(r"\1…", text)
+
+
+def _hung(trial: Outcome) -> Finding:
+    return Finding(
+        "hung",
+        "",
+        "the run did not end in time after the kill",
+        f"it was still executing after {trial.seconds:.0f} s",
+        "give the test more --seconds; or look for what waits for the worker that was killed",
+    )
+
+
+def _ended(plain: Outcome, trial: Outcome) -> Finding:
+    how = f"{trial.state}: {trial.error or trial.waits}".rstrip(": ")
+    return Finding(
+        "ended",
+        "",
+        f"the run ended otherwise: {plain.state} without a kill, and now {how}",
+        _changed(plain, trial) or "something outside is not as it was in the plain run",
+        "look at what the run finds outside when it is gone on with",
+    )
+
+
+def _differs(plain: Outcome, trial: Outcome) -> list[Finding]:
+    found = []
+    if trial.result != plain.result:
+        found.append(
+            Finding(
+                "result",
+                "",
+                f"the result differs: {_shown(plain.result)} without a kill, "
+                f"{_shown(trial.result)} with it",
+                _changed(plain, trial) or "the agent's code decides by something outside of steps",
+                "decide only by the input and by what steps, effects and ctx answer",
+            )
+        )
+    if trial.world != plain.world:
+        found.append(
+            Finding(
+                "world",
+                "",
+                "the check sees another world than without a kill",
+                f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it"
+                + _suspects(trial),
+                "what changes the world belongs into an effect that says what it is",
+            )
+        )
+    return found
+
+
+def _suspects(trial: Outcome) -> str:
+    names = ", ".join(sorted(repeated(trial)))
+    return f"; executed twice: step {names}" if names else ""
+
+
+def _changed(plain: Outcome, trial: Outcome) -> str:
+    """Steps that gave another value when they were executed again, or than in the plain run."""
+    values: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for line in (*plain.lines, *trial.lines):
+        if line.role == "step" and line.what == "ended":
+            known = values[line.name, line.digest]
+            if line.value not in known:
+                known.append(line.value)
+    return "; ".join(
+        f"step {name!r} gave {known[0]} and, executed again, {known[1]}"
+        for (name, _), known in values.items()
+        if len(known) > 1
+    )
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return repr(text) if isinstance(value, str) and len(text) < 120 else text[:120]
+
+
+# ── without a kill ────────────────────────────────────────────────────────────────────────────
+
+
+def varies(first: Outcome, second: Outcome) -> list[str]:
+    """What differs between two runs of the same input that nobody killed."""
+    found = []
+    if (first.state, first.error) != (second.state, second.error):
+        found.append(
+            f"one run {first.state} {first.error}, the other {second.state} {second.error}"
+        )
+    if first.result != second.result:
+        both = f"{_shown(first.result)} and {_shown(second.result)}"
+        found.append(f"the result is {both}, so it is not compared")
+    if first.world != second.world:
+        found.append(f"the check says {_shown(first.world)} and {_shown(second.world)}")
+    found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]
+    found += _other_arguments(first, second)
+    for name, keys in standings(first.lines).items():
+        others = standings(second.lines).get(name, {})
+        ours, theirs = sorted(keys.keys() - others.keys()), sorted(others.keys() - keys.keys())
+        if ours and theirs:
+            found.append(f"the key of effect {name!r} is {ours[0]!r} and {theirs[0]!r}")
+    return found
+
+
+def _other_arguments(first: Outcome, second: Outcome) -> list[str]:
+    """Steps and effects that were called otherwise, in order."""
+
+    def calls(outcome: Outcome) -> dict[tuple[str, str], list[Line]]:
+        found = defaultdict(list)
+        for line in outcome.lines:
+            if line.what == "begun" and line.role in ("step", "effect"):
+                found[line.role, line.name].append(line)
+        return found
+
+    theirs = calls(second)
+    pairs = {
+        (role, name): next(
+            (
+                (one.value, other.value)
+                for one, other in zip(lines, theirs.get((role, name), []), strict=False)
+                if one.digest != other.digest
+            ),
+            None,
+        )
+        for (role, name), lines in calls(first).items()
+    }
+    return [
+        f"{role} {name!r} is called with {found[0]} and with {found[1]}"
+        for (role, name), found in pairs.items()
+        if found
+    ]
+
+
+def _unsteady(first: Outcome, second: Outcome) -> Sequence[str]:
+    def answers(outcome: Outcome) -> Counter[tuple[str, str, str]]:
+        return Counter(
+            (line.name, line.digest, line.value)
+            for line in outcome.lines
+            if line.role == "step" and line.what == "ended"
+        )
+
+    ours, theirs = answers(first), answers(second)
+    asked = {(name, digest) for name, digest, _ in theirs - ours}
+    return sorted({name for name, digest, _ in ours - theirs if (name, digest) in asked})

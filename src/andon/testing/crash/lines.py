@@ -1,0 +1,48 @@
+"""What really happened in a trial, line by line, as the processes saw it that did it.
+
+One append-only file for each trial. A line is written before a function of the user's is called and
+one after; a process that is killed leaves whole lines. Nothing here comes from andon's tables.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+
+class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One thing that happened."""
+
+    what: str  # begun, ended or raised: a call; passed: a point; killed
+    role: str = ""  # of a call: step, effect, probe or undo
+    name: str = ""
+    key: str = ""
+    digest: str = ""  # of the arguments
+    call: str = ""  # which call it is
+    kind: str = ""  # of an effect, as it was declared
+    keyed: bool = False  # of an effect: whether its function takes the key
+    # Abridged: of a call that began its arguments, of one that ended its answer; of a probe that
+    # ended its verdict.
+    value: str = ""
+    error: str = ""  # of one that raised
+    certain: bool = False  # of an effect that raised: it said that it did not happen
+    point: str = ""
+    nth: int = 0  # which time of its name, since the last kill
+    awaits: int = 0
+    seconds: float = 0.0
+
+
+class Notebook:
+    """The file, for whoever writes."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, line: Line) -> None:
+        os.write(self._file, msgspec.json.encode(line) + b"\n")
+
+
+def read(path: Path) -> list[Line]:
+    if not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()]

@@ -1,0 +1,75 @@
+"""A worker of a crash test: executes what there is to execute, ends when there is nothing, or dies.
+
+It is forked by forker.py. It is a real worker on a real store; only its clock may be ahead.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from andon.core.run import State
+from andon.runtime.agent import Agent
+from andon.runtime.worker import Worker
+from andon.settings import Settings
+from andon.store import open_store
+from andon.store.rows import Filter
+from andon.testing.clock import Clock
+from andon.testing.crash.kills import Kill
+from andon.testing.crash.witness import Witness
+
+# Rings are not lost on one machine; this is for the worker that looks whether it may end.
+POLL_SECONDS = 0.1
+
+
+class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a worker is told."""
+
+    url: str
+    folder: str  # where it works
+    lines: str  # the file for what it does
+    output: str  # the file for what it prints
+    kill: Kill | None = None
+    ahead: float = 0.0  # of the clock
+
+
+def obey(order: Order, agents: list[Agent]) -> None:
+    """Be that worker. Returns when there is nothing left to execute."""
+    output = os.open(order.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.chdir(order.folder)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    Witness(order.lines, order.kill).begin()
+    with Clock(order.url, ahead=order.ahead):
+        asyncio.run(_work(order.url, agents))
+
+
+async def _work(url: str, agents: list[Agent]) -> None:
+    store = open_store(url, create=False)
+    settings = Settings(store=url, poll_seconds=POLL_SECONDS)
+    idle = asyncio.Event()
+
+    def settled(run_id: str, ending: str) -> None:
+        if not due(store):
+            idle.set()
+
+    worker = Worker(store, agents, settings, on_settled=settled)
+    async with worker:
+        if not due(store):
+            idle.set()
+        await idle.wait()
+        os._exit(0)  # it needs no goodbye, and code that does not end is no reason to wait
+
+
+def due(store: Any) -> bool:
+    """Whether a run can be gone on with now."""
+    now = store.now()
+    rows = store.runs(Filter(states=(State.QUEUED, State.RUNNING), limit=1000))
+    waking = store.runs(Filter(states=(State.SUSPENDED,), limit=1000))
+    return any(row.state == State.RUNNING or row.available_at <= now for row in rows) or any(
+        row.wake_at is not None and row.wake_at <= now for row in waking
+    )

@@ -1,0 +1,211 @@
+"""A fake model: a server on this machine that speaks as the providers do, and refuses as they do.
+
+It follows a script, by the turns that a request shows: it remembers nothing, as a model does. So an
+agent that goes on after a crash gets the same answer to the same conversation, with the same ids,
+and one that has lost a turn is asked for it again. A conversation with an orphaned tool call or a
+misplaced result is answered with the provider's own status and error body.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from andon.testing.model import chat, messages, responses
+from andon.testing.model.wire import Call, Refused, Turn, turn_of
+
+FORMATS: dict[str, Any] = {one.PATH: one for one in (chat, responses, messages)}
+Script = Sequence[str | Call | Turn | Sequence[Call]] | Callable[["Request"], Any]
+_MESSAGES = {
+    429: "Rate limit reached for requests",
+    500: "The server had an error while processing your request",
+    529: "Overloaded",
+}
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """What was asked, and how it was answered."""
+
+    path: str
+    body: dict[str, Any]
+    turn: int = 0  # how many turns of the model it shows
+    status: int = 200
+    error: str = ""
+
+
+class FakeModel:
+    """`with FakeModel([call("charge", amount=10), "done"]) as model:`; clients take `model.url`."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.requests: list[Request] = []
+        self._kept: responses.Kept = {}
+        self._lock = threading.Lock()
+        self._fail: list[int] = []
+        self._cut: list[int] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Connection)
+        self._server.daemon_threads = True
+        self._server.model = self  # type: ignore[attr-defined]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), name="fake-model", daemon=True
+        )
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What makes the providers' own clients talk to it."""
+        return {
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": "fake",
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": "fake",
+        }
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    # ── trouble ───────────────────────────────────────────────────────────────────────────────
+
+    def fail(self, status: int, *, times: int = 1) -> None:
+        """Answer the next requests with this status, as the provider words it."""
+        with self._lock:
+            self._fail += [status] * times
+
+    def cut(self, after: int) -> None:
+        """Break the next streamed answer off after so many events."""
+        with self._lock:
+            self._cut.append(after)
+
+    # ── answers ───────────────────────────────────────────────────────────────────────────────
+
+    def answer(
+        self, path: str, headers: Mapping[str, str], raw: bytes
+    ) -> tuple[int, dict[str, Any], Any]:
+        """Status, body, and for a stream its events."""
+        form = FORMATS.get(path)
+        if form is None:
+            facts = chat.error_body(404, f"Invalid URL (POST {path})")
+            return 404, facts, None
+        request = Request(path=path, body={})
+        try:
+            whole, events = self._take(form, request, headers, raw)
+        except Refused as refused:
+            request.status, request.error = refused.status, refused.message
+            body = form.error_body(refused.status, refused.message, refused.kind, **refused.facts)
+            return refused.status, body, None
+        finally:
+            with self._lock:
+                self.requests.append(request)
+        return 200, whole, events
+
+    def _take(
+        self, form: Any, request: Request, headers: Mapping[str, str], raw: bytes
+    ) -> tuple[dict[str, Any], Any]:
+        _refuse_strangers(form, headers)
+        try:
+            request.body = json.loads(raw)
+        except ValueError:
+            raise Refused(400, "We could not parse the JSON body of your request.") from None
+        if not isinstance(request.body, dict):
+            raise Refused(400, "The body of the request must be a JSON object.")
+        request.turn = form.check(request.body, self._kept)
+        with self._lock:
+            if self._fail:
+                status = self._fail.pop(0)
+                raise Refused(status, _MESSAGES.get(status, "This request cannot be answered"))
+        turn = self._turn(request)
+        with self._lock:
+            whole = form.answer(request.body, turn, self._kept)
+        streams = bool(request.body.get("stream"))
+        return whole, self._streamed(form, request, whole) if streams else None
+
+    def _streamed(
+        self, form: Any, request: Request, whole: dict[str, Any]
+    ) -> tuple[list[tuple[str, Any]], bool]:
+        """The events, and whether they are all."""
+        events = list(form.events(request.body, whole))
+        with self._lock:
+            kept = self._cut.pop(0) if self._cut else len(events)
+        return events[:kept], kept >= len(events)
+
+    def _turn(self, request: Request) -> Turn:
+        if callable(self.script):
+            return turn_of(self.script(request), request.turn)
+        if request.turn < len(self.script):
+            return turn_of(self.script[request.turn], request.turn)
+        return Turn(text="done", number=request.turn)
+
+
+def call(name: str, /, **arguments: Any) -> Call:
+    """A turn of a script: the model wants this tool called."""
+    return Call(name, arguments)
+
+
+def _refuse_strangers(form: Any, headers: Mapping[str, str]) -> None:
+    if form is messages:
+        if "x-api-key" not in headers and "authorization" not in headers:
+            raise Refused(401, "x-api-key header is required")
+        if "anthropic-version" not in headers:
+            raise Refused(400, "anthropic-version: header is required")
+    elif "authorization" not in headers:
+        raise Refused(401, "You didn't provide an API key.")
+
+
+class _Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (its name there)
+        """Nobody reads it."""
+
+    def do_POST(self) -> None:
+        model: FakeModel = self.server.model  # type: ignore[attr-defined]
+        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        headers = {name.lower(): text for name, text in self.headers.items()}
+        status, body, events = model.answer(self.path.partition("?")[0], headers, raw)
+        try:
+            if events is None:
+                self._whole(status, body)
+            else:
+                self._stream(*events)
+        except (BrokenPipeError, ConnectionResetError):  # whoever asked was killed
+            self.close_connection = True
+
+    def _whole(self, status: int, body: dict[str, Any]) -> None:
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(raw)))
+        self.send_header("x-should-retry", "true" if status in (429, 500, 529) else "false")
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def _stream(self, events: list[tuple[str, Any]], whole: bool) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for kind, facts in events:
+            named = f"event: {kind}\n" if kind else ""
+            text = facts if isinstance(facts, str) else json.dumps(facts)
+            raw = f"{named}data: {text}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(raw), raw))
+            self.wfile.flush()
+        if whole:
+            self.wfile.write(b"0\r\n\r\n")
+        else:
+            self.close_connection = True  # in the middle: the client must notice

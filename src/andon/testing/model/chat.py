@@ -1,0 +1,117 @@
+"""OpenAI Chat Completions: every tool call is answered by tool messages directly after it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from andon.testing.model.wire import CREATED, Refused, Turn, count, pieces
+
+PATH = "/v1/chat/completions"
+_STRAY = (
+    "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
+    "'tool_calls'."
+)
+
+
+def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[str, Any]:
+    kinds = {401: "invalid_request_error", 429: "requests", 500: "server_error"}
+    found = {"param": None, "code": None, **facts}
+    kind = kind or kinds.get(status, "server_error" if status > 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, **found}}
+
+
+def check(body: dict[str, Any], _: Any = None) -> int:
+    """How many turns the model had; refuses what the provider refuses."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refused(400, "Missing required parameter: 'messages'.", param="messages")
+    turns, place = 0, 0
+    while place < len(messages):
+        message = messages[place]
+        calls = [call["id"] for call in message.get("tool_calls") or ()]
+        turns += message.get("role") == "assistant"
+        if message.get("role") == "tool":
+            raise Refused(400, _STRAY, param=f"messages.[{place}].role")
+        place += 1
+        if calls:
+            place = _answers(messages, place, calls)
+    return turns
+
+
+def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> int:
+    """The tool messages from here on; answers where they end."""
+    missing = dict.fromkeys(calls)
+    while place < len(messages) and messages[place].get("role") == "tool":
+        answered = messages[place].get("tool_call_id")
+        if answered not in calls:
+            raise Refused(
+                400,
+                f"Invalid parameter: 'tool_call_id' of '{answered}' not found in 'tool_calls' of "
+                "previous message.",
+                param=f"messages.[{place}].tool_call_id",
+            )
+        missing.pop(answered, None)
+        place += 1
+    if missing:
+        raise Refused(
+            400,
+            "An assistant message with 'tool_calls' must be followed by tool messages responding "
+            "to each 'tool_call_id'. The following tool_call_ids did not have response messages: "
+            + ", ".join(missing),
+            param=f"messages.[{place}].role",
+        )
+    return place
+
+
+def answer(body: dict[str, Any], turn: Turn, _: Any = None) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
+    if turn.calls:
+        message["tool_calls"] = [
+            {
+                "id": turn.id_of("call_", place),
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for place, call in enumerate(turn.calls)
+        ]
+    end = "tool_calls" if turn.calls else "stop"
+    asked, said = count(body["messages"]), count(message)
+    return {
+        "id": turn.id_of("chatcmpl-"),
+        "object": "chat.completion",
+        "created": CREATED,
+        "model": body.get("model", "fake"),
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": end}],
+        "usage": {
+            "prompt_tokens": asked,
+            "completion_tokens": said,
+            "total_tokens": asked + said,
+        },
+        "system_fingerprint": "fp_fake",
+    }
+
+
+def events(body: dict[str, Any], whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The same answer as a stream."""
+    kept = ("id", "created", "model", "system_fingerprint")
+    head = {**{name: whole[name] for name in kept}, "object": "chat.completion.chunk"}
+    [choice] = whole["choices"]
+
+    def chunk(delta: dict[str, Any], end: str | None = None) -> tuple[str, Any]:
+        part = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}
+        return "", {**head, "choices": [part]}
+
+    message = choice["message"]
+    yield chunk({"role": "assistant", "content": "" if message["content"] else None})
+    for piece in pieces(message["content"]) if message["content"] else ():
+        yield chunk({"content": piece})
+    for place, call in enumerate(message.get("tool_calls", ())):
+        function = {"name": call["function"]["name"], "arguments": ""}
+        begun = {"index": place, "id": call["id"], "type": "function", "function": function}
+        yield chunk({"tool_calls": [begun]})
+        for piece in pieces(call["function"]["arguments"]):
+            yield chunk({"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
+    yield chunk({}, choice["finish_reason"])
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield "", {**head, "choices": [], "usage": whole["usage"]}
+    yield "", "[DONE]"

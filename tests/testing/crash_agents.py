@@ -1,0 +1,125 @@
+"""Agents for the crash tests: one that is right in every way, and some that are wrong in one."""
+
+import asyncio
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import andon
+from andon.testing import point
+
+WORLD = Path("world.txt")
+
+
+def note(line: str) -> None:
+    with WORLD.open("a") as world:
+        world.write(line + "\n")
+
+
+def find(*args: Any, key: str) -> Any:
+    there = WORLD.exists() and key in WORLD.read_text().split()
+    return andon.happened(key) if there else andon.did_not_happen()
+
+
+@andon.effect_of(probe=find)
+async def pay(amount: int, *, key: str) -> str:
+    await asyncio.sleep(0)  # on the way to the provider
+    note(key)
+    await asyncio.sleep(0)  # and back
+    return key
+
+
+@andon.effect_of(probe=find)
+def send(text: str, *, key: str) -> str:
+    note(key)
+    time.sleep(0.06)
+    return key
+
+
+def think(about: str) -> str:
+    point("thinking")
+    return about.upper()
+
+
+@andon.agent
+async def leaf(ctx: andon.Context, name: str) -> str:
+    found: str = await ctx.step(think, name)
+    return found
+
+
+@andon.agent
+async def tour(ctx: andon.Context, name: str) -> list[Any]:
+    """Everything at which there is a kill."""
+    found: list[Any] = [await ctx.step(think, name)]
+    found.append(await ctx.effect(pay, 3, key=f"pay-{name}"))
+    found.append(await ctx.effect(send, name, key=f"send-{name}"))
+    return found
+
+
+@andon.agent
+async def waiter(ctx: andon.Context) -> list[Any]:
+    """Everything that an agent may wait for."""
+    await ctx.sleep(3 * 86_400)
+    answer = await ctx.ask("Go on?", 1)
+    return [answer.decision, await ctx.event("go"), await ctx.child(leaf, "child")]
+
+
+def lie(*args: Any, key: str) -> Any:
+    return andon.did_not_happen()
+
+
+@andon.effect_of(probe=lie)
+def trust(order: str, *, key: str) -> str:
+    return order
+
+
+@andon.effect_of(kind="idempotent")
+def forget(order: str) -> str:
+    return order
+
+
+@andon.agent
+async def liar(ctx: andon.Context) -> None:
+    await ctx.effect(trust, "a", key="t")
+    await ctx.effect(forget, "a", key="f")
+
+
+def roll() -> int:
+    """What it answers depends on how often it was called before."""
+    note("rolled")
+    return len(WORLD.read_text().splitlines())
+
+
+@andon.agent
+async def gambler(ctx: andon.Context) -> int:
+    found: int = await ctx.step(roll)
+    return found
+
+
+numbers = itertools.count()
+
+
+def waits(_: int) -> None:
+    """After a crash it waits for somebody who is gone."""
+    if WORLD.exists():
+        threading.Event().wait()
+    note("begun")
+
+
+@andon.agent
+async def stuck(ctx: andon.Context) -> None:
+    await ctx.step(waits, 1)
+
+
+@andon.agent
+async def lonely(ctx: andon.Context) -> None:
+    await ctx.event("never")
+
+
+@andon.agent
+async def plain(ctx: andon.Context, name: str = "x") -> str:
+    found: str = await ctx.step(think, name)
+    await ctx.effect(pay, 1, key=name)
+    return found

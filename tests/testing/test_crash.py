@@ -1,0 +1,152 @@
+"""The crash test finds what is wrong with an agent, and nothing with one that is right."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.testing import crash_agents
+
+from andon.errors import BadInput, Refused
+from andon.store import open_store
+from andon.testing import crashtest
+from andon.testing.crash import CrashTest
+from andon.testing.crash.report import Report
+
+
+def shown(report: Report) -> list[tuple[str, str]]:
+    return [(finding.about, finding.name) for finding, _ in report.findings]
+
+
+def test_an_agent_that_is_right_survives_everything(tmp_path: Path) -> None:
+    """Every moment of it is reached, each once."""
+    kept = tmp_path / "kept"
+    report = crashtest(crash_agents.tour, "n", check="cat world.txt", keep=kept, seconds=120)
+    assert report.clean, report
+    assert report.result == ["N", "pay-n", "send-n"]
+    assert (report.asked, report.untried, report.varies) == (0, [], [])
+    assert [str(trial) for trial in report.tried if not trial.reached] == []
+    assert {trial.kills[0].family for trial in report.tried} == {
+        "boundary",
+        "effect",
+        "inside",
+        "named",
+    }
+    inside = [str(trial) for trial in report.tried if trial.kills[0].family == "inside"]
+    assert inside == [
+        "inside pay, at its await 1",
+        "inside pay, at its await 2",
+        "inside send, while it executes",
+    ]
+    assert len({str(trial) for trial in report.tried}) == len(report.tried)
+    assert {one.name: (one.plain, one.worst) for one in report.effects} == {
+        "pay": (1, 1),
+        "send": (1, 1),
+    }
+    assert report.repeated == ["think"]
+    assert (kept / "0001" / "work" / "world.txt").read_text() == "pay-n\nsend-n\n"
+
+
+def test_what_a_run_waits_for_comes_at_once() -> None:
+    """Days pass, a person approves, an event is sent, a child ends; with a kill and without."""
+    points = "wait:registered,attempt:suspended"
+    report = crashtest(crash_agents.waiter, send={"go": "went"}, points=points, seconds=120)
+    assert report.clean, report
+    assert report.result == ["approve", "went", "CHILD"]
+    assert len(report.tried) == 8
+    assert all(trial.reached for trial in report.tried)
+
+
+def test_what_happens_twice_is_found_with_its_reason() -> None:
+    report = crashtest(crash_agents.liar, points="effect:executed")
+    assert shown(report) == [("twice", "trust"), ("twice", "forget")]
+    whys = [finding.why for finding, _ in report.findings]
+    assert whys[0] == "its probe said did_not_happen for key 't' after it had returned"
+    assert whys[1].startswith("it is declared idempotent and takes no key")
+    assert {one.name: (one.plain, one.worst) for one in report.effects} == {
+        "trust": (1, 2),
+        "forget": (1, 2),
+    }
+
+
+def test_another_result_is_found_with_the_step_it_comes_from() -> None:
+    report = crashtest(crash_agents.gambler, points="step:executed")
+    [(finding, _)] = report.findings
+    assert finding.about == "result"
+    assert finding.why == "step 'roll' gave 1 and, executed again, 2"
+
+
+def test_a_run_that_does_not_end_after_the_kill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("andon.testing.crash.MORE_SECONDS", 0.2)
+    monkeypatch.setattr("andon.testing.crash.PATIENCE", 1.0)
+    report = crashtest(crash_agents.stuck, points="step:executed")
+    assert shown(report) == [("hung", "")]
+
+
+def test_the_worker_that_goes_on_is_killed_as_well() -> None:
+    report = crashtest(crash_agents.plain, points="effect", deep=True)
+    assert report.clean, report
+    twice = [str(trial) for trial in report.tried if len(trial.kills) == 2]
+    assert "effect:executed pay, then effect:probed pay" in twice
+    assert "effect:started pay, then effect:executed pay" in twice
+
+
+def test_what_was_not_tried_is_said() -> None:
+    report = crashtest(crash_agents.plain, most=2)
+    assert len(report.tried) == 2
+    assert len(report.untried) > 5
+    assert f"{len(report.untried)} kills were NOT tried" in str(report)
+
+
+def test_what_there_is_no_time_for_is_said_too() -> None:
+    with CrashTest(crash_agents.plain, {}, seconds=60) as test:
+        report = test.run(lambda done, total, tried: setattr(test, "end_at", 0.0))
+    assert len(report.tried) == 1
+    assert report.untried
+
+
+def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
+    report = crashtest(crash_agents.plain, most=4, points="effect", store=postgres_url)
+    assert report.clean, report
+    assert all(trial.reached for trial in report.tried)
+    open_store(postgres_url).close()  # it was left as it was found
+    with pytest.raises(BadInput, match="without a schema"):
+        crashtest(crash_agents.plain, store=postgres_url)
+
+
+@pytest.mark.parametrize(
+    ("agent", "options", "said"),
+    [
+        (crash_agents.lonely, {}, "it waits for event 'never'"),
+        (
+            crash_agents.plain,
+            {"points": "effekt"},
+            "'effekt' is not one; expected some of boundary",
+        ),
+        (crash_agents.plain, {"points": " , "}, "expected some of boundary, effect, inside, named"),
+        (crash_agents.plain, {"store": "sqlite:///x.db"}, "of a scratch database"),
+        (crash_agents.plain, {"nmae": 1}, "did you mean 'name'"),
+        (crash_agents.plain, {"before": "exit 3"}, "--before 'exit 3' ended with 3"),
+        (crash_agents.plain, {"keep": Path(__file__).parent}, "a folder that is empty"),
+        (print, {}, "expected an agent"),
+    ],
+)
+def test_a_test_that_cannot_be_is_refused(agent: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        crashtest(agent, **options)
+
+
+def test_the_configured_store_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANDON_STORE", f"sqlite:///{tmp_path}/real.db")
+    store = open_store(f"sqlite:///{tmp_path}/real.db")
+    assert crashtest(crash_agents.plain, most=1, points="effect").clean
+    assert store.workers() == []
+    store.close()
+
+
+def test_a_halt_is_for_tests_too(home: Path) -> None:
+    home.mkdir()
+    (home / "STOP").touch()
+    with pytest.raises(Refused, match="halt"):
+        crashtest(crash_agents.plain)

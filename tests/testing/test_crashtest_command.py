@@ -1,0 +1,207 @@
+"""`andon crashtest`: exit codes, JSON, JUnit and what is said; and it leaves nothing behind."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from tests.testing import crash_agents
+
+from andon.control import cli, crashtesting
+
+AGENTS = crash_agents.__file__
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.run(["crashtest", *words])
+    printed, said = capsys.readouterr()
+    return code, printed, said
+
+
+def test_findings_are_printed_and_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    junit = tmp_path / "found.xml"
+    code, printed, said = run(
+        capsys, f"{AGENTS}:liar", "--points", "effect:executed", "--junit", str(junit)
+    )
+    assert code == 1
+    assert "trust   probeable   1        2      TWICE" in printed
+    assert "   why  its probe said did_not_happen for key 't' after it had returned" in printed
+    assert "killed 2 times (2 effect), 2 findings, 0 times asked" in printed
+    assert "NOT crash-safe" in printed
+    assert "killed at effect:executed trust: effect 'trust' happened more often" in said
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert (suite.attrib["tests"], suite.attrib["failures"]) == ("2", "2")
+    assert [case.attrib["name"] for case in suite] == [
+        "effect:executed trust",
+        "effect:executed forget",
+    ]
+    assert "probe" in (suite[0][0].text or "")
+
+
+def test_a_clean_agent_is_0_and_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, said = run(
+        capsys, f"{AGENTS}:plain", "name=z", "--points", "inside", "--json", "--deep", "--most", "1"
+    )
+    assert (code, said) == (0, "")
+    found = json.loads(printed)
+    assert (found["clean"], found["result"], found["findings"]) == (True, "Z", [])
+    assert found["tried"][0]["at"] == "inside pay, at its await 1"
+    assert len(found["untried"]) == 1
+
+
+def test_a_question_is_a_finding_only_if_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    agent = tmp_path / "asks.py"
+    agent.write_text(
+        "import andon\ndef act(): pass\n@andon.agent\nasync def asks(ctx): await ctx.effect(act)\n"
+    )
+    words = (f"{agent}", "--points", "effect:started")
+    code, printed, _ = run(capsys, *words)
+    assert code == 0
+    assert "a person is asked (1)" in printed
+    assert "asked: after a kill in effect 'act' a person would be asked" in printed
+    assert "clean, but for questions to people" in printed
+    assert run(capsys, *words, "--strict")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((AGENTS,), "expected one agent, found"),
+        ((f"{AGENTS}:plain", "--points", "nowhere"), "'nowhere' is not one"),
+        ((f"{AGENTS}:plain", "--seconds", "soon"), "expected seconds"),
+        ((f"{AGENTS}:plain", "--send", "go"), "expected name=value"),
+        ((f"{AGENTS}:tour",), "missing argument 'name'"),
+    ],
+)
+def test_bad_input_is_2(capsys: pytest.CaptureFixture[str], words: Any, said: str) -> None:
+    code, _, error = run(capsys, *words)
+    assert code == 2
+    assert said in error
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with crashtesting._progress(json=False) as tell:
+        for done in (1, 2, 3):
+            tell(done, 3, None)
+    assert "3/3" in terminal.getvalue()
+
+
+THREADS = """
+import threading, andon
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+async def one():
+    return 1
+
+
+@andon.agent
+async def threaded(ctx):
+    return await ctx.step(one)
+"""
+
+
+def test_an_agent_whose_import_starts_threads_is_imported_in_each_process(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A process that forks with threads has locks that nobody lets go of."""
+    (tmp_path / "threaded.py").write_text(THREADS)
+    words = (str(tmp_path / "threaded.py"), "--points", "step:executed", "--json")
+    code, printed, _ = run(capsys, *words)
+    assert code == 0
+    assert json.loads(printed)["tried"][0]["reached"] is True
+
+
+QUEUE = """
+import andon
+from . import prices
+
+
+@andon.agent
+async def packed(ctx):
+    return await ctx.step(prices.one)
+"""
+
+
+def test_agents_of_packages_and_files_with_names_of_pythons_own_are_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every process andon is imported before the user's folder is looked into."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "parcels").mkdir()
+    (tmp_path / "parcels" / "__init__.py").touch()
+    (tmp_path / "parcels" / "prices.py").write_text("async def one(): return 1\n")
+    (tmp_path / "parcels" / "queue.py").write_text(QUEUE)
+    (tmp_path / "queue.py").write_text("raise SystemExit('not yours')\n")
+    code, printed, said = run(capsys, "parcels.queue", "--points", "step:executed", "--json")
+    assert code == 0, said
+    assert json.loads(printed)["result"] == 1
+
+
+ENDLESS = """
+import pathlib, subprocess, andon
+
+
+def endless(marker):
+    child = subprocess.Popen(["sleep", "600"])
+    pathlib.Path(marker).write_text(str(child.pid))
+    child.wait()
+
+
+@andon.agent
+async def never(ctx, marker):
+    await ctx.step(endless, marker)
+"""
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+def below(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [found for child in map(int, children) for found in (child, *below(child))]
+
+
+def test_ctrl_c_leaves_nothing_running_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "never.py").write_text(ENDLESS)
+    marker = tmp_path / "marker"
+    environ = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "andon", "crashtest", "never.py", f"marker={marker}"],
+        cwd=tmp_path,
+        env=environ,
+        stderr=subprocess.PIPE,
+    ) as command:
+        end = time.monotonic() + 60
+        while not (marker.exists() and marker.read_text()):
+            assert command.poll() is None, command.stderr and command.stderr.read()
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        family = [*below(command.pid), int(marker.read_text())]
+        assert len(family) >= 4
+        command.send_signal(signal.SIGINT)
+        assert command.wait(60) == 130
+    while left := [pid for pid in family if alive(pid)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.01)
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -1,0 +1,194 @@
+"""What a crash test concludes from what really executed."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from andon.testing.crash import judge, kills
+from andon.testing.crash.kills import Kill
+from andon.testing.crash.lines import Line
+from andon.testing.crash.trial import Outcome
+
+_calls = itertools.count()
+
+
+def line(what: str, role: str = "effect", **facts: Any) -> Line:
+    return Line(what=what, role=role, **{"name": "pay", "key": "k", "digest": "d", **facts})
+
+
+def called(*, ends: bool = True, **facts: Any) -> list[Line]:
+    """A call of an effect that returned, or that was cut off by the kill."""
+    facts = {"call": str(next(_calls)), "kind": "irreversible", **facts}
+    begun = [line("begun", **facts)]
+    return [*begun, line("ended", **facts)] if ends else [*begun, Line(what="killed")]
+
+
+def probed(verdict: str) -> Line:
+    return line("ended", "probe", value=verdict)
+
+
+def step(value: str = "1", *, stored: bool = True, **facts: Any) -> list[Line]:
+    facts = {"name": "price", "key": ":0", "digest": "s", **facts}
+    passed = (
+        [Line(what="passed", point="step:stored", **facts)] if stored else [Line(what="killed")]
+    )
+    return [line("begun", "step", **facts), line("ended", "step", value=value, **facts), *passed]
+
+
+def outcome(*lines: Line | Iterable[Line], state: str = "succeeded", **facts: Any) -> Outcome:
+    flat = [one for part in lines for one in ([part] if isinstance(part, Line) else part)]
+    died = sum(one.what == "killed" for one in flat)
+    return Outcome(kills=(), died=died, state=state, lines=flat, **facts)
+
+
+def findings(plain: Outcome, trial: Outcome) -> list[tuple[str, str]]:
+    return [(one.about, one.name) for one in judge.judged(plain, trial, compare=True)]
+
+
+ONCE = outcome(called())
+KEYED: dict[str, Any] = {"kind": "idempotent", "keyed": True}
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        outcome(called()),
+        outcome(called(ends=False), state="suspended", asked=["pay"]),
+        outcome(called(ends=False), probed("did_not_happen"), called()),
+        outcome(called(), Line(what="killed"), probed("happened")),
+        outcome(called(**KEYED), Line(what="killed"), called(**KEYED)),
+        outcome(called(kind="pure"), Line(what="killed"), called(kind="pure")),
+        outcome(called(ends=False), line("ended", "undo"), called()),
+        outcome(
+            line("begun", call="x"), line("raised", call="x", certain=True), called()
+        ),
+    ],
+    ids=["once", "asked", "not yet", "probed", "idempotent", "pure", "undone", "raised"],
+)  # fmt: skip
+def test_what_happened_once_is_no_finding(trial: Outcome) -> None:
+    assert findings(ONCE, trial) == []
+
+
+@pytest.mark.parametrize(
+    ("trial", "why"),
+    [
+        (outcome(called(), called()), "it was executed 2 times with key 'k'"),
+        (outcome(called(ends=False), called()), "it was executed 2 times with key 'k'"),
+        (
+            outcome(called(), Line(what="killed"), probed("did_not_happen"), called()),
+            "its probe said did_not_happen for key 'k' after it had returned",
+        ),
+        (outcome(called(key="k1"), called(key="k2")), "its key is not stable: 'k1' and 'k2'"),
+        (
+            outcome(called(key="k1", ends=False), called(key="k2"), asked=["pay"]),
+            "its key is not stable: 'k1' and 'k2'",
+        ),
+        (
+            outcome(called(kind="idempotent"), called(kind="idempotent")),
+            "it is declared idempotent and takes no key",
+        ),
+        (
+            outcome(called(key="k1", **KEYED), called(key="k2", **KEYED)),
+            "its key is not stable: 'k1' and 'k2'",
+        ),
+        (
+            outcome(called(digest="d1"), called(digest="d2", key="k2")),
+            "it was called with other arguments after the kill",
+        ),
+    ],
+)  # fmt: skip
+def test_what_happened_twice_is_found_with_its_reason(trial: Outcome, why: str) -> None:
+    [found] = judge.judged(ONCE, trial, compare=True)
+    assert (found.about, found.name) == ("twice", "pay")
+    assert found.why.startswith(why)
+    assert found.do
+
+
+def test_other_arguments_are_another_effect_unless_there_are_too_many() -> None:
+    """An agent whose arguments differ from run to run is not accused of doing something twice."""
+    assert findings(outcome(called(digest="x")), outcome(called(digest="y"))) == []
+
+
+def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> None:
+    plain = outcome(step())
+    assert findings(plain, outcome(step(stored=False), step())) == []
+    assert findings(plain, outcome(step(), Line(what="killed"), step(key="@x"))) == [
+        ("again", "price")
+    ]
+    assert findings(plain, outcome(step(digest="other"))) == []
+    assert judge.repeated(outcome(step(stored=False), step())) == {"price"}
+
+
+def test_the_end_of_the_run_is_compared() -> None:
+    plain = outcome(result=1)
+    assert findings(plain, outcome(result=1)) == []
+    assert findings(plain, outcome(result=2)) == [("result", "")]
+    assert findings(plain, outcome(state="failed", error="KeyError: 'x'")) == [("ended", "")]
+    assert findings(plain, outcome(state="stranded", error="Diverged: …")) == [("stranded", "")]
+    assert findings(plain, outcome(state="hung")) == [("hung", "")]
+    assert findings(plain, outcome(result=1, world="two")) == [("world", "")]
+    assert judge.judged(plain, outcome(result=2), compare=False) == []
+
+
+def test_a_step_that_gave_another_value_explains_another_result() -> None:
+    plain = outcome(step("1"), result=1)
+    [found] = judge.judged(
+        plain, outcome(step("2", stored=False), step("3"), result=3), compare=True
+    )
+    assert found.why == "step 'price' gave 1 and, executed again, 2"
+
+
+def test_what_differs_without_a_kill_is_told_apart() -> None:
+    first = outcome(called(key="a"), step("1"), result=1)
+    assert judge.varies(first, first) == []
+    assert judge.varies(first, outcome(called(key="b"), step("2"), result=2)) == [
+        "the result is 1 and 2, so it is not compared",
+        "step 'price' gives another value each time",
+        "the key of effect 'pay' is 'a' and 'b'",
+    ]
+    given = outcome(line("begun", "step", name="price", digest="x", value='["x"]'))
+    other = outcome(line("begun", "step", name="price", digest="y", value='["y"]'))
+    assert judge.varies(given, other) == ['step \'price\' is called with ["x"] and with ["y"]']
+
+
+# ── which kills ───────────────────────────────────────────────────────────────────────────────
+
+
+def passed(point: str, name: str, nth: int) -> Line:
+    return Line(what="passed", point=point, name=name, nth=nth)
+
+
+def test_every_moment_is_a_kill_and_an_effect_has_moments_inside() -> None:
+    lines = [
+        passed("step:before", "price", 1),
+        passed("effect:started", "pay", 1),
+        line("ended", nth=1, awaits=5),
+        line("ended", name="print", nth=1, seconds=1.0),
+        line("ended", name="quick", nth=1, seconds=0.001),
+        passed("named", "after-upload", 1),
+    ]
+    assert kills.all_kills(lines, kills.families("boundary,effect,inside,named")) == [
+        Kill("step:before", "price"),
+        Kill("effect:started", "pay"),
+        *(Kill("inside", "pay", moment=moment) for moment in (1, 3, 5)),
+        Kill("inside", "print", after=0.5),
+        Kill("named", "after-upload"),
+    ]
+    assert kills.all_kills(lines, kills.families("effect")) == [Kill("effect:started", "pay")]
+
+
+def test_of_too_many_kills_those_unlike_the_others_are_kept() -> None:
+    every = [Kill("step:before", "price", nth) for nth in range(1, 50)]
+    every.insert(25, Kill("effect:executed", "pay"))
+    assert kills.chosen(every, None) == every
+    assert kills.chosen(every, 2) == [Kill("step:before", "price"), Kill("effect:executed", "pay")]
+    assert len(kills.chosen(every, 10)) == 10
+
+
+def test_kills_can_be_read() -> None:
+    assert str(Kill("effect:executed", "pay", 2)) == "effect:executed pay #2"
+    assert str(Kill("inside", "pay", moment=3)) == "inside pay, at its await 3"
+    assert str(Kill("inside", "pay", after=0.5)) == "inside pay, while it executes"
+    assert str(Kill("attempt:loaded")) == "attempt:loaded"

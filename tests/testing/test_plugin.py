@@ -1,0 +1,110 @@
+"""The pytest plugin, in a project of somebody else's: one pytest run, read from its own XML."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from tests.testing import crash_agents
+
+# What pytest loads at every start, also where nobody tests agents.
+LOADED = """
+import sys
+import pytest
+before = set(sys.modules)
+import andon.testing.plugin
+print(*sorted(name for name in set(sys.modules) - before))
+"""
+TESTS = """
+import os
+import andon, pytest
+from crash_agents import liar, plain
+from andon.testing import call
+
+
+@andon.agent
+async def sleeper(ctx):
+    return ctx.now().isoformat()
+
+
+def test_store(andon_store):
+    assert andon_store == os.environ["ANDON_STORE"] and andon_store.startswith("sqlite")
+
+
+def test_clock(andon_store, andon_clock):
+    with andon.Client.sync() as client:
+        before = client.run(sleeper)
+        andon_clock.advance("400d")
+        assert client.run(sleeper)[:4] > before[:4]
+
+
+def test_model(fake_model):
+    fake_model.script = [call("charge", amount=1)]
+    assert os.environ["OPENAI_BASE_URL"] == fake_model.url + "/v1"
+
+
+def test_crashtest_passes(crashtest):
+    assert crashtest(plain, "y", points="effect:executed").asked == 0
+
+
+def test_crashtest_fails(crashtest):
+    crashtest(liar, points="effect:executed")
+
+
+@pytest.mark.andon_crashtest(liar, points="effect:executed,effect:confirmed")
+def test_each(killed):
+    assert killed.reached
+"""
+
+
+def test_a_start_of_pytest_loads_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["andon", "andon.testing", "andon.testing.plugin"]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What became of each test: nothing, or the words of its failure."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "crash_agents.py").write_text(Path(crash_agents.__file__).read_text())
+    (folder / "test_theirs.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "--junitxml=found.xml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    cases = ElementTree.parse(folder / "found.xml").iter("testcase")
+    return {
+        case.attrib["name"]: " ".join(
+            part.attrib["message"] for part in case if part.tag in ("failure", "error")
+        )
+        for case in cases
+    }
+
+
+@pytest.mark.parametrize("name", ["store", "clock", "model", "crashtest_passes"])
+def test_what_is_right_passes(outcomes: dict[str, str], name: str) -> None:
+    assert outcomes[f"test_{name}"] == ""
+
+
+def test_a_finding_fails_the_test_and_is_said(outcomes: dict[str, str]) -> None:
+    assert "effect 'trust' happened more often" in outcomes["test_crashtest_fails"]
+    assert "its probe said did_not_happen" in outcomes["test_crashtest_fails"]
+
+
+def test_every_kill_is_a_test_of_its_own(outcomes: dict[str, str]) -> None:
+    each = {name: text for name, text in outcomes.items() if name.startswith("test_each")}
+    assert sorted(each) == [
+        "test_each[effect:confirmed forget]",
+        "test_each[effect:confirmed trust]",
+        "test_each[effect:executed forget]",
+        "test_each[effect:executed trust]",
+    ]
+    assert "its probe said" in each["test_each[effect:executed trust]"]
+    assert each["test_each[effect:confirmed trust]"] == ""
+
+
+@pytest.mark.andon_postgres
+def test_the_store_is_postgresql_where_that_is_asked_for(andon_store: str) -> None:
+    assert andon_store.startswith("postgresql://")
