@@ -8,6 +8,7 @@ import msgspec
 
 from andon.core.journal import Entry
 from andon.core.queue import Bucket, Candidate, Slot
+from andon.core.value import content_name
 from andon.errors import Corrupt, NotFound
 from andon.store.rows import (
     AskRow,
@@ -132,6 +133,11 @@ class SqlReads:
         if not rows:
             raise NotFound(f"there is no blob {name!r}; the database is damaged")
         body: str = rows[0][0]
+        if content_name(body.encode()) != name:
+            raise Corrupt(
+                f"blob {name[:12]} does not have the content it is named after. Restore the "
+                "database from a backup."
+            )
         return body
 
     def workers(self) -> list[WorkerRow]:

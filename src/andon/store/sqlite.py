@@ -22,6 +22,7 @@ from andon.store.groups import Group, grouped
 from andon.store.reads import Rows, fields
 from andon.store.sql import NUL, SqlStore
 from andon.store.store import Append, Message, Outcome, WorkerRow
+from andon.store.wal import Wal
 
 # 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
 SAFE_VERSION = (3, 51, 3)
@@ -34,9 +35,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
 
-# What one message may do to the batch it shares: errors of the database, and text or numbers that
-# cannot be handed to it at all.
-_SPOILED = (apsw.Error, UnicodeEncodeError, OverflowError)
+# What one message may do to the batch it shares: errors of the database, text or numbers that
+# cannot be handed to it at all, and text that it does not have as it was written.
+_SPOILED = (apsw.Error, UnicodeError, OverflowError)
 _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
 
 
@@ -54,7 +55,9 @@ class SqliteStore(SqlStore):
         refuse_unsafe(self.path, create=create)
         self.folder = self.path.with_name(self.path.name + ".d")
         with _translated(self.path):
+            log = Wal(self.path.with_name(self.path.name + "-wal"))
             self._writer = self._connect()
+            self._refuse_lost(log)
             self._writer.set_wal_hook(self._count_pages)
             if not create:
                 self._refuse_foreign()
@@ -71,6 +74,13 @@ class SqliteStore(SqlStore):
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         return db
+
+    def _refuse_lost(self, log: Wal) -> None:
+        """Before anything is written: that would go over what is still there."""
+        self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # reads the WAL
+        read, _ = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        if log.is_current():
+            log.refuse_lost(max(read, 0))
 
     def _refuse_foreign(self) -> None:
         """Who only looks must not turn somebody else's file into a store."""
@@ -373,7 +383,7 @@ def _translate(error: Exception, path: Path) -> AndonError:  # noqa: PLR0911 (a 
             return StoreError(f"{path}: the file is read-only. Make it and its folder writable.")
         case apsw.NotADBError():
             return StoreError(f"{path}: is not an SQLite database. Choose another file.")
-        case apsw.CorruptError():
+        case apsw.CorruptError() | UnicodeDecodeError():
             return StoreError(f"{path}: the file is damaged ({error}). Restore it from a backup.")
         case apsw.CantOpenError():
             return StoreUnavailable(
