@@ -83,12 +83,13 @@ class Process:
 class Forker:
     """The process that forks workers."""
 
-    def __init__(self, environ: dict[str, str] | None = None) -> None:
+    def __init__(self, environ: dict[str, str] | None = None, inside: tuple[str, ...] = ()) -> None:
+        """`inside`: a command that starts it somewhere else, e.g. in another network."""
         self.ended: dict[int, int] = {}
         self._pids: list[int] = []
         self._unread = b""
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("forker.py"))],
+            [*inside, sys.executable, str(Path(__file__).with_name("forker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment(), **(environ or {})},
