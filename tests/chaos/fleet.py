@@ -1,5 +1,6 @@
 """Real worker processes for the chaos tests: start, kill, freeze, and wait for what they do."""
 
+import contextlib
 import json
 import os
 import select
@@ -57,7 +58,8 @@ class Process:
 
     def send(self, number: signal.Signals) -> None:
         if self.status is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and we shall be told
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
