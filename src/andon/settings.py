@@ -109,7 +109,7 @@ def _from_file(folder: Path | None) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no text, a number without an end
         raise BadInput(f"{path}: expected TOML, found: {error}") from None
 
 
