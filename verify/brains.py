@@ -37,8 +37,8 @@ from andon.testing.postgres import Cluster, PostgresMissing
 from verify import networks, scene
 
 AWAY_SECONDS = 2.5 * SETTINGS["lease_seconds"]
-KINDS = ("freeze at a point", "freeze at random", "backend kill", "restart", "crash",
-         "partition", "one-way partition", "promotion")  # fmt: skip
+KINDS = ("freeze at a point", "freeze in an effect", "freeze at random", "backend kill",
+         "restart", "crash", "partition", "one-way partition", "promotion")  # fmt: skip
 
 
 class Brains:
@@ -97,6 +97,22 @@ class Brains:
                 self.wrong.append(f"frozen at {points} on {kind}: who woke up wrote")
             self.faults["freeze at a point"] += len(points)
             self.judge(site, f"frozen at {points} on {kind}")
+
+    def freeze_in_effect(self, kind: str, effect: str) -> None:
+        """Nobody can keep it from acting when it wakes; so nobody else may have acted before."""
+        with self.site(f"in-{effect}", kind) as site:
+            site.sign(f"freeze-{effect}")
+            frozen, run = frozen_in(site, agents.acting, effect)
+            site.unsign(f"freeze-{effect}")
+            site.ready_worker(settings=SETTINGS)
+            until(lambda: site.store.asks() or not site.open_runs(), "a person who is asked")
+            begun_anew = has_begun_anew(site, frozen)
+            frozen.thaw()
+            until(lambda: site.count(effect, f"{run}/{effect}-0"), "the late effect")
+            until_live(site, frozen, begun_anew)
+            site.finish(scene.HANG_SECONDS)
+            self.faults["freeze in an effect"] += 1
+            self.judge(site, f"frozen in {effect} on {kind}")
 
     def freeze_at_random(self, kind: str) -> None:
         freezes = self.times(6)
@@ -268,6 +284,8 @@ def check(effort: Effort, say: Say) -> Outcome:
         for kind in ("sqlite", "postgres"):
             say(f"brains: frozen on {kind}")
             brains.freeze_at_points(kind)
+            for effect in ("probeable", "compensatable", "irreversible"):
+                brains.freeze_in_effect(kind, effect)
             brains.freeze_at_random(kind)
         for fault in ("backend kill", "restart", "crash"):
             say(f"brains: {fault}")

@@ -22,6 +22,7 @@ from verify import scene
 
 WORKERS = 3
 EVERY_SECONDS = 0.25
+STEP_SECONDS = 0.03
 # Workers that live so briefly finish nothing: nobody shall be buried for that.
 SETTINGS = {
     "lease_seconds": 2.0,
@@ -44,7 +45,7 @@ class Fleet:
         self.workers = [self.worker() for _ in range(WORKERS)]
 
     def worker(self) -> Process:
-        environ = {"CHAOS_STEP_SECONDS": "0.03"}
+        environ = {"CHAOS_STEP_SECONDS": str(STEP_SECONDS)}
         return self.site.worker(environ=environ, settings=SETTINGS)
 
     def befall(self) -> None:

@@ -37,6 +37,7 @@ from verify import scene
 
 PAGE = 4096
 FAULTS = 1000  # at scale 1
+LEAST = 70
 SLOW_SECONDS = 20.0
 KINDS = ("bit in the database", "zeroed page", "swapped pages", "cut database", "bit in the WAL",
          "zeroed piece of the WAL", "cut WAL")  # fmt: skip
@@ -68,7 +69,7 @@ def check(effort: Effort, say: Say) -> Outcome:
         chance = random.Random(effort.seed)
         pages = tables(whole / "andon.db")
         last = range(last_two(logged / "andon.db-wal"), sys.maxsize)
-        for number in range(max(70, round(FAULTS * effort.scale))):
+        for number in range(max(LEAST, round(FAULTS * effort.scale))):
             kind = KINDS[number % len(KINDS)]
             hurt = "andon.db-wal" if "WAL" in kind else "andon.db"
             place = copy(logged if "WAL" in kind else whole, folder)

@@ -1,5 +1,7 @@
 """An asynchronous standby of a PostgreSQL server, which may take its place."""
 
+from pathlib import Path
+
 from andon.testing.postgres import USER, Cluster, _run_as
 
 
@@ -11,7 +13,14 @@ class Standby(Cluster):
         self.primary = primary
 
     def _create(self) -> None:
-        backup = [self._programs / "pg_basebackup", "-D", self._files, "-R", "-X", "stream"]
+        backup: list[str | Path] = [
+            self._programs / "pg_basebackup",
+            "-D",
+            self._files,
+            "-R",
+            "-X",
+            "stream",
+        ]
         backup += ["-h", "127.0.0.1", "-p", str(self.primary.port), "-U", USER, "-c", "fast"]
         done = _run_as(self.account, [*backup, "--no-sync"], self.directory)
         if done.returncode:
