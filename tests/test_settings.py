@@ -172,7 +172,11 @@ def test_a_store_that_is_not_text_is_refused(value: Any, tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize("broken", [b"concurrency = ", b"\xff\xfe", b"a = 1\na = 2"])
+@pytest.mark.parametrize(
+    "broken",
+    [b"concurrency = ", b"\xff\xfe", b"a = 1\na = 2", b"a = " + b"[" * 3000, b"a = " + b"9" * 5000],
+    ids=lambda broken: repr(broken[:16]),
+)
 def test_a_broken_file_is_refused_by_its_name(broken: bytes, tmp_path: Path) -> None:
     (tmp_path / "andon.toml").write_bytes(broken)
     assert refusal(tmp_path).startswith(f"{tmp_path}/andon.toml: expected TOML, found: ")

@@ -113,7 +113,7 @@ def _from_file(folder: Path | None) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no text, a number without an end
         raise BadInput(f"{path}: expected TOML, found: {error}") from None
 
 

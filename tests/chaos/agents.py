@@ -88,6 +88,29 @@ async def leaf(ctx: andon.Context, number: int) -> Any:
 
 
 @andon.agent
+async def sequence(ctx: andon.Context) -> list[Any]:
+    """One thing after the other, numbered: each begins when the one before is durable."""
+    world.attempt.set(ctx.attempt)
+
+    async def write() -> Any:
+        ctx.checkpoint([1, 2, 3])
+        return await world.step(f"{ctx.run_id}/step-4", 4)
+
+    results = [await step(ctx, 0), await effect(ctx, world.idempotent, 1)]
+    results += [await step(ctx, 2, world.plain_step), await effect(ctx, world.probeable, 3)]
+    results += [await ctx.step(write, name="step-4"), await effect(ctx, world.compensatable, 5)]
+    results.append(len(await step(ctx, 6, world.large_step)))
+    results += [await effect(ctx, world.irreversible, 7), await step(ctx, 8)]
+    await ctx.transaction(world.enter_tally, ctx.run_id)
+    results.append(await step(ctx, 9))
+    return [one.rpartition("/")[2] if isinstance(one, str) else one for one in results]
+
+
+SEQUENCE = [0, "idempotent-1", 4, "probeable-3", 8, "compensatable-5", 70_000]
+SEQUENCE += ["irreversible-7", 16, 18]
+
+
+@andon.agent
 async def held(ctx: andon.Context) -> list[Any]:
     """A run that stays in its second step until the test lets it go on."""
     world.attempt.set(ctx.attempt)
@@ -193,6 +216,7 @@ ALL = (
     brief,
     tour,
     leaf,
+    sequence,
     held,
     acting,
     steady,

@@ -1,5 +1,6 @@
 """Real worker processes for the chaos tests: start, kill, freeze, and wait for what they do."""
 
+import contextlib
 import json
 import os
 import select
@@ -57,7 +58,8 @@ class Process:
 
     def send(self, number: signal.Signals) -> None:
         if self.status is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and we shall be told
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -83,12 +85,13 @@ class Process:
 class Forker:
     """The process that forks workers."""
 
-    def __init__(self, environ: dict[str, str] | None = None) -> None:
+    def __init__(self, environ: dict[str, str] | None = None, inside: tuple[str, ...] = ()) -> None:
+        """`inside`: a command that starts it somewhere else, e.g. in another network."""
         self.ended: dict[int, int] = {}
         self._pids: list[int] = []
         self._unread = b""
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("forker.py"))],
+            [*inside, sys.executable, str(Path(__file__).with_name("forker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment(), **(environ or {})},

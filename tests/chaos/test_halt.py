@@ -4,6 +4,7 @@ The processes are counted from outside: every one of them holds the writing end 
 pipe's end is the end of them all.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -136,6 +137,29 @@ def test_a_pull_whose_command_is_killed_holds(host: Host, point: str) -> None:
         nobody_left(reader)  # the latch is seen by whoever looks for it
         halted(host)
     nothing_begins(host)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_supervisor_killed_when_it_has_just_started_a_child_leaves_nobody_behind(
+    host: Host, number: int
+) -> None:
+    """The first child is the control process, the second is the command."""
+    env = {"ANDON_FAULTS": f"supervisor:spawned=kill@{number}"}
+    with host.command("--id", "r", "--", sys.executable, "-c", FLEET, env=env) as process:
+        assert process.ends() == -9
+        until(lambda: not in_home(host), "nobody of this home is left")
+    assert host.run("run", "--", sys.executable, "-c", "print('goes on')").stdout == "goes on\n"
+
+
+def in_home(host: Host) -> list[int]:
+    """Who has this home in its environment, but for those that are on their way out."""
+    found = []
+    wanted = f"ANDON_HOME={host.home}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_a_halt_wins_every_race(host: Host) -> None:

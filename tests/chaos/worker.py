@@ -20,6 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from andon import points
+from andon.core.run import TERMINAL
 from andon.runtime import waiting
 from andon.runtime.worker import Worker
 from andon.settings import Settings
@@ -36,6 +37,7 @@ class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
     linger_seconds: float = 0.0  # sleeps of the tests are short, and shall suspend all the same
     restart_seconds: float = 15.0  # of a PostgreSQL server that has just started
     most_pages: int = 0  # of the SQLite file, until the sign "space" is put up
+    checkpoint_pages: int = 0  # of SQLite's WAL, before they are moved into the file
     count_to: str = ""  # a file for the name of every point that is passed
     begin_at: float = 0.0  # the monotonic time at which several begin together
     environ: dict[str, str] = {}
@@ -67,17 +69,22 @@ async def _work(order: Order) -> None:
 
         postgres_bell.RESTART_SECONDS = order.restart_seconds
         postgres.TRANSACTION_SECONDS = 3  # type: ignore[attr-defined]
+    if order.checkpoint_pages:
+        from andon.store import sqlite
+
+        sqlite.CHECKPOINT_PAGES = order.checkpoint_pages
     store = open_store(order.url)
     if order.most_pages:
         _fill_up(store, order)
     settings = Settings(store=order.url, **order.settings)
     own = f"@{os.getpid()}"
-    worker = Worker(
-        store,
-        list(agents.ALL),
-        settings,
-        on_settled=lambda run, _: world.record("settled", f"{run}{own}"),
-    )
+
+    def settled(run: str, ending: str) -> None:
+        world.record("settled", f"{run}{own}")
+        if ending in TERMINAL:
+            world.record("over", f"{run}{own}")
+
+    worker = Worker(store, list(agents.ALL), settings, on_settled=settled)
 
     def told() -> None:
         world.record("told", own)

@@ -78,6 +78,12 @@ def plain_step(key: str, number: int) -> int:
     return number * 2
 
 
+async def large_step(key: str, number: int) -> str:
+    """Its result is too large for an entry."""
+    record("step", key)
+    return "x" * 70_000
+
+
 async def held_step(key: str, number: int) -> int:
     record("step", key)
     await until_allowed("go")

@@ -76,6 +76,12 @@ def test_a_store_without_runs_is_in_order(local: Terminal) -> None:
         ("UPDATE andon_effects SET seq = seq - 1", "the ledger is at entry"),
         ("DELETE FROM andon_effects", "not in the ledger"),
         ("UPDATE andon_effects SET key = 'other' WHERE key = '1'", "not in the journal"),
+        ("UPDATE andon_runs SET agent = 'refunts' WHERE id = 'paid'", "agent 'refunts'"),
+        ("UPDATE andon_runs SET state = 'sucCeeded' WHERE id = 'paid'", "which is no state"),
+        ("UPDATE andon_runs SET root_id = 'paie' WHERE id = 'paid'", "part of 'paie'"),
+        ("UPDATE andon_runs SET attempt = 2 WHERE id = 'paid'", "it had 2 attempts"),
+        ("UPDATE andon_attempts SET fence = 9 WHERE run_id = 'paid'", "later ones"),
+        ("UPDATE andon_runs SET labels = '{' WHERE id = 'paid'", "cannot be read"),
         ("DELETE FROM andon_blobs", "is missing"),
         ("UPDATE andon_blobs SET body = body || ' '", "does not have the content"),
     ],
@@ -109,3 +115,22 @@ def test_pages_that_the_disk_spoiled_are_found(damaged: Terminal) -> None:
     done = damaged.run("verify", code=1)
     assert "damage" in (done.stdout + done.stderr).lower()
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_stumbles_over_damage_says_that_it_is_damage(damaged: Terminal) -> None:
+    change(damaged, "UPDATE andon_runs SET labels = '{' WHERE id = 'paid'")
+    done = damaged.run("ps", "--all", code=1)
+    assert "the store is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_text_that_is_none_any_more_is_damage(damaged: Terminal) -> None:
+    change(damaged, "UPDATE andon_runs SET error = CAST(X'61FF62' AS TEXT) WHERE id = 'paid'")
+    done = damaged.run("show", "paid", code=1)
+    assert "the file is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_large_value_that_was_changed_is_not_told(damaged: Terminal) -> None:
+    change(damaged, "UPDATE andon_blobs SET body = replace(body, 'xxxx', 'xyxx')")
+    assert "does not have the content" in damaged.run("wait", "large", code=1).stderr

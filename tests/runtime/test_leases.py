@@ -10,9 +10,11 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
+from andon.errors import StoreError
 from andon.runtime.liveness import start_ticks
 from andon.runtime.worker import Worker
-from andon.store.store import Beat, Claim
+from andon.store.sqlite import SqliteStore
+from andon.store.store import Append, Beat, Claim, Settle
 
 
 def declare_silent(lab: Lab, worker: Worker) -> None:
@@ -206,3 +208,32 @@ def test_a_process_that_nobody_has_waited_for_is_gone() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert os.path.exists(f"/proc/{process.pid}/stat")
         assert start_ticks(process.pid) is None
+
+
+async def test_a_run_whose_last_writes_all_failed_is_not_held_for_ever(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left to say builds on what did not arrive: refused. Then the disk fails once more."""
+    failed: list[str] = []
+    write = SqliteStore.write
+
+    def unreliable(store: SqliteStore, batch: Any) -> Any:
+        for message in batch:
+            bare = isinstance(message, Settle) and not message.entries
+            kind = "return" if bare else "start" if isinstance(message, Append) else ""
+            if kind and kind not in failed:
+                failed.append(kind)
+                raise StoreError("disk I/O error")
+        return write(store, batch)
+
+    async def pay() -> str:
+        return "paid"
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(pay))
+
+    one = agent(body)
+    monkeypatch.setattr(SqliteStore, "write", unreliable)
+    async with local.working(one):
+        assert await local.result(await local.client.start(one)) == "paid"
+    assert failed == ["start", "return"]

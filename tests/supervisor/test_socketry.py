@@ -20,6 +20,8 @@ HOSTILE = [
     b"GET / HTTP/1.1\r\n\r\n",
     b"POST /halt/now HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
     b"PUT /halt HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    b"POST /status HTTP/1.1\r\nContent-Length: \xb2\r\n\r\nx",
+    b"POST /status HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nx",
     b"GET " + b"a" * 200_000,
     b"x" * 200_000,
     b"",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from andon.control import output, words
-from andon.errors import AndonError, BadInput, NotFound, NotStorable, Unresolved
+from andon.errors import AndonError, BadInput, Corrupt, NotFound, NotStorable, Unresolved
 
 DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
@@ -156,8 +156,25 @@ def opened(*, create: bool = False, settings: Any = None) -> Iterator[Any]:
     store = open_store((settings or make_settings()).store, create=create)
     try:
         yield store
+    except (AndonError, click.ClickException, click.exceptions.Exit):
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        _refuse_damaged(store, error)
+        raise
     finally:
         store.close()
+
+
+def _refuse_damaged(store: Any, error: Exception) -> None:
+    """What is not what was written may lead anywhere: then say so, and not where it led."""
+    from andon.control.verify import verify
+
+    found = verify(store).damage
+    if found:
+        raise Corrupt(
+            f"the store is damaged: {found[0]['what']}. All of it: andon verify. Restore the "
+            "database from a backup."
+        ) from error
 
 
 # ── how it ends ───────────────────────────────────────────────────────────────────────────────

@@ -1,8 +1,10 @@
 """Is what is stored what was written? The walk behind `andon verify`.
 
 A run's journal is a chain of hashes that ends at the run's own row; the ledger and the blobs
-follow from the journal. A run that works meanwhile is read as of its row: what is newer is left
-for the next walk.
+follow from the journal, and most of the row from the journal and its attempts. A run that works
+meanwhile is read as of its row: what is newer is left for the next walk.
+
+Damage has any shape: what cannot even be read is damaged, and no reason to stop walking.
 """
 
 import json
@@ -15,8 +17,8 @@ from andon.control import operations
 from andon.core.effect import EffectState
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
 from andon.core.run import State
-from andon.core.value import content_name
-from andon.errors import AndonError, Corrupt, StoreError
+from andon.errors import AndonError, Corrupt, NotFound
+from andon.runtime import requests
 from andon.store.rows import RunRow
 from andon.store.store import EffectRow, Store
 
@@ -54,35 +56,52 @@ def verify(
         found = store.integrity()
         if found != "ok":
             tally.add(None, f"the database: {found}")
+        operations.Surroundings(store)  # what is said of workers can be read
         for row in operations.every_run(store):
             _check(store, row, tally)
             on_progress(tally)
-    except StoreError as error:
-        tally.add(None, str(error))
+    except Exception as error:  # noqa: BLE001 (see above)
+        tally.add(None, _unreadable(error))
     return tally
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, AndonError):
+        return str(error)
+    return f"cannot be read ({type(error).__name__}: {error})"
 
 
 def _check(store: Store, row: RunRow, tally: Tally) -> None:
     tally.runs += 1
+    try:
+        for what in _wrong(store, row, tally):
+            tally.add(row.id, what)
+    except Exception as error:  # noqa: BLE001 (see above)
+        tally.add(row.id, _unreadable(error))
+
+
+def _wrong(store: Store, row: RunRow, tally: Tally) -> Iterator[str]:
     effects: dict[tuple[str, str], list[Entry]] = {}
     blobs: set[str] = set()
+    first: Entry | None = None
     last: Entry | None = None
-    try:
-        for entry in _walk(store, row):
-            last = entry
-            tally.entries += 1
-            if entry.kind == EntryKind.EFFECT:
-                key = entry.key or f"{row.id}/{entry.place}"
-                effects.setdefault((entry.name, key), []).append(entry)
-            if entry.blob is not None:
-                blobs.add(entry.blob)
-    except Corrupt as error:
-        tally.add(row.id, str(error))
-        return
-    for what in (*_head(row, last), *_blobs(store, blobs), *_ledger(store, row, effects)):
-        tally.add(row.id, what)
+    for entry in _walk(store, row):
+        first, last = first or entry, entry
+        tally.entries += 1
+        if entry.kind == EntryKind.EFFECT:
+            key = entry.key or f"{row.id}/{entry.place}"
+            effects.setdefault((entry.name, key), []).append(entry)
+        if entry.blob is not None:
+            blobs.add(entry.blob)
     tally.effects += len(effects)
     tally.blobs += len(blobs)
+    yield from _head(row, first, last)
+    yield from _attempts(store, row)
+    yield from _blobs(store, blobs)
+    yield from _ledger(store, row, effects)
+    requests.described(store, row)  # what is shown of it can be read
+    for ask in store.asks(row.id, open_only=False):
+        operations.as_ask(ask)
 
 
 def _walk(store: Store, row: RunRow) -> Iterator[Entry]:
@@ -102,8 +121,8 @@ def _walk(store: Store, row: RunRow) -> Iterator[Entry]:
         yield from page
 
 
-def _head(row: RunRow, last: Entry | None) -> Iterator[str]:
-    if last is None:
+def _head(row: RunRow, first: Entry | None, last: Entry | None) -> Iterator[str]:
+    if first is None or last is None:
         yield "its journal is empty"
         return
     if (last.seq, last.hash) != (row.head_seq, row.head_hash):
@@ -112,22 +131,42 @@ def _head(row: RunRow, last: Entry | None) -> Iterator[str]:
             f"{row.head_seq} ({row.head_hash[:12]})"
         )
         return
+    if row.agent != first.name:
+        yield f"its row says agent {row.agent!r}, its journal {first.name!r}"
+    if row.state not in set(State):
+        yield f"its row says {row.state!r}, which is no state"
+    if row.parent_id is None and row.root_id != row.id:
+        yield f"its row says that it is part of {row.root_id!r}, and of no parent"
+    yield from _end(row, last)
+
+
+def _end(row: RunRow, last: Entry) -> Iterator[str]:
     ended = last.state if last.kind == EntryKind.END else None
     if row.state in (State.SUCCEEDED, State.FAILED) and ended != row.state:
         yield f"its row says {row.state}, its journal {ended or 'that it is not over'}"
+    elif row.state == State.FAILED and last.blob is None and row.error != last.body:
+        yield "its row has another error than its journal"
+
+
+def _attempts(store: Store, row: RunRow) -> Iterator[str]:
+    """Of a run that nobody executes now."""
+    found = store.attempts(row.id)
+    if row.worker is not None or store.run(row.id) != row:
+        return
+    if [one.number for one in found] != list(range(1, row.attempt + 1)):
+        yield f"it had {row.attempt} attempts, and lines about {[one.number for one in found]}"
+    if any(one.fence > row.fence for one in found):
+        yield f"its row says claim {row.fence}, its attempts have later ones"
 
 
 def _blobs(store: Store, names: set[str]) -> Iterator[str]:
     for name in sorted(names):
         try:
-            body = store.blob(name)
-        except StoreError:
-            raise
-        except AndonError:
+            store.blob(name)
+        except NotFound:
             yield f"blob {name[:12]} is missing"
-            continue
-        if content_name(body.encode()) != name:
-            yield f"blob {name[:12]} does not have the content it is named after"
+        except Corrupt as error:
+            yield str(error)
 
 
 def _ledger(

@@ -4,7 +4,6 @@ load → execute (replay, then new operations) → settle.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import shutil
@@ -246,20 +245,22 @@ class Attempt(Waiting):
         """The store did not take how the attempt ended. The run must not be held for ever."""
         if self.reason == "killed":
             return "killed"
-        if isinstance(error, Fenced) or self.reason == "fenced":
+        fenced = isinstance(error, Fenced) or self.reason == "fenced"
+        if fenced:
             log.warning("run %s: fenced: %s", self.run.id, self.error or error)
-            # Refused, as it should be; but if we are the owner after all, it must not be stuck.
-            with contextlib.suppress(Fenced, StoreError):
-                await self.host.writer.write(settling.returning(self))
-            return "fenced"
-        log.error("run %s: given up here: %s", self.run.id, self.error or error)
+        else:
+            log.error("run %s: given up here: %s", self.run.id, self.error or error)
+        # Who is fenced is refused, as it should be; but if we are the owner after all (what we
+        # wrote last had not arrived, and more built on it), the run must not be stuck.
         while not self.host.draining and self.reason != "killed":
             try:
-                return str(await self.host.writer.write(settling.returning(self)))
+                state = str(await self.host.writer.write(settling.returning(self)))
             except Fenced:
                 return "fenced"
             except StoreError:
                 await asyncio.sleep(1)
+            else:
+                return "fenced" if fenced else state
         return "killed" if self.reason == "killed" else "unavailable"
 
     # ── what operations need ──────────────────────────────────────────────────────────────────

@@ -144,6 +144,13 @@ class SqlReads:
         if not rows:
             raise NotFound(f"there is no blob {name!r}; the database is damaged")
         body: str = rows[0][0]
+        from andon.core.value import content_name
+
+        if content_name(body.encode()) != name:
+            raise Corrupt(
+                f"blob {name[:12]} does not have the content it is named after. Restore the "
+                "database from a backup."
+            )
         return body
 
     def workers(self) -> list[WorkerRow]:

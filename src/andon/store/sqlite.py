@@ -20,6 +20,7 @@ from andon.store.groups import Group, is_plain, parted
 from andon.store.reads import values
 from andon.store.sql import NUL, SqlStore, begun, settling
 from andon.store.store import Append, Settle, Start
+from andon.store.wal import Wal
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
 
-# What one message may do to the batch it shares: errors of the database, and text or numbers that
-# cannot be handed to it at all.
-_SPOILED = (apsw.Error, UnicodeEncodeError, OverflowError)
+# What one message may do to the batch it shares: errors of the database, text or numbers that
+# cannot be handed to it at all, and text that it does not have as it was written.
+_SPOILED = (apsw.Error, UnicodeError, OverflowError)
 _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
 
 
@@ -64,7 +65,9 @@ class SqliteStore(SqlStore):
         refuse_unsafe(self.path, create=create)
         self.folder = self.path + ".d"
         with _translated(self.path):
+            log = Wal(self.path + "-wal")
             self._writer = self._connect()
+            self._refuse_lost(log)
             self._writer.set_wal_hook(self._count_pages)
             if not create:
                 self._refuse_foreign()
@@ -84,6 +87,13 @@ class SqliteStore(SqlStore):
         # call does: ten times as long as executing it.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return db
+
+    def _refuse_lost(self, log: Wal) -> None:
+        """Before anything is written: that would go over what is still there."""
+        self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # reads the WAL
+        read, _ = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        if log.is_current():
+            log.refuse_lost(max(read, 0))
 
     def _refuse_foreign(self) -> None:
         """Who only looks must not turn somebody else's file into a store."""
@@ -437,7 +447,7 @@ def _translate(error: Exception, path: File) -> AndonError:  # noqa: PLR0911 (a 
             return StoreError(f"{path}: the file is read-only. Make it and its folder writable.")
         case apsw.NotADBError():
             return StoreError(f"{path}: is not an SQLite database. Choose another file.")
-        case apsw.CorruptError():
+        case apsw.CorruptError() | UnicodeDecodeError():
             return StoreError(f"{path}: the file is damaged ({error}). Restore it from a backup.")
         case apsw.CantOpenError():
             return StoreUnavailable(

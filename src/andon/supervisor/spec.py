@@ -71,7 +71,7 @@ def read(fd: int) -> Spec:
         text = file.read()
     try:
         return parse(json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"the spec is not JSON: {error}. It comes from `andon up`.") from None
 
 
@@ -88,7 +88,7 @@ def parse(raw: dict[str, Any]) -> Spec:
             foreground=dict(raw.get("foreground") or {}),
             raw=raw,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadInput(f"the spec is not one: {type(error).__name__}: {error}") from None
     names = [child.name for child in children]
     if len(set(names)) != len(names):

@@ -1,0 +1,101 @@
+"""What SQLite passes over in silence: a write-ahead log that is damaged in its middle.
+
+SQLite reads a WAL up to the first frame whose checksum does not fit, and takes the rest for a
+transaction that was being written when the power went. If a bit has flipped instead, everything
+committed after it is gone without a word. But of what was being written only one transaction can
+be left, because each is synced before the next begins: where two or more complete ones follow, in
+one unbroken chain of checksums, they had been acknowledged.
+
+Only the headers of frames are looked at; checksums are computed if those look wrong.
+"""
+
+import os
+import struct
+
+from andon.errors import StoreError
+
+_HEADER = struct.Struct(">8I")  # magic, version, page size, number, salts, checksum
+_FRAME = struct.Struct(">6I")  # page, size of the database if it is a commit, salts, checksum
+_MAGIC = 0x377F0682  # with checksums of little-endian words; one more for big-endian ones
+
+
+class Wal:
+    """A WAL as its file is now."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            with open(path, "rb") as file:
+                self._bytes = file.read()
+        except FileNotFoundError:
+            self._bytes = b""
+        self.header = self._bytes[: _HEADER.size]
+        self._order, self._page, self._salts = self._begin()
+        size = _FRAME.size + self._page
+        self._places = range(_HEADER.size, len(self._bytes) - size + 1, size)
+
+    def _begin(self) -> tuple[str, int, tuple[int, int]]:
+        """Byte order, page size and salts; if the header is damaged too, what the frames say."""
+        order, page, salts = "<", 4096, (0, 0)
+        if len(self.header) < _HEADER.size:
+            return order, page, salts
+        magic, _, named, _, *rest = _HEADER.unpack(self.header)
+        if magic & ~1 == _MAGIC:
+            order = ">" if magic & 1 else "<"
+        if _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
+            return order, named, (rest[0], rest[1])
+        if len(self._bytes) >= _HEADER.size + _FRAME.size and any(self.header):
+            salts = _FRAME.unpack_from(self._bytes, _HEADER.size)[2:4]
+        return order, page, salts
+
+    def is_current(self) -> bool:
+        """Whether it was not begun anew since it was read."""
+        if not self.header:
+            return not os.path.exists(self.path)
+        with open(self.path, "rb") as file:
+            return file.read(_HEADER.size) == self.header
+
+    def refuse_lost(self, read: int) -> None:
+        """Raise if acknowledged transactions follow the frames that SQLite has read."""
+        commits = [n for n in range(read, len(self._places)) if self._is_commit(n)]
+        if len(commits) < 2:
+            return
+        chained = 0
+        for number in range(read, len(self._places)):
+            if number == read or not self._follows(number):
+                chained = 0  # here it was cut off; or a transaction that was given up began here
+            chained += self._is_commit(number)
+            if chained == 2:
+                raise StoreError(
+                    f"{self.path}: is damaged at frame {read + 1}: transactions that were "
+                    "committed after it cannot be read. Nothing was changed. Restore the "
+                    "database from a backup, or move this file away to go on without them."
+                )
+
+    def _frame(self, number: int) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
+        page, commit, *rest = _FRAME.unpack_from(self._bytes, self._places[number])
+        return page, commit, (rest[0], rest[1]), (rest[2], rest[3])
+
+    def _is_commit(self, number: int) -> bool:
+        _, commit, salts, _ = self._frame(number)
+        return commit > 0 and salts == self._salts
+
+    def _follows(self, number: int) -> bool:
+        """Whether a frame's checksum fits its bytes and the checksum of the frame before it."""
+        *_, before = self._frame(number - 1)
+        _, _, salts, own = self._frame(number)
+        place = self._places[number]
+        covered = self._bytes[place : place + 8]
+        start = place + _FRAME.size
+        covered += self._bytes[start : start + self._page]
+        return salts == self._salts and _checksum(covered, before, self._order) == own
+
+
+def _checksum(covered: bytes, seed: tuple[int, int], order: str) -> tuple[int, int]:
+    """SQLite's own: two sums over pairs of words."""
+    one, two = seed
+    words = struct.unpack(f"{order}{len(covered) // 4}I", covered)
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        one = (one + first + two) & 0xFFFFFFFF
+        two = (two + second + one) & 0xFFFFFFFF
+    return one, two

@@ -1,0 +1,129 @@
+"""A write-ahead log that is damaged in its middle is refused; one that ends early is not."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from andon.errors import StoreError
+from andon.store import open_store
+from andon.store.wal import Wal
+
+FRAME = 24 + 4096
+TRANSACTIONS = 8
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The WAL of a store that nobody has open, with one row in each of its last transactions."""
+    (tmp_path / "first").mkdir()
+    path = tmp_path / "first" / "andon.db"
+    store = open_store(f"sqlite:///{path}")
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    db.execute("CREATE TABLE own (number)")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    for number in range(TRANSACTIONS):
+        db.execute("INSERT INTO own VALUES (?)", (number,))
+    for name in ("andon.db", "andon.db-wal"):
+        shutil.copy(tmp_path / "first" / name, tmp_path / name)
+    db.close()
+    store.close()
+    assert (tmp_path / "andon.db-wal").stat().st_size == 32 + TRANSACTIONS * FRAME
+    return tmp_path / "andon.db-wal"
+
+
+def change(log: Path, hurt: Callable[[bytearray], None]) -> None:
+    found = bytearray(log.read_bytes())
+    hurt(found)
+    log.write_bytes(found)
+
+
+def flip(place: int) -> Callable[[bytearray], None]:
+    def hurt(found: bytearray) -> None:
+        found[place] ^= 4
+
+    return hurt
+
+
+def rows(log: Path) -> int:
+    path = log.with_name("andon.db")
+    open_store(f"sqlite:///{path}").close()
+    db = apsw.Connection(str(path))
+    found: int = db.execute("SELECT count(*) FROM own").get
+    db.close()
+    return found
+
+
+def frame(number: int, byte: int) -> int:
+    return 32 + number * FRAME + byte
+
+
+@pytest.mark.parametrize(
+    "place",
+    [0, 3, 17, 30, frame(0, 500), frame(3, 2), frame(3, 6), frame(3, 9), frame(3, 17), frame(3, 99),
+     frame(TRANSACTIONS - 2, 99)],
+)  # fmt: skip
+def test_committed_transactions_after_a_flipped_bit_are_not_passed_over(
+    log: Path, place: int
+) -> None:
+    change(log, flip(place))
+    before = log.read_bytes()
+    with pytest.raises(StoreError, match=r"andon\.db-wal: is damaged at frame \d"):
+        rows(log)
+    assert log.read_bytes() == before, "nothing was changed"
+
+
+def test_a_log_that_is_whole_is_opened(log: Path) -> None:
+    assert rows(log) == TRANSACTIONS
+
+
+def test_what_was_being_written_when_the_power_went_is_left_out(log: Path) -> None:
+    change(log, flip(frame(TRANSACTIONS - 1, 99)))
+    assert rows(log) == TRANSACTIONS - 1
+
+
+@pytest.mark.parametrize("size", [0, 20, 32, frame(2, 0), frame(2, 100), frame(5, 24)])
+def test_a_log_that_ends_early_is_opened(log: Path, size: int) -> None:
+    change(log, lambda found: found.__delitem__(slice(size, None)))
+    assert rows(log) == max(0, (size - 32) // FRAME)
+
+
+def test_the_log_of_an_earlier_time_behind_the_present_one_is_no_damage(log: Path) -> None:
+    """A WAL that was begun anew keeps its size; what is behind it has other salts."""
+    path = log.with_name("andon.db")
+    db = apsw.Connection(str(path))
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    db.execute("SELECT * FROM own").fetchall()
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    db.execute("INSERT INTO own VALUES (9)")
+    found = log.read_bytes()
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    db.close()
+    assert log.read_bytes() == found
+    assert len(found) == 32 + TRANSACTIONS * FRAME
+    assert rows(log) == TRANSACTIONS + 1
+
+
+def test_remains_of_transactions_that_were_given_up_are_no_damage(log: Path) -> None:
+    """Two that failed at their sync, the longer one first; what came after them is shorter."""
+    remains = bytearray(log.read_bytes())
+    # The third frame follows from another second one than is there now, and so on to the end.
+    for number in (2, 4, 6):
+        remains[frame(number, 16) : frame(number, 24)] = bytes(8)
+        remains[frame(number, 50)] ^= 1
+        remains[frame(number + 1, 60)] ^= 1
+    log.write_bytes(remains)
+    assert rows(log) == 2
+
+
+def test_another_process_that_commits_meanwhile_is_no_damage(log: Path) -> None:
+    """The log was looked at before, and begun anew since."""
+    seen = Wal(str(log))
+    assert seen.is_current()
+    change(log, flip(20))
+    assert not seen.is_current()
+    log.unlink()
+    assert Wal(str(log)).is_current()

@@ -1,0 +1,204 @@
+"""Layers of faults: in small they are green for the product, and red for a product with a bug.
+
+The layers in full are `make verify`'s; most of what they do to processes tests/chaos does too.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.chaos.fleet import Forker
+from tests.verify.planted import found
+from verify.layer import Effort, Outcome
+
+from andon.points import POINTS
+from verify import calls, fuzz, mutation, points, power, scene, syscalls
+
+SMALL = Effort("ci", 0.0)
+
+# A part of each layer, for the product that is on the path; prints what is wrong.
+START = "from verify import scene\nfrom verify.layer import Effort\nsmall = Effort('ci', 0.0)\n"
+POWER = f"""{START}
+from verify import cuts, power
+cuts.CUTS = 0
+cuts.refuse = lambda _: "not in this test"
+print(*power.check(small, str).violations, sep="\\n")
+"""
+FLIPS = f"""{START}
+from verify import flips
+flips.KINDS, flips.LEAST = ({{kind!r}},), 30
+tables = flips.tables
+flips.tables = lambda path: {{{{"andon_journal": tables(path)["andon_journal"]}}}}
+print(*flips.check(small, str).violations, sep="\\n")
+"""
+SYSCALLS = f"""{START}
+from verify import syscalls
+with scene.scratch("planted") as folder:
+    preload = {{"LD_PRELOAD": str(scene.shim(folder))}}
+    with scene.forker(preload) as forker:
+        scene.HANG_SECONDS = 5
+        for number in range(5, 11):
+            print(*syscalls.befall(forker, folder / str(number), f"fsync@{{number}}+1").wrong)
+"""
+BRAINS = f"""{START}
+from verify import brains
+with scene.scratch("planted") as folder, scene.forker() as forker:
+    class Server:
+        start = staticmethod(lambda: None)
+    played = brains.Brains(forker, Server(), folder, small)
+    played.freeze_in_effect("sqlite", "probeable")
+    print(*played.wrong, sep="\\n")
+"""
+POINTS_TRIAL = f"""{START}
+from verify import points
+task = points.Task(("effect:executed",), "sqlite", lambda site: points.Tour()._try(
+    site, "effect:executed=kill@3"))
+with scene.scratch("planted") as folder, scene.forker() as forker:
+    print(*points.carry_out(None, folder / "it", forker, task).wrong)
+"""
+CHAOS = f"""{START}
+from verify import chaos
+with scene.scratch("planted") as folder, scene.forker() as forker:
+    with scene.sited(forker, f"sqlite:///{{folder}}/andon.db", folder / "world") as site:
+        # One worker, which is killed in the middle of a run that takes two seconds.
+        chaos.KINDS, chaos.WORKERS, chaos.EVERY_SECONDS = {{"kill": 1}}, 1, 1.2
+        chaos.STEP_SECONDS = 0.1
+        print(*chaos.roll(site, 3, 1)[0].broken, sep="\\n")
+"""
+FUZZ = f"""{START}
+from verify import fuzz
+print(*fuzz.check(small, str).violations, sep="\\n")
+"""
+HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
+
+
+@pytest.mark.parametrize(
+    ("code", "bug", "words"),
+    [
+        pytest.param(
+            POWER,
+            ("store/sqlite.py", "synchronous = FULL", "synchronous = OFF"),
+            "was acknowledged and is lost",
+            id="power: nothing waits for the disk",
+        ),
+        pytest.param(
+            FLIPS.format(kind="bit in the database"),
+            ("core/journal.py", "chain(head, entry) != entry.hash", "entry.hash is None"),
+            "told silently: ",
+            id="flips: the chain is not checked",
+        ),
+        pytest.param(
+            FLIPS.format(kind="bit in the WAL"),
+            ("store/wal.py", "if chained == 2:", "if chained < 0:"),
+            "told silently: ",
+            id="flips: a log's lost end is believed",
+        ),
+        pytest.param(
+            SYSCALLS,
+            (
+                "store/sqlite.py",
+                "raise _translate(error, self.path) from error\n                outcomes",
+                "return [None] * len(batch)\n                outcomes",
+            ),
+            "run",
+            id="syscalls: a failed commit is taken for one",
+        ),
+        pytest.param(
+            BRAINS,
+            ("core/effect.py", "Kind.IRREVERSIBLE or not quiet", "Kind.IRREVERSIBLE"),
+            "happened twice",
+            id="brains: who is silent is taken for dead",
+        ),
+        pytest.param(
+            POINTS_TRIAL, HAPPENED, "happened twice", id="points: a probe is not believed"
+        ),
+        pytest.param(
+            CHAOS,
+            ("core/effect.py", "({EffectState.CONFIRMED, EffectState.FAILED})", "()"),
+            "happened twice",
+            id="chaos: what is confirmed is not settled",
+        ),
+        pytest.param(
+            FUZZ,
+            ("settings.py", "except (ValueError, RecursionError)", "except KeyError"),
+            "settings file, seed 0",
+            id="fuzz: a broken file is not expected",
+        ),
+    ],
+)
+def test_a_bug_turns_its_layer_red(
+    tmp_path: Path, code: str, bug: tuple[str, str, str], words: str
+) -> None:
+    assert words in found(tmp_path, code, *bug)
+
+
+# ── the product itself, in small ──────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def shimmed(folder: Path) -> Iterator[Forker]:
+    try:
+        preload = {"LD_PRELOAD": str(scene.shim(folder))}
+    except scene.Missing as missing:
+        pytest.skip(str(missing))
+    with scene.forker(preload) as forker:
+        yield forker
+
+
+def test_a_system_call_that_fails_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    with shimmed(tmp_path) as forker:
+        for fault in ("kill@60+1", "torn@80+1", "short@90+1", "fsync@7+3", "eio@99+1"):
+            trial = syscalls.befall(forker, tmp_path / fault, fault)
+            assert (trial.fired, trial.wrong) == (True, []), fault
+
+
+def test_what_was_synced_survives_every_cut_and_the_rest_some(tmp_path: Path) -> None:
+    disk = power.Disk()
+    for call in (
+        calls.Call("create", "a", 0, b""),
+        calls.Call("write", "a", 0, b"x" * 1024),
+        calls.Call("sync", "a", 0, b""),
+        calls.Call("write", "a", 512, b"y" * 1024),
+        calls.Call("create", "b", 0, b""),
+    ):
+        disk.take(call)
+    chance = random.Random(0)
+    images = [disk.after_a_cut(kind, chance) for kind in power.KINDS for _ in range(20)]
+    assert all(bytes(image["a"][:512]) == b"x" * 512 for image in images)
+    assert {bytes(image["a"][512:513]) for image in images} == {b"x", b"y"}
+    assert {"b" in image for image in images} == {True, False}
+    torn = [power.Disk.after_a_cut(disk, "torn", chance)["a"] for _ in range(40)]
+    assert any(found[512:1024] != found[1024:] and len(found) == 1536 for found in torn)
+
+
+def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    with shimmed(tmp_path) as forker:
+        images = power.Images(forker, tmp_path, SMALL)
+        images.record()
+        outcome = Outcome("power", "", 0, 0)
+        images.judge(outcome, print)
+    assert (outcome.violations, outcome.guards) == ([], [])
+    assert outcome.faults >= 60
+
+
+def test_parsers_refuse_or_accept_what_they_are_fed(tmp_path: Path) -> None:
+    outcome = fuzz.check(SMALL, print)
+    assert (outcome.violations, outcome.guards) == ([], [])
+
+
+def test_a_mutation_is_the_same_for_the_same_seed() -> None:
+    def some() -> list[bytes]:
+        chance = random.Random(5)
+        return [mutation.mutated(b'{"a": 1}', [b"x"], chance) for _ in range(50)]
+
+    assert some() == some()
+    assert len(set(some())) > 25
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0])
+def test_every_declared_point_has_a_trial(scale: float) -> None:
+    tasks = points.tasks(Effort("any", scale))
+    assert {name for task in tasks for name in task.points} == set(POINTS)
+    assert {task.database for task in tasks} == {"sqlite", "postgres"}

@@ -1,0 +1,309 @@
+"""Split brain: workers that are frozen, cut off, or lose their database, and come back.
+
+Frozen at declared points and at random ones for longer than their lease; partitioned from the
+database, both ways and one way; the database restarts, crashes, drops its connections, and an
+asynchronous standby takes its place. Whoever was away has lost its runs: it writes nothing, starts
+nothing, and nothing happens twice. After a promotion the epoch is another, and a halt still holds.
+"""
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from tests.chaos import agents, laws
+from tests.chaos.fleet import Forker, Site, environment, until
+from tests.chaos.freeze import (
+    SETTINGS,
+    answer_when_nobody_sleeps,
+    freeze_at_random,
+    frozen_in,
+    has_begun_anew,
+    until_live,
+)
+from tests.chaos.kill import make_tally
+from verify.layer import Effort, Outcome, Say
+from verify.standby import Standby
+
+from andon.testing.postgres import Cluster, PostgresMissing
+from verify import networks, scene
+
+AWAY_SECONDS = 2.5 * SETTINGS["lease_seconds"]
+KINDS = ("freeze at a point", "freeze in an effect", "freeze at random", "backend kill",
+         "restart", "crash", "partition", "one-way partition", "promotion")  # fmt: skip
+
+
+class Brains:
+    """One playing of the layer."""
+
+    def __init__(self, forker: Forker, cluster: Cluster, folder: Path, effort: Effort) -> None:
+        self.forker, self.cluster, self.folder, self.effort = forker, cluster, folder, effort
+        self.chance = random.Random(effort.seed)
+        self.faults: Counter[str] = Counter()
+        self.runs = self.ended = 0
+        self.wrong: list[str] = []
+        self.notes: list[str] = []
+
+    def times(self, at_scale_one: float) -> int:
+        return max(1, round(at_scale_one * self.effort.scale))
+
+    @contextlib.contextmanager
+    def site(self, name: str, kind: str) -> Iterator[Site]:
+        """A site for one fault; what goes wrong in it is told with its name."""
+        folder = self.folder / f"{name}-{self.runs}"
+        folder.mkdir()
+        self.cluster.start()
+        postgres = kind == "postgres"
+        url = self.cluster.fresh_database() if postgres else f"sqlite:///{folder}/andon.db"
+        wrong: list[str] = []
+        with scene.told(wrong), scene.sited(self.forker, url, folder / "world") as site:
+            yield site
+            rows = site.rows()
+            self.runs += len(rows)
+            self.ended += sum(row.state == "succeeded" for row in rows)
+            wrong += scene.damage(site.store)
+        self.wrong += [f"{name} on {kind}, seed {self.effort.seed}: {one}" for one in wrong]
+
+    def judge(self, site: Site, name: str) -> None:
+        rows = site.rows()
+        found = laws.broken(site.store, site.folder, [row.id for row in rows])
+        found += [f"{row.id} is {row.state}" for row in rows if row.state != "succeeded"]
+        self.wrong += [f"{name}, seed {self.effort.seed}: {one}" for one in found]
+
+    # ── frozen ────────────────────────────────────────────────────────────────────────────────
+
+    def freeze_at_points(self, kind: str) -> None:
+        """One worker for each point, all frozen at once; one more takes over from all of them."""
+        points = scene.some(list(agents.TOURED), self.times(len(agents.TOURED)), self.chance)
+        with self.site("points", kind) as site:
+            frozen = [frozen_in(site, agents.tour, fault=f"{name}=freeze")[0] for name in points]
+            site.ready_worker(settings=SETTINGS)
+            site.finish(scene.HANG_SECONDS)
+            before = {row.id: (row.head_seq, row.head_hash) for row in site.rows()}
+            begun_anew = [has_begun_anew(site, process) for process in frozen]
+            for process in frozen:
+                process.thaw()
+            for process, begun in zip(frozen, begun_anew, strict=True):
+                until_live(site, process, begun)
+            if before != {row.id: (row.head_seq, row.head_hash) for row in site.rows()}:
+                self.wrong.append(f"frozen at {points} on {kind}: who woke up wrote")
+            self.faults["freeze at a point"] += len(points)
+            self.judge(site, f"frozen at {points} on {kind}")
+
+    def freeze_in_effect(self, kind: str, effect: str) -> None:
+        """Nobody can keep it from acting when it wakes; so nobody else may have acted before."""
+        with self.site(f"in-{effect}", kind) as site:
+            site.sign(f"freeze-{effect}")
+            frozen, run = frozen_in(site, agents.acting, effect)
+            site.unsign(f"freeze-{effect}")
+            site.ready_worker(settings=SETTINGS)
+            until(lambda: site.store.asks() or not site.open_runs(), "a person who is asked")
+            begun_anew = has_begun_anew(site, frozen)
+            frozen.thaw()
+            until(lambda: site.count(effect, f"{run}/{effect}-0"), "the late effect")
+            until_live(site, frozen, begun_anew)
+            site.finish(scene.HANG_SECONDS)
+            self.faults["freeze in an effect"] += 1
+            self.judge(site, f"frozen in {effect} on {kind}")
+
+    def freeze_at_random(self, kind: str) -> None:
+        freezes = self.times(6)
+        with self.site("random", kind) as site:
+            found = freeze_at_random(site, self.effort.seed, runs=5 * freezes, freezes=freezes)
+            self.wrong += [f"frozen at random, seed {self.effort.seed}, {kind}: {w}" for w in found]
+            self.faults["freeze at random"] += freezes
+
+    # ── the database goes ─────────────────────────────────────────────────────────────────────
+
+    def lose_database(self, fault: str) -> None:
+        with self.site(fault, "postgres") as site:
+            fleet = self.under_load(site)
+            match fault:
+                case "backend kill":
+                    cut_connections(site.url)
+                case "restart":
+                    self.cluster.restart()
+                case _:
+                    self.cluster.kill()
+                    self.cluster.start()
+            self.faults[fault] += 1
+            site.finish(scene.HANG_SECONDS)
+            self.judge(site, fault)
+            if any(process.status is not None for process in fleet):
+                self.wrong.append(f"{fault}: a worker ended\n{site.errors[-1000:]}")
+
+    def under_load(self, site: Site, runs: int = 8) -> list[Any]:
+        make_tally(site)
+        for number in range(runs):
+            site.start(agents.chaos, run=f"run-{number}")
+        environ = {"CHAOS_STEP_SECONDS": "0.02"}
+        fleet = [site.ready_worker(settings=SETTINGS, environ=environ) for _ in range(2)]
+        some = self.chance.randrange(10, 60)
+        until(lambda: sum(row.head_seq for row in site.rows()) > some, "some work")
+        return fleet
+
+    # ── partitions ────────────────────────────────────────────────────────────────────────────
+
+    def partition(self) -> None:
+        if refused := networks.refuse():
+            self.notes.append(f"no partitions: {refused}")
+            return
+        socket = self.cluster.directory / f".s.PGSQL.{self.cluster.port}"
+        with (
+            networks.cabled(socket, self.cluster.port) as cable,
+            self.site("partition", "postgres") as site,
+        ):
+            url = cable.url(site.url.rpartition("/")[2])
+            outside = Forker(inside=cable.inside)
+            there = Site(outside, site.store, url, site.folder)
+            try:
+                self.cut_off(site, there, cable)
+            finally:
+                there.end()
+                outside.close()
+
+    def cut_off(self, site: Site, there: Site, cable: networks.Cable) -> None:
+        make_tally(site)
+        environ = {"CHAOS_STEP_SECONDS": "0.02"}
+        for number in range(self.times(2)):
+            for kind in ("partition", "one-way partition"):
+                for one in range(6):
+                    site.start(agents.chaos, run=f"{kind[0]}{number}-{one}")
+                away = there.ready_worker(settings=SETTINGS, environ=environ)
+                until(partial(self.held_by, site, away), "a run of the worker that is cut off")
+                (cable.cut if kind == "partition" else cable.cut_one_way)()
+                here = site.ready_worker(settings=SETTINGS, environ=environ)
+                time.sleep(AWAY_SECONDS)  # longer than its lease
+                answer_when_nobody_sleeps(site)
+                cable.mend()
+                self.faults[kind] += 1
+                self.finish_carefully(site)
+                here.kill()
+                away.kill()
+        self.judge(site, "partition")
+
+    def held_by(self, site: Site, process: Any) -> bool:
+        own = {row.id for row in site.incarnations(process)}
+        return any(row.worker in own for row in site.open_runs())
+
+    def finish_carefully(self, site: Site) -> None:
+        def over() -> bool:
+            answer_when_nobody_sleeps(site)
+            return not site.open_runs()
+
+        until(over, f"the end of all runs\n{site.errors[-2000:]}", 2 * scene.HANG_SECONDS)
+
+    # ── a standby takes over ──────────────────────────────────────────────────────────────────
+
+    def promote(self) -> None:
+        """The claim of a worker, and a halt, are in what the standby has not heard of."""
+        with (
+            Cluster() as primary,
+            scene.told(self.wrong),
+            scene.sited(self.forker, primary.fresh_database(), self.folder / "promoted") as site,
+        ):
+            site.start(agents.held, run="run")
+            standby = Standby(primary)
+            try:
+                standby.start()
+                until(standby.has_caught_up, "a standby that has caught up")
+                standby.stop()
+                self.fail_over(site, primary, standby)
+            finally:
+                standby.close()
+
+    def fail_over(self, site: Site, primary: Cluster, standby: Standby) -> None:
+        old = site.ready_worker(settings=SETTINGS)
+        until(lambda: site.count("step", "run/step-1"), "a run in hand")
+        before = site.store.run("run")
+        old.freeze()
+        halted = andon(site, "halt")
+        primary.kill()
+        standby.take_over()
+        self.faults["promotion"] += 1
+        refused = andon(site, "work", str(Path(agents.__file__)))
+        if refused.returncode == 0 or "reauthorize" not in refused.stderr:
+            self.wrong.append(f"promotion: the halt ({halted.stdout}) no longer holds: {refused}")
+        new = site.ready_worker(settings=SETTINGS)
+        until(lambda: site.count("step", "run/step-1") == 2, "the run in other hands")
+        now = site.store.run("run")
+        if (now.epoch, now.fence) <= (before.epoch, before.fence):
+            self.wrong.append(f"promotion: the fence was {before}, and is {now}")
+        begun_anew = has_begun_anew(site, old)
+        old.thaw()
+        site.sign("go")
+        site.finish(scene.HANG_SECONDS)
+        until_live(site, old, begun_anew)
+        self.runs += 1
+        self.ended += site.state("run") == "succeeded"
+        writers = {entry.fence for entry in laws.evidence(site.store, "run", site.folder).entries}
+        if not {0, now.fence} >= writers or laws.result(site.store, "run") != [0, 2, 4]:
+            self.wrong.append(f"promotion: entries of claims {writers}, the owner was {now.fence}")
+        self.wrong += [f"promotion: {one}" for one in scene.damage(site.store)]
+        new.kill()
+
+
+def andon(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
+    """A command of andon on this host."""
+    return subprocess.run(
+        [sys.executable, "-m", "andon", *words],
+        env={**environment(), "ANDON_STORE": site.url, "ANDON_HOME": os.environ["ANDON_HOME"]},
+        cwd=site.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=scene.HANG_SECONDS,
+    )
+
+
+def cut_connections(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    outcome = Outcome("brains", "", 0, 0)
+    try:
+        cluster = Cluster()
+    except PostgresMissing as missing:
+        outcome.guards.append(str(missing))
+        return outcome
+    with scene.scratch("brains") as folder, cluster, scene.forker() as forker:
+        brains = Brains(forker, cluster, folder, effort)
+        for kind in ("sqlite", "postgres"):
+            say(f"brains: frozen on {kind}")
+            brains.freeze_at_points(kind)
+            for effect in ("probeable", "compensatable", "irreversible"):
+                brains.freeze_in_effect(kind, effect)
+            brains.freeze_at_random(kind)
+        for fault in ("backend kill", "restart", "crash"):
+            say(f"brains: {fault}")
+            for _ in range(brains.times(2)):
+                brains.lose_database(fault)
+        say("brains: partitions and a promotion")
+        brains.partition()
+        brains.promote()
+    faults = brains.faults
+    outcome.injected = ", ".join([*(f"{kind} {faults[kind]}" for kind in KINDS), *brains.notes])
+    outcome.faults, outcome.runs, outcome.violations = faults.total(), brains.runs, brains.wrong
+    noted = "partition" if brains.notes else None
+    missing_kinds = [kind for kind in KINDS if not faults[kind] and not (noted and noted in kind)]
+    outcome.guards += [f"no {kind}" for kind in missing_kinds]
+    if brains.ended < 0.95 * brains.runs:
+        outcome.guards.append("fewer than 95 % of the runs ended after the fault")
+    return outcome
+
+
+if __name__ == "__main__":
+    scene.alone(check)

@@ -1,0 +1,141 @@
+"""Rolling chaos: a fleet of real processes that are killed, told to go and frozen at random.
+
+Whoever goes is replaced at once. The world counts what was done, whatever the runtime says: every
+run ends with its result, no finished step is executed again, no effect happens twice.
+"""
+
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import agents
+from tests.chaos.fleet import Forker, Process, Site
+from tests.chaos.freeze import answer_when_nobody_sleeps
+from tests.chaos.kill import Report, judge, make_tally
+from verify.layer import Effort, Outcome, Say
+
+from andon.testing.postgres import Cluster, PostgresMissing
+from verify import scene
+
+WORKERS = 3
+EVERY_SECONDS = 0.25
+STEP_SECONDS = 0.03
+# Workers that live so briefly finish nothing: nobody shall be buried for that.
+SETTINGS = {
+    "lease_seconds": 2.0,
+    "poll_seconds": 0.2,
+    "grace_seconds": 1.0,
+    "interruption_limit": 1000,
+}
+FROZEN_SECONDS = 3.0
+KINDS = {"kill": 6, "drain": 3, "freeze": 1}  # how often, compared with each other
+RUNS = 60  # at scale 1, on each database
+
+
+class Fleet:
+    """Workers, some of them frozen."""
+
+    def __init__(self, site: Site, seed: int) -> None:
+        self.site, self.chance = site, random.Random(seed)
+        self.frozen: dict[Process, float] = {}
+        self.faults: Counter[str] = Counter()
+        self.workers = [self.worker() for _ in range(WORKERS)]
+
+    def worker(self) -> Process:
+        environ = {"CHAOS_STEP_SECONDS": str(STEP_SECONDS)}
+        return self.site.worker(environ=environ, settings=SETTINGS)
+
+    def befall(self) -> None:
+        """Something happens to one of them."""
+        awake = [number for number, one in enumerate(self.workers) if one not in self.frozen]
+        number = self.chance.choice(awake)
+        victim = self.workers[number]
+        [kind] = self.chance.choices(list(KINDS), list(KINDS.values()))
+        if kind == "freeze" and len(awake) > 1:
+            victim.freeze()
+            self.frozen[victim] = time.monotonic() + FROZEN_SECONDS
+        elif kind == "drain":
+            victim.send(signal.SIGTERM)
+            self.workers[number] = self.worker()
+        else:
+            kind = "kill"
+            victim.kill()
+            self.workers[number] = self.worker()
+        self.faults[kind] += 1
+
+    def thaw(self) -> None:
+        for process, until in list(self.frozen.items()):
+            if time.monotonic() >= until:
+                process.thaw()
+                del self.frozen[process]
+
+
+def roll(site: Site, runs: int, seed: int) -> tuple[Report, Counter[str]]:
+    make_tally(site)
+    for number in range(runs):
+        site.start(agents.chaos, run=f"run-{number}")
+    fleet = Fleet(site, seed)
+    report, began = Report(), time.monotonic()
+    following = began + EVERY_SECONDS
+    end = began + 4 * scene.HANG_SECONDS
+    while site.open_runs() and time.monotonic() < end:
+        time.sleep(0.02)
+        fleet.thaw()
+        if time.monotonic() >= following:
+            fleet.befall()
+            following = time.monotonic() + EVERY_SECONDS
+        answer_when_nobody_sleeps(site)
+    site.end()
+    judge(site, report)
+    return report, fleet.faults
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    outcome = Outcome("chaos", "", 0, 0)
+    try:
+        cluster = Cluster()
+    except PostgresMissing as missing:
+        outcome.guards.append(str(missing))
+        return outcome
+    faults: Counter[str] = Counter()
+    ended = 0
+    with scene.scratch("chaos") as folder, cluster, scene.forker() as forker:
+        for kind in ("sqlite", "postgres"):
+            report = play(kind, forker, cluster, folder / kind, effort, outcome, faults)
+            say(f"chaos: {kind}: {dict(report.states)}, {report.interrupted} interruptions")
+            outcome.runs += report.states.total()
+            ended += report.states["succeeded"]
+    outcome.faults = faults.total()
+    outcome.injected = ", ".join(f"{kind} {faults[kind]}" for kind in KINDS)
+    outcome.guards += [f"nobody was befallen by {kind}" for kind in KINDS if not faults[kind]]
+    if ended < 0.95 * outcome.runs:
+        outcome.guards.append("fewer than 95 % of the runs ended")
+    return outcome
+
+
+def play(
+    kind: str,
+    forker: Forker,
+    cluster: Cluster,
+    folder: Path,
+    effort: Effort,
+    outcome: Outcome,
+    faults: Counter[str],
+) -> Any:
+    folder.mkdir()
+    url = cluster.fresh_database() if kind == "postgres" else f"sqlite:///{folder}/andon.db"
+    report = Report()
+    wrong: list[str] = []
+    with scene.told(wrong), scene.sited(forker, url, folder / "world") as site:
+        report, found = roll(site, max(24, round(RUNS * effort.scale)), effort.seed)
+        faults.update(found)
+        wrong += report.broken + scene.damage(site.store)
+    outcome.violations += [f"{kind}, seed {effort.seed}: {one}" for one in wrong]
+    return report
+
+
+if __name__ == "__main__":
+    scene.alone(check)

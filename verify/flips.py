@@ -1,0 +1,289 @@
+"""Damaged files: bits that flip, pages that are zeroed or swapped, files that lose their end.
+
+A store with runs of every kind is damaged in one place and opened by the real product. What it
+then tells a reader (what `andon ps`, `show` and `wait` say: runs, results, journals, effects,
+attempts, asks) is compared with the truth. Legal: it tells the truth, it refuses with an error of
+its own, or `andon verify` names the damage. A difference that nobody names is a violation, and so
+is any other error, or an answer that takes too long.
+
+A WAL that ends early cannot be told from one whose last transactions were never written: then, and
+when one of the last two of them was hurt, the state of an earlier moment is legal as well. What no
+chain of hashes covers is in UNCHAINED (docs/limits.md).
+"""
+
+import contextlib
+import json
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+from tests.chaos import agents
+from tests.chaos.fleet import Forker, Site, until
+from tests.chaos.kill import make_tally
+from verify.layer import Effort, Outcome, Say
+
+from andon.control import operations
+from andon.errors import AndonError
+from andon.runtime import requests
+from andon.store import open_store
+from verify import scene
+
+PAGE = 4096
+FAULTS = 1000  # at scale 1
+LEAST = 70
+SLOW_SECONDS = 20.0
+KINDS = ("bit in the database", "zeroed page", "swapped pages", "cut database", "bit in the WAL",
+         "zeroed piece of the WAL", "cut WAL")  # fmt: skip
+# By the clock of who looks, or by whether a process is alive now.
+UNCHAINED = {"created_at", "changed_at", "available_at", "wake_at", "claimed_at", "ended_at",
+             "ending", "labels", "queue", "priority", "version", "worker", "undo", "undo_within",
+             "waits", "asks", "failures", "interruptions", "quiet"}  # fmt: skip
+PASSING = {"age_seconds", "doing", "stalled", "containment", "lifted_with", "held_by"}
+
+
+@dataclass
+class Tally:
+    """What became of each kind of damage."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    named: int = 0
+    earlier: int = 0
+    untouched: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    tally = Tally()
+    with scene.scratch("flips") as folder:
+        with scene.forker() as forker:
+            whole, logged = made(forker, folder)
+        truths = {"andon.db": told(copy(whole, folder)), "andon.db-wal": told(copy(logged, folder))}
+        chance = random.Random(effort.seed)
+        pages = tables(whole / "andon.db")
+        last = range(last_two(logged / "andon.db-wal"), sys.maxsize)
+        for number in range(max(LEAST, round(FAULTS * effort.scale))):
+            kind = KINDS[number % len(KINDS)]
+            hurt = "andon.db-wal" if "WAL" in kind else "andon.db"
+            place = copy(logged if "WAL" in kind else whole, folder)
+            where = damage(place / hurt, kind, chance, pages)
+            name = f"{kind} at byte {where} (seed {effort.seed}, number {number})"
+            tally.kinds[kind] += 1
+            at_the_end = kind == "cut WAL" or (hurt == "andon.db-wal" and where in last)
+            judge(tally, name, place, truths[hurt], earlier=at_the_end)
+    say(f"flips: {tally.refused} refused, {tally.named} named by andon verify,"
+        f" {tally.earlier} told an earlier state, {tally.untouched} changed nothing")  # fmt: skip
+    counted = ", ".join(f"{kind} {tally.kinds[kind]}" for kind in KINDS)
+    outcome = Outcome("flips", counted, tally.kinds.total(), tally.kinds.total(), tally.wrong)
+    outcome.guards += [f"no {kind}" for kind in KINDS if not tally.kinds[kind]]
+    if not tally.refused or not tally.named:
+        outcome.guards.append("no damage was refused, or none was named by andon verify")
+    return outcome
+
+
+# ── a store with something of everything ──────────────────────────────────────────────────────────
+
+
+def made(forker: Forker, folder: Path) -> tuple[Path, Path]:
+    """The same store twice: all of it in the database, and most of it still in the WAL."""
+    whole, logged = folder / "whole", folder / "logged"
+    whole.mkdir()
+    with scene.sited(forker, f"sqlite:///{whole}/andon.db", folder / "world") as site:
+        make_tally(site)
+        fill(site)
+        site.end()
+        with contextlib.closing(apsw.Connection(str(whole / "andon.db"))) as db:
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            shutil.copytree(whole, logged, ignore=shutil.ignore_patterns("*.d", "*-shm"))
+    return whole, write_more(logged)
+
+
+def fill(site: Site) -> None:
+    worker = site.worker(settings={"poll_seconds": 0.1})
+    for number in range(3):
+        requests.start(
+            site.store, agents.sequence, (), id=f"sequence{number}", labels={"tenant": f"t{number}"}
+        )
+    site.start(agents.saga, run="saga")
+    site.start(agents.waiting, run="waiting")
+    site.start(agents.tour, run="tour")
+    ended = {"sequence0", "sequence1", "sequence2", "saga"}
+    until(lambda: not ended & {row.id for row in site.open_runs()}, "the end of the runs")
+    until(lambda: site.state("tour") == site.state("waiting") == "suspended", "those that wait")
+    worker.kill()
+    site.start(agents.steady, 3, run="queued")
+
+
+def write_more(folder: Path) -> Path:
+    """Letters, a run and answers that are in the WAL and not yet in the database."""
+    store = open_store(f"sqlite:///{folder}/andon.db")
+    with contextlib.closing(store):
+        for number in range(6):
+            requests.start(store, agents.steady, (number,), id=f"later{number}")
+            requests.send(store, "waiting", f"news{number}", {"number": number}, id=f"n{number}")
+    return folder
+
+
+def copy(source: Path, folder: Path) -> Path:
+    place = folder / "damaged"
+    if place.exists():
+        shutil.rmtree(place)
+    place.mkdir()
+    for name in ("andon.db", "andon.db-wal"):
+        if (source / name).exists():
+            shutil.copyfile(source / name, place / name)
+    return place
+
+
+# ── damage ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tables(path: Path) -> dict[str, list[int]]:
+    """Table or index → its pages: else most of what is hurt would be a few large values."""
+    found: dict[str, list[int]] = {}
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        for name, page in db.execute("SELECT name, pageno - 1 FROM dbstat"):
+            found.setdefault(name, []).append(page)
+    return found
+
+
+def last_two(path: Path) -> int:
+    """Where the last two transactions of a WAL begin: after the last commit but two."""
+    found = path.read_bytes()
+    frames = range(32, len(found), 24 + PAGE)
+    commits = [place for place in frames if any(found[place + 4 : place + 8])]
+    return commits[-3] + 24 + PAGE
+
+
+def damage(path: Path, kind: str, chance: random.Random, of: dict[str, list[int]]) -> int:
+    """Hurt the file; answers from which byte on."""
+    found = bytearray(path.read_bytes())
+    pages = len(found) // PAGE
+    if "bit" in kind:
+        place, bit = chance.randrange(len(found)), chance.randrange(8)
+        if kind == "bit in the database":
+            page = chance.choice(of[chance.choice(sorted(of))])
+            used = [n for n in range(page * PAGE, (page + 1) * PAGE) if found[n]]
+            place = chance.choice(used)
+        found[place] ^= 1 << bit
+        where = place
+    elif kind == "swapped pages":
+        one, other = sorted(chance.sample(range(pages), 2))
+        a, b = slice(one * PAGE, (one + 1) * PAGE), slice(other * PAGE, (other + 1) * PAGE)
+        found[a], found[b] = found[b], found[a]
+        where = one * PAGE
+    elif "zeroed" in kind:
+        number = chance.randrange(pages)
+        found[number * PAGE : (number + 1) * PAGE] = bytes(PAGE)
+        where = number * PAGE
+    else:
+        where = chance.randrange(len(found))
+        del found[where:]
+    path.write_bytes(found)
+    return where
+
+
+# ── what a reader is told ─────────────────────────────────────────────────────────────────────────
+
+
+def told(place: Path) -> dict[str, Any]:
+    """Everything that a reader can ask for, by the product's own functions."""
+    store = open_store(f"sqlite:///{place}/andon.db", create=False)
+    with contextlib.closing(store):
+        return dict(asked(store))
+
+
+def asked(store: Any) -> Iterator[tuple[str, Any]]:
+    for line in operations.listing(store, everything=True, limit=1000):
+        yield f"ps {line['id']}", plain(line)
+        shown = operations.show(store, line["id"])
+        yield f"show {line['id']}", plain(shown)
+        yield f"journal {line['id']}", plain(requests.journal(store, line["id"]))
+        yield f"ledger {line['id']}", plain(store.ledger(line["id"]))
+
+
+def plain(found: Any) -> Any:
+    """As it would be printed, without what passes."""
+    text = json.dumps(
+        found, default=lambda one: {name: getattr(one, name) for name in one.__struct_fields__}
+    )
+    return without(json.loads(text))
+
+
+def without(found: Any) -> Any:
+    if found == "stranded":  # since when it waits is a time
+        return "queued"
+    if isinstance(found, dict):
+        return {
+            name: without(one) for name, one in found.items() if name not in PASSING | UNCHAINED
+        }
+    return [without(one) for one in found] if isinstance(found, list) else found
+
+
+def judge(tally: Tally, name: str, place: Path, truth: dict[str, Any], *, earlier: bool) -> None:
+    began = time.monotonic()
+    wrong: list[str] = []
+    try:
+        with contextlib.closing(open_store(f"sqlite:///{place}/andon.db", create=False)) as store:
+            wrong = scene.damage(store)
+            found = dict(asked(store))
+    except AndonError:
+        tally.refused += 1
+        return
+    except Exception as error:  # noqa: BLE001 (what is no error of andon's is a finding)
+        # The command line looks whether the store is damaged, and then says that instead.
+        tally.named += bool(wrong)
+        if not wrong:
+            tally.wrong.append(f"{name}: {type(error).__name__}: {error}")
+        return
+    finally:
+        if time.monotonic() - began > SLOW_SECONDS:
+            tally.wrong.append(f"{name}: the answer took {time.monotonic() - began:.0f} s")
+    if wrong:
+        tally.named += 1
+    elif found == truth:
+        tally.untouched += 1
+    elif earlier and is_earlier(found, truth):
+        tally.earlier += 1
+    else:
+        tally.wrong.append(f"{name}: told silently: {difference(found, truth)}")
+
+
+def is_earlier(found: dict[str, Any], truth: dict[str, Any]) -> bool:
+    """Whether every journal is the beginning of the true one."""
+    journals = {key: value for key, value in found.items() if key.startswith("journal ")}
+    return (
+        all(value == truth.get(key, [])[: len(value)] for key, value in journals.items())
+        and journals.keys() <= truth.keys()
+    )
+
+
+def difference(found: dict[str, Any], truth: dict[str, Any]) -> str:
+    for key in truth.keys() | found.keys():
+        if found.get(key) != truth.get(key):
+            return f"{key}: " + within(found.get(key), truth.get(key))
+    return "nothing"
+
+
+def within(found: Any, truth: Any) -> str:
+    if isinstance(found, dict) and isinstance(truth, dict):
+        for name in truth.keys() | found.keys():
+            if found.get(name) != truth.get(name):
+                return f"{name}: " + within(found.get(name), truth.get(name))
+    if isinstance(found, list) and isinstance(truth, list) and len(found) == len(truth):
+        for number, (one, other) in enumerate(zip(found, truth, strict=True)):
+            if one != other:
+                return f"{number}: " + within(one, other)
+    return f"{found!r:.100} instead of {truth!r:.100}"
+
+
+if __name__ == "__main__":
+    scene.alone(check)

@@ -1,0 +1,118 @@
+"""Every parser is fed what somebody got wrong, or meant to; by seed, so that it can be again.
+
+Legal: accepted, and the same when it is written down and read again; refused with an error of
+andon's own; or taken for a pulled latch. Never a traceback, an answer that takes long, or memory
+without end. At the end letters that nobody could have written are put into a real store, and a
+real worker has to live with them.
+"""
+
+import contextlib
+import os
+import random
+import resource
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.chaos import agents
+from tests.chaos.fleet import until
+from verify.layer import Effort, Outcome, Say
+from verify.mutation import TOKENS, mutated
+from verify.parsers import REFUSALS, Parser, every, probes
+
+from andon.runtime import requests
+from andon.store.store import Deliver
+from verify import scene
+
+INPUTS = 4000  # at scale 1, for each parser of weight 1
+LETTERS = 12
+SLOW_SECONDS = 5.0
+MOST_MEMORY_KB = 600_000  # more than before
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    outcome = Outcome("fuzz", "", 0, 0)
+    fed: Counter[str] = Counter()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    environ = dict(os.environ)
+    with scene.scratch("fuzz") as folder, probes() as feed:
+        parsers = every(folder)
+        parsers.append(Parser("probes", [b"GET /livez HTTP/1.1\r\nHost: x"], feed, 0.05))
+        for parser in parsers:
+            accepted = play(parser, effort, outcome, fed)
+            say(f"fuzz: {parser.name}: {fed[parser.name]} inputs, {accepted} accepted")
+            if not accepted:
+                outcome.guards.append(f"{parser.name}: none of its inputs was accepted")
+        letters(folder / "letters", effort, outcome, fed)
+    os.environ.pop("ANDON_STORE", None)
+    os.environ.update({k: v for k, v in environ.items() if k == "ANDON_STORE"})
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    if grown > MOST_MEMORY_KB:
+        outcome.violations.append(f"memory grew by {grown // 1024} MB")
+    outcome.injected = ", ".join(f"{name} {count}" for name, count in fed.items())
+    outcome.faults = outcome.runs = fed.total()
+    return outcome
+
+
+def play(parser: Parser, effort: Effort, outcome: Outcome, fed: Counter[str]) -> int:
+    """Feed it good inputs and their neighbours; answers how many it accepted."""
+    chance = random.Random(f"{effort.seed} {parser.name}")
+    accepted = 0
+    inputs = [*parser.seeds]
+    for _ in range(max(40, round(INPUTS * effort.scale * parser.weight))):
+        inputs.append(mutated(chance.choice(parser.seeds), parser.seeds, chance))
+    for number, content in enumerate(inputs):
+        fed[parser.name] += 1
+        began = time.monotonic()
+        wrong = ""
+        try:
+            wrong = parser.feed(content)
+            accepted += 1
+        except REFUSALS:
+            pass
+        except Exception as error:  # noqa: BLE001 (that is what is looked for)
+            wrong = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - began
+        if seconds > SLOW_SECONDS:
+            wrong = wrong or f"it took {seconds:.1f} s"
+        if wrong:
+            which = f"{parser.name}, seed {effort.seed}, input {number}"
+            outcome.violations.append(f"{which}: {content[:200]!r}: {wrong:.400}")
+    return accepted
+
+
+def letters(folder: Path, effort: Effort, outcome: Outcome, fed: Counter[str]) -> None:
+    """Put into the store behind everybody's back; the worker must outlive them, and say so."""
+    chance = random.Random(effort.seed)
+    wrong: list[str] = []
+    folder.mkdir()
+    with (
+        scene.forker() as forker,
+        scene.told(wrong),
+        scene.sited(forker, f"sqlite:///{folder}/andon.db", folder / "world") as site,
+    ):
+        runs = [f"letter{number}" for number in range(max(4, round(LETTERS * effort.scale)))]
+        for run in runs:
+            site.start(agents.waiting, run=run)
+        worker = site.ready_worker(settings={"poll_seconds": 0.1})
+        until(lambda: all(site.state(run) == "suspended" for run in runs), "runs that wait")
+        for run in runs:
+            said = mutated(b'{"a": [1, 2.5]}', list(TOKENS), chance).decode("utf-8", "replace")
+            fed["letters"] += 1
+            body = said.replace("\0", "")
+            message = Deliver(run_id=run, kind="event", name="go", body=body, message_id=f"{run}-m")
+            site.store.write([message])
+        ends = ("succeeded", "stranded", "failed", "dead")
+        until(lambda: all(site.state(run) in ends for run in runs), "the ends of all runs")
+        site.start(agents.steady, 2, run="after")
+        until(lambda: site.state("after") == "succeeded", "a run after all that")
+        if worker.status is not None:
+            wrong.append(f"the worker ended with {worker.status}")
+        for run in runs:
+            with contextlib.suppress(Exception):
+                requests.find(site.store, run)
+    outcome.violations += [f"letters, seed {effort.seed}: {one[-1500:]}" for one in wrong]
+
+
+if __name__ == "__main__":
+    scene.alone(check)

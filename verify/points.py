@@ -1,0 +1,201 @@
+"""Declared crash points: a process is killed at every one, and at another while it recovers.
+
+The trials are those of tests/chaos, on SQLite and on PostgreSQL, at more passes of each point than
+the tests take. A point of andon.points that no trial was killed at turns the layer red.
+"""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tests.chaos import agents, test_drain, test_halt, test_points, test_stops
+from tests.chaos.fleet import Forker, Site
+from tests.control.hosts import Host
+from verify.layer import Effort, Outcome, Say
+
+from andon.points import POINTS
+from andon.testing.postgres import Cluster, PostgresMissing
+from verify import scene
+
+DATABASES = ("sqlite", "postgres")
+SETTINGS = test_points.SETTINGS
+HALT = (*test_halt.OF_THE_SUPERVISOR, *test_halt.OF_THE_CONTROL_PROCESS)
+
+
+@dataclass
+class Task:
+    """One trial: which points it is killed at, where, and how."""
+
+    points: tuple[str, ...]
+    database: str
+    act: "Callable[[Site], int] | Callable[[Host], int]"  # answers how many kills there were
+    on_host: bool = False
+    kills: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Tour:
+    """How often a tour passes each point, counted once for each database."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, Counter[str]] = {}
+        self._counting = threading.Lock()
+
+    def passes(self, site: Site) -> Counter[str]:
+        with self._counting:
+            kind = site.url.partition(":")[0]
+            if kind not in self._counted:
+                self._counted[kind] = Counter(test_points.passes(site))
+            return self._counted[kind]
+
+    def killed(self, name: str, part: float, site: Site) -> int:
+        """At the first pass of the point (part 0), at the last (1), or between."""
+        passes = self.passes(site)[name]
+        # How often a run is claimed and suspended varies with what comes when.
+        certain = passes if name.startswith(("step:", "effect:")) else (passes + 1) // 2
+        return self._try(site, f"{name}=kill@{1 + round(part * (certain - 1))}")
+
+    def killed_twice(self, first: str, second: str, number: int, site: Site) -> int:
+        return self._try(site, f"{first}=kill@1", f"{second}=kill@{number}")
+
+    def _try(self, site: Site, *faults: str) -> int:
+        trial = test_points.Trial(site, "tour", *faults)
+        assert trial.died[:1] == [faults[0]], f"{faults[0]} was not reached"
+        assert not trial.wrong(), trial.wrong()
+        return len(trial.died)
+
+
+def undone_twice(first: str, second: str, site: Site) -> int:
+    """Killed while it undoes, and again while it goes on with that."""
+    site.start(agents.saga, run="saga")
+    for fault in (f"{first}=kill", f"{second}=kill"):
+        status = site.worker(settings=SETTINGS, faults=fault).wait()
+        assert status == -9, f"{fault}: ended with {status}\n{site.errors[-2000:]}"
+    last = site.worker(settings=SETTINGS)
+    site.finish(scene.HANG_SECONDS)
+    last.kill()
+    assert site.state("saga") == "failed"
+    test_drain.check_undone(site, "saga")
+    return 2
+
+
+def once(test: Callable[..., None], *given: object) -> "Callable[[Site], int]":
+    def act(where: Site) -> int:
+        test(where, *given)
+        return 1
+
+    return act
+
+
+def tasks(effort: Effort) -> list[Task]:
+    """Every point at least once on each database; more passes, and pairs, as the effort allows."""
+    tour, chance = Tour(), random.Random(effort.seed)
+    found = []
+    times = max(1, round(2 * effort.scale))
+    for database in DATABASES:
+        for name in agents.TOURED:
+            for number in range(times):
+                part = number / (times - 1) if times > 1 else chance.random()
+                found.append(Task((name,), database, partial(tour.killed, name, part)))
+        for _ in range(max(2, round(12 * effort.scale))):
+            pair = chance.choice(agents.TOURED), chance.choice(agents.TOURED)
+            act = partial(tour.killed_twice, *pair, chance.randint(1, 2))
+            found.append(Task(pair[:1], database, act))
+        drains = test_drain.test_a_process_killed_while_it_drains_loses_and_repeats_nothing
+        found += [Task((name,), database, once(drains, name)) for name in test_drain.DRAIN]
+        found += undos(database)
+        stops = test_stops.test_a_process_killed_while_it_obeys_is_stopped_all_the_same
+        passed = test_stops.PASSED if effort.scale >= 1 else unalike(test_stops.PASSED)
+        found += [Task((name,), database, once(stops, kind, name)) for kind, name in passed]
+        found += halts(database)
+    return found if effort.scale >= 1 else by_turns(found)
+
+
+def by_turns(found: list[Task]) -> list[Task]:
+    """Each of them on one database only, and halts on SQLite: for an effort of seconds."""
+    half = len(found) // 2
+    pairs = zip(found[:half], found[half:], strict=True)
+    return [both[0 if both[0].on_host else turn % 2] for turn, both in enumerate(pairs)]
+
+
+def undos(database: str) -> list[Task]:
+    undoes = test_drain.test_a_process_killed_while_it_undoes_goes_on_with_it
+    found = [Task((name,), database, once(undoes, name, 1)) for name in test_drain.UNDO]
+    pairs = [("undo:begun", "undo:started"), ("undo:started", "undo:executed")]
+    for pair in (*pairs, ("undo:confirmed", "undo:started")):
+        found.append(Task(pair, database, partial(undone_twice, *pair)))
+    return found
+
+
+def halts(database: str) -> list[Task]:
+    kills = test_halt.test_whoever_is_killed_in_the_middle_of_a_halt_it_holds_and_is_proved
+    pulls = test_halt.test_a_pull_whose_command_is_killed_holds
+    spawns = (
+        test_halt.test_a_supervisor_killed_when_it_has_just_started_a_child_leaves_nobody_behind
+    )
+    named = [(name, once(kills, name)) for name in HALT]
+    named += [(name, once(pulls, name)) for name in test_halt.OF_THE_COMMAND]
+    named += [("supervisor:spawned", once(spawns, 2))]
+    return [Task((name,), database, act, on_host=True) for name, act in named]
+
+
+def unalike(passed: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """One order for each point."""
+    return list({name: (kind, name) for kind, name in passed}.values())
+
+
+def carry_out(cluster: Cluster, folder: Path, forker: Forker, task: Task) -> Task:
+    folder.mkdir()
+    postgres = task.database == "postgres"
+    url = cluster.fresh_database() if postgres else f"sqlite:///{folder}/andon.db"
+    with scene.told(task.wrong):
+        if task.on_host:
+            task.kills = task.act(Host(folder, url))  # type: ignore[arg-type]
+        else:
+            with scene.sited(forker, url, folder / "world") as site:
+                task.kills = task.act(site)  # type: ignore[arg-type]
+    return task
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    outcome = Outcome("points", "", 0, 0)
+    try:
+        cluster = Cluster()
+    except PostgresMissing as missing:
+        outcome.guards.append(str(missing))
+        return outcome
+    with scene.scratch("points") as folder, cluster:
+        planned = list(enumerate(tasks(effort)))
+        say(f"points: {len(planned)} trials")
+
+        def work(forker: Forker, one: tuple[int, Task]) -> Task:
+            return carry_out(cluster, folder / str(one[0]), forker, one[1])
+
+        done = list(scene.shared_out(planned, work))
+    judge(outcome, done)
+    return outcome
+
+
+def judge(outcome: Outcome, done: list[Task]) -> None:
+    killed: Counter[str] = Counter()
+    for task in done:
+        where = f"killed at {' and '.join(task.points)} on {task.database}"
+        outcome.violations += [f"{where}: {one[-1500:]}" for one in task.wrong]
+        for name in task.points if task.kills else ():
+            killed[name] += 1
+    outcome.faults, outcome.runs = sum(task.kills for task in done), len(done)
+    twice = sum(task.kills == 2 for task in done)
+    outcome.injected = f"kill at {len(killed)} points {killed.total()}, again in recovery {twice}"
+    outcome.guards += [f"never killed at {name}" for name in POINTS if not killed[name]]
+    if not twice:
+        outcome.guards.append("nobody was killed while it recovered")
+    if sum(not task.wrong for task in done) < 0.95 * len(done):
+        outcome.guards.append("fewer than 95 % of the runs ended after the kill")
+
+
+if __name__ == "__main__":
+    scene.alone(check)

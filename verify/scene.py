@@ -1,0 +1,202 @@
+"""Where a layer plays: folders, sites of real processes, the shim, and what is wrong afterwards."""
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.chaos import laws, world
+from tests.chaos.fleet import Forker, Site
+from verify.layer import Effort, Layer, Outcome
+
+from andon.control.verify import verify
+from andon.errors import AndonError
+from andon.store import open_store
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# As many as there are cores on the smallest machine that is meant.
+THREADS = 2
+SCALES = {"ci": 0.1, "verify": 1.0, "soak": 30.0}
+# No promise: after this long something that should have ended hangs.
+HANG_SECONDS = 60.0
+
+
+class Missing(Exception):
+    """The machine has not what a layer needs."""
+
+
+@contextlib.contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A folder that is gone afterwards, with a latch that nobody else pulls."""
+    before = os.environ.get("ANDON_HOME")
+    with tempfile.TemporaryDirectory(prefix=f"andon-{name}-") as folder:
+        os.environ["ANDON_HOME"] = f"{folder}/home"
+        try:
+            yield Path(folder)
+        finally:
+            os.environ.pop("ANDON_HOME")
+            if before is not None:
+                os.environ["ANDON_HOME"] = before
+
+
+def shim(folder: Path) -> Path:
+    """verify/shim.c, compiled."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise Missing("no C compiler: cc, gcc and clang are not on PATH")
+    made = folder / "shim.so"
+    source = Path(__file__).with_name("shim.c")
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(made),
+        str(source),
+    ]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode:
+        raise Missing(f"{compiler} does not build verify/shim.c: {built.stderr[-500:]}")
+    return made
+
+
+@contextlib.contextmanager
+def forker(environ: dict[str, str] | None = None) -> Iterator[Forker]:
+    found = Forker(environ)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def shared_out(
+    items: Sequence[Item],
+    work: Callable[[Forker, Item], Result],
+    environ: dict[str, str] | None = None,
+) -> Iterator[Result]:
+    """The results of the work, in order; done by threads that have a forker each."""
+
+    def part(first: int) -> Iterator[Result]:
+        with forker(environ) as own:
+            for item in items[first::THREADS]:
+                yield work(own, item)
+
+    parts = [part(number) for number in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        # One result ahead of each: a thread waits only for who takes them.
+        coming = [pool.submit(next, one, None) for one in parts]
+        for number in range(len(items)):
+            own = number % THREADS
+            found = coming[own].result()
+            coming[own] = pool.submit(next, parts[own], None)
+            yield found  # type: ignore[misc]
+        for last in coming:
+            last.result()
+
+
+@contextlib.contextmanager
+def sited(workers: Forker, url: str, folder: Path) -> Iterator[Site]:
+    """A site with a store of its own; its processes end with it."""
+    store = open_store(url)
+    found = Site(workers, store, url, folder)
+    try:
+        yield found
+    finally:
+        found.end()
+        store.close()
+
+
+def damage(store: Any) -> list[str]:
+    """What `andon verify` says is wrong."""
+    return [f"andon verify: {one['run']}: {one['what']}" for one in verify(store).damage]
+
+
+def forgotten(folder: Path, run: str) -> list[str]:
+    """What the sequence of a run went back to although what came after it had begun.
+
+    It does one thing after the other, so that the beginning of each acknowledges the one before.
+    """
+    found, furthest = [], -1
+    for what, key, attempt in map(str.split, world.lines(folder)):
+        if what == "over" and key.startswith(f"{run}@"):
+            furthest = sys.maxsize
+        number = key.rpartition("-")[2]
+        if what in ("step", *KINDS) and key.startswith(f"{run}/") and number.isdigit():
+            if int(number) < furthest:
+                found.append(f"{key} was done again in attempt {attempt}, after what follows it")
+            furthest = max(furthest, int(number))
+    return found
+
+
+KINDS = tuple(kind.__name__ for kind in world.KINDS)
+
+
+def lost(store: Any, folder: Path, run: str) -> list[str]:
+    """What was acknowledged, and is not there: all that comes before what had begun."""
+    there = {
+        int((entry.key or entry.name).rpartition("-")[2])
+        for entry in laws.evidence(store, run, folder).entries
+        if entry.state in ("done", "confirmed") and (entry.key or entry.name)[-1:].isdigit()
+    }
+    begun, over = -1, False
+    for what, key, _ in map(str.split, world.lines(folder)):
+        if key.startswith(f"{run}/") and what in ("step", *KINDS):
+            begun = max(begun, int(key.rpartition("-")[2]))
+        over = over or (what == "over" and key.startswith(f"{run}@"))
+    found = [f"number {n} was acknowledged and is lost" for n in range(begun) if n not in there]
+    if over and store.run(run).state != "succeeded":
+        found.append("its end was acknowledged and is lost")
+    return found
+
+
+@contextlib.contextmanager
+def told(wrong: list[str]) -> Iterator[None]:
+    """What hangs or cannot be opened is a finding about the product, not the end of a layer."""
+    try:
+        yield
+    except (AssertionError, AndonError) as error:
+        wrong.append(str(error))
+
+
+def some(found: list[Any], most: float, chance: random.Random) -> list[Any]:
+    """At most so many of them, in their order."""
+    places = range(len(found))
+    if len(found) > most:
+        places = sorted(chance.sample(places, max(1, round(most))))  # type: ignore[assignment]
+    return [found[place] for place in places]
+
+
+def alone(check: Layer) -> None:
+    """Try one layer: python -m verify.NAME [--effort ci] [--seed 1] [--scale 0.5]"""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--effort", choices=SCALES, default="ci")
+    parser.add_argument("--scale", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    scale = given.scale if given.scale is not None else SCALES[given.effort]
+    outcome = measured(check, Effort(given.effort, scale, given.seed), print)
+    for name, value in vars(outcome).items():
+        for line in value if isinstance(value, list) else [value]:
+            sys.stdout.write(f"{name:12} {line}\n")
+    sys.exit(1 if outcome.violations or outcome.guards else 0)
+
+
+def measured(check: Layer, effort: Effort, say: Any) -> Outcome:
+    began = time.monotonic()
+    outcome = check(effort, say)
+    outcome.seconds = time.monotonic() - began
+    return outcome
