@@ -549,6 +549,7 @@ def test_a_held_run_is_not_resumed_alone(
     small.start("r")
     small.order(kind, "agent", "agent")
     assert lift in local.error("resume", "r", code=1)
+    assert f"next: {lift}" in local.run("show", "r").stderr
     assert state(small)[0] == {"pause": "paused", "kill": "killed"}[kind]
 
 
