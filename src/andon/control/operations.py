@@ -131,6 +131,10 @@ class Surroundings:
 
     def who_lacks(self, row: RunRow) -> str:
         """The worker that a forsaken run would need."""
+        from andon.control.boxes import VERSION
+
+        if row.version == VERSION:
+            return f"no live worker executes this command; how it goes on: andon show {row.id}"
         what = f"{row.agent} {row.version}"
         if (row.agent, row.version) in self._carried.versions:
             return f"no live worker that carries {what} serves queue {row.queue}"
