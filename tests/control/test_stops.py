@@ -16,6 +16,7 @@ from tests.control.terminal import Terminal, until
 from tests.store.parts import do, new_run
 
 from andon.control import ordering
+from andon.control.stopping import Stopping
 from andon.core.stop import Kind
 from andon.errors import Refused
 from andon.runtime.client import Client
@@ -252,6 +253,26 @@ def test_a_supervisor_that_is_gone_protects_nothing(local: Terminal, small: Prec
         small.take("w", "r")
         local("kill", "r")
         assert process.wait() == -signal.SIGKILL
+
+
+def test_a_worker_that_said_so_while_the_command_was_slow_is_left_alone(
+    small: Precinct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is busy: a second passes between two questions of the command."""
+    with small.process("w") as process:
+        small.start("r")
+        [held] = small.take("w", "r")
+        row = ordering.find_order(small.store, small.order("kill", "run", "r"))
+        now = small.store.now
+
+        def slow() -> float:
+            do(small.store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
+            return now() + 1
+
+        monkeypatch.setattr(small.store, "now", slow)
+        assert Stopping(small.store, row, lambda _: None).look()
+        assert process.poll() is None
+    assert state(small) == ("killed", False)
 
 
 def test_a_process_that_has_got_the_number_is_left_alone(local: Terminal, small: Precinct) -> None:
@@ -528,6 +549,7 @@ def test_a_held_run_is_not_resumed_alone(
     small.start("r")
     small.order(kind, "agent", "agent")
     assert lift in local.error("resume", "r", code=1)
+    assert f"next: {lift}" in local.run("show", "r").stderr
     assert state(small)[0] == {"pause": "paused", "kill": "killed"}[kind]
 
 

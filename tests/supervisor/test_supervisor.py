@@ -40,16 +40,22 @@ def test_the_exit_code_is_that_of_the_command(
 
 
 @pytest.mark.parametrize(
-    ("argv", "expected"), [(["/no/such/program"], 127), (["/etc/passwd"], 126)]
+    ("name", "expected", "why"),
+    [
+        ("no-such-program", 127, "there is no such program in PATH"),
+        ("/no/such/program", 127, "there is no such file"),
+        ("/etc/passwd", 126, "permission denied; make it executable: chmod +x"),
+        ("/etc", 126, "it is a folder"),
+    ],
 )
 def test_what_cannot_be_executed_says_so(
-    supervised: Supervised, argv: list[str], expected: int
+    supervised: Supervised, name: str, expected: int, why: str
 ) -> None:
     own = supervised.start(
-        supervised.child("it", argv=argv, kind="command", restart="never", log="tee")
+        supervised.child("it", argv=[name], kind="command", restart="never", log="tee")
     )
     assert own.wait() == expected
-    assert "cannot execute" in own.said()
+    assert f"cannot execute {name!r}: {why}" in own.said()
 
 
 def test_a_child_has_nothing_that_was_not_meant_for_it(supervised: Supervised) -> None:

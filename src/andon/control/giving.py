@@ -28,7 +28,7 @@ PROVED, NOT_PROVED = 0, 3
 PROOF_SECONDS = 5.0
 HARD_SECONDS = 10.0
 # After so long without an answer somebody who wants to stop something must know another way.
-AWAY_SECONDS = 0.5
+AWAY_SECONDS = 0.9
 ANOTHER_WAY = "andon halt needs no store: it stops everything on this host at once"
 
 

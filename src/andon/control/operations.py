@@ -35,6 +35,9 @@ STOPPING = "stopping"  # it was told to, and that is not proved
 STALLED = "stalled"  # its worker makes no progress
 
 
+_STOPPED = (State.PAUSED, State.KILLED, State.STRANDED)
+
+
 # ── starting ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -128,6 +131,10 @@ class Surroundings:
 
     def who_lacks(self, row: RunRow) -> str:
         """The worker that a forsaken run would need."""
+        from andon.control.boxes import VERSION
+
+        if row.version == VERSION:
+            return f"no live worker executes this command; how it goes on: andon show {row.id}"
         what = f"{row.agent} {row.version}"
         if (row.agent, row.version) in self._carried.versions:
             return f"no live worker that carries {what} serves queue {row.queue}"
@@ -239,6 +246,8 @@ def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
 def _stops(row: RunRow, around: Surroundings) -> dict[str, Any]:
     """What stops it or holds it, and how surely it could be stopped."""
     latch = around.latch_on(row)
+    if row.state in _STOPPED:
+        latch = latches.over(around.latches, row, around.store.run)
     return {
         "stop": json.loads(row.stop) if row.stop else None,
         "held_by": latch.id if latch else None,

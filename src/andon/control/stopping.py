@@ -72,11 +72,13 @@ class Stopping:
         return self.row.closed_at is not None
 
     def _read(self) -> float:
+        # The time first: whoever is late by it, and not stopped when looked at, was not in time.
+        now = self._store.now()
         found = self._store.stop(self.row.id)
         self.row = self.row if found is None else found
         self.targets = self._store.targets(self.row.id)
         self._earlier = earlier_doubts(self._store, self.row)
-        return self._store.now()
+        return now
 
     def _next(self, now: float) -> float:
         """How soon something is to be done by us."""

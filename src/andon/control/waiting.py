@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from andon.control import output
+from andon.control.boxes import VERSION
 from andon.control.operations import Surroundings, as_ask, doing
 from andon.control.screen import how_to_answer
 from andon.core.run import State
@@ -27,9 +28,8 @@ class Advice:
         around = Surroundings(self._store)
         self._look_at_stops(row, around)
         if around.is_stranded(row) and around.latch_on(row) is None:
-            self._say(
-                f"run {row.id} is stranded: {around.who_lacks(row)}. Start one: andon work FILE"
-            )
+            how = "" if row.version == VERSION else ". Start one: andon work FILE"
+            self._say(f"run {row.id} is stranded: {around.who_lacks(row)}{how}")
         if row.state == State.SUSPENDED:
             asks = self._store.asks(row.id)
             for ask in asks:

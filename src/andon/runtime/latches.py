@@ -8,8 +8,7 @@ from andon.core.stop import Kind, Scope, lifted_by, severest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
 
     from andon.store.orders import StopRow
     from andon.store.rows import RunRow
@@ -30,15 +29,16 @@ def on_path_of(latches: Sequence[StopRow], agent: str, labels: Mapping[str, str]
     return next((latch for latch in found if latch.kind == worst), None)
 
 
-def over(store: Any, row: RunRow) -> StopRow | None:
+def over(
+    held: Sequence[StopRow], row: RunRow, find: Callable[[str], RunRow | None]
+) -> StopRow | None:
     """The latch that holds a run: on its own path, or on that of whoever has started it."""
-    held: list[StopRow] = store.latches()
     above: RunRow | None = row
     while held and above is not None:
         latch = on_path(held, above)
         if latch is not None:
             return latch
-        above = store.run(above.parent_id) if above.parent_id is not None else None
+        above = find(above.parent_id) if above.parent_id is not None else None
     return None
 
 

@@ -269,7 +269,8 @@ def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
 
 
 def _refuse_held(store: Any, row: RunRow) -> None:
-    latch = latches.over(store, row) if row.state not in TERMINAL else None
+    over = row.state in TERMINAL
+    latch = None if over else latches.over(store.latches(), row, store.run)
     if latch is not None:
         raise Refused(
             f"run {row.id} cannot go on: {latches.held_by(latch)}. "

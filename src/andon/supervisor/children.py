@@ -130,8 +130,25 @@ def spawn(child: Child, ends: Ends, limits: tuple[int, int]) -> int:
 
 
 def _complain(child: Child, error: BaseException) -> None:
-    text = f"andon: cannot execute {child.spec.argv[0]!r}: {error}\n"
+    name = child.spec.argv[0]
+    text = f"andon: cannot execute {name!r}: {_why(name, error)}\n"
     os.write(2, text.encode("utf-8", "replace"))
+
+
+def _why(name: str, error: BaseException) -> str:
+    match error:
+        case FileNotFoundError() if "/" not in name:
+            return "there is no such program in PATH"
+        case FileNotFoundError() if os.path.exists(name):
+            return "the interpreter that its first line names is not there"
+        case FileNotFoundError():
+            return "there is no such file"
+        case PermissionError() if os.path.isdir(name):
+            return "it is a folder"
+        case PermissionError():
+            return "permission denied; make it executable: chmod +x"
+        case _:
+            return str(error)
 
 
 def _prepare(child: Child, ends: Ends, limits: tuple[int, int]) -> None:
