@@ -51,7 +51,9 @@ def plant(canary: Canary, package: Path) -> None:
     text = path.read_text("utf-8") if path.is_file() else ""
     times = text.count(canary.old)
     if times != 1:
-        raise NotPlanted(f"its text is {times} times in {canary.file}, expected once: {canary.old!r}")
+        raise NotPlanted(
+            f"its text is {times} times in {canary.file}, expected once: {canary.old!r}"
+        )
     path.write_text(text.replace(canary.old, canary.new), "utf-8")
 
 
@@ -70,7 +72,9 @@ def try_all(layers: Iterable[str], say: Say) -> list[Tried]:
 def try_one(canary: Canary, say: Say) -> Tried:
     with tempfile.TemporaryDirectory(prefix="andon-canary-") as folder:
         package = Path(folder) / "andon"
-        shutil.copytree(ROOT / "src" / "andon", package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / "src" / "andon", package, ignore=shutil.ignore_patterns("__pycache__")
+        )
         try:
             plant(canary, package)
         except NotPlanted as error:
@@ -89,7 +93,12 @@ def _run(canary: Canary, folder: Path) -> Tried:
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         why = f"its layer did not end within {LIMIT_SECONDS} s"

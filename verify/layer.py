@@ -1,22 +1,26 @@
 """What every layer of the verification answers."""
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+
 @dataclass
 class Outcome:
-    layer: str                     # its name, as in the table
-    injected: str                  # what was injected, in words with counts: "crash 812, pause 640"
+    layer: str  # its name, as in the table
+    injected: str  # what was injected, in words with counts: "crash 812, pause 640"
     faults: int
     runs: int
-    violations: list[str] = field(default_factory=list)   # a sentence each, with what replays it
-    guards: list[str] = field(default_factory=list)       # vacuity guards that are not met: red too
+    violations: list[str] = field(default_factory=list)  # a sentence each, with what replays it
+    guards: list[str] = field(default_factory=list)  # vacuity guards that are not met: red too
     seconds: float = 0.0
+
 
 @dataclass(frozen=True)
 class Effort:
-    name: str                      # ci, verify, soak
-    scale: float                   # 1.0 = verify (whole programme about 10 minutes); ci 0.1; soak 30+
+    name: str  # ci, verify, soak
+    scale: float  # 1.0 = verify (whole programme about 10 minutes); ci 0.1; soak 30+
     seed: int = 0
+
 
 Say = Callable[[str], None]
 Layer = Callable[[Effort, Say], Outcome]

@@ -111,8 +111,12 @@ def _machine() -> list[str]:
 
 def _commit() -> str:
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--", "src", "verify", "tests")
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (" and changes" if changed else "")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (
+        " and changes" if changed else ""
+    )

@@ -41,6 +41,8 @@ def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
     if found != expected(run_id, script):
         yield f"{run_id} answers {found}, expected {expected(run_id, script)}"
     for number, what in enumerate(script):
-        name = f"{run_id}/idempotent-{number + 100}" if what == "pair" else f"{run_id}/{what}-{number}"
+        name = (
+            f"{run_id}/idempotent-{number + 100}" if what == "pair" else f"{run_id}/{what}-{number}"
+        )
         if (what in KINDS or what == "pair") and fleet.world.standing.get(name) != 1:
             yield f"{run_id} has succeeded, and {name} happened {fleet.world.standing.get(name, 0)} times"

@@ -258,7 +258,9 @@ class Fleet:
             self.tell(process, "exits")
         name, _, number = process.name.partition("-")
         again = f"{name}-{int(number or 0) + 1}"
-        self.later(self.chance.uniform(0.1, 1.5) * self.lease_seconds, lambda: self.start_process(again))
+        self.later(
+            self.chance.uniform(0.1, 1.5) * self.lease_seconds, lambda: self.start_process(again)
+        )
         self.later(self.chance.uniform(0.0, 0.3), self._ring)
         self.later(0.0, process.loop.end)
 
@@ -296,7 +298,9 @@ class Fleet:
             return
         self.tell(None, f"somebody orders: {kind} {run_id}")
         self.faults["stop order"] += 1
-        order = Order(id=f"order-{next(self._numbers)}", kind=kind, scope="run", name=run_id, within=2.0)
+        order = Order(
+            id=f"order-{next(self._numbers)}", kind=kind, scope="run", name=run_id, within=2.0
+        )
         requests.write(self.store, order)
         self.later(self._sometime(), self._resume)
 
@@ -324,7 +328,9 @@ class Fleet:
                 what = ", ".join(f"{one.name} {one.state}" for one in message.entries)
                 self.tell(process, f"writes {message.run_id} under {message.fence}: {what}")
             case Settle():
-                self.tell(process, f"settles {message.run_id} under {message.fence}: {message.state}")
+                self.tell(
+                    process, f"settles {message.run_id} under {message.fence}: {message.state}"
+                )
             case Claim(limit=limit) if limit:
                 pass
             case _:

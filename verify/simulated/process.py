@@ -239,7 +239,8 @@ def _with_points() -> list[Any]:
     return [
         module
         for name, module in sorted(sys.modules.items())
-        if name.startswith("andon.") and vars(module).get("point") is points.point
+        if name.startswith("andon.")
+        and vars(module).get("point") is points.point
         and module is not points
     ]
 

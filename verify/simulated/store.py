@@ -110,4 +110,3 @@ class ProcessStore:
 
     def close(self) -> None:
         """Others go on with it."""
-
