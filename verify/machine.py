@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_row
 
 from andon.core.run import State
 from andon.store.orders import Bury, Ended, Escalate, Heard, Order, Reauthorize, Resume
@@ -31,7 +32,6 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_row
 from verify.pair import Pair
 
 LEASE_SECONDS = 100.0
@@ -59,11 +59,15 @@ class Machine(RuleBasedStateMachine):
         self.claims = 0
         self.last: tuple[list[Message], list[Message]] | None = None
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(runs=st.integers(1, 4), workers=st.integers(1, 2))
+    def begin(self, runs: int, workers: int) -> None:
+        """Some runs are in somebody's hands: else nearly all that follows is refused."""
         self.pair.empty()
-        self.register()
-        self.start(0, 0, False)
+        for _ in range(workers):
+            self.register()
+        for number in range(runs):
+            self.start(number, 0, False)
+        self.claim(0, 3, None, False)
 
     def send(self, *messages: Message, postgres: tuple[Message, ...] = ()) -> list[Any]:
         both = list(messages), list(postgres or messages)
@@ -87,7 +91,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=whichever, what=st.sampled_from(("drain", "asked", "leaves", "leaves something")))
     def go(self, which: int, what: str) -> None:
-        worker = chosen(self.workers, which)
+        worker = chosen(self.workers, 1 + which)
         match what:
             case "drain":
                 self.send(Drain(worker_id=worker, drain='{"why": "SIGTERM"}', ago=0.5))
@@ -97,7 +101,7 @@ class Machine(RuleBasedStateMachine):
                 alive = what != "leaves"
                 self.send(Depart(worker_id=worker, drain='{"exit": "clean"}', alive=alive))
 
-    @rule(which=whichever)
+    @rule(which=st.integers(1, 11))
     def bury(self, which: int) -> None:
         self.send(Bury(worker_id=chosen(self.workers, which), evidence="it ended"))
 
@@ -133,29 +137,31 @@ class Machine(RuleBasedStateMachine):
         self.send(Start(run=run))
 
     def _write(self, held: Held, **of: Any) -> Append:
-        row = {}
+        row: dict[str, Any] = {}
         if of.get("kind") == "effect":
             row = {"effects": (effect(seq=held.seq + 1, state=of["state"], key=of["key"]),)}
         return held.append(of=of, **row)
 
-    def _try(self, held: Held, *messages: Append) -> None:
-        """What is refused has not moved its run: the next one begins where it was."""
-        before = messages[0].entries[0].seq - 1
-        outcomes = self.send(*messages)
-        if any(isinstance(one, Exception) for one in outcomes):
+    def _holder(self, which: int) -> Held:
+        """Mostly one of the latest: who held a run before is refused, however often it tries."""
+        return chosen(self.held[-4:] if which % 4 else self.held, which // 4)  # type: ignore[no-any-return]
+
+    def _try(self, held: Held, message: Append) -> None:
+        """What is refused has not moved its run: the next one begins where that is."""
+        [outcome] = self.send(message)
+        if isinstance(outcome, Exception):
             held.look_again(self.pair.sqlite)
-            del before
 
     @precondition(lambda self: self.held)
     @rule(which=whichever, entries=st.integers(1, 3))
     def step(self, which: int, entries: int) -> None:
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         self._try(held, held.append(entries=entries, step="step"))
 
     @precondition(lambda self: self.held)
     @rule(which=whichever, state=st.sampled_from(EFFECTS), key=st.sampled_from("ab"))
     def act(self, which: int, state: str, key: str) -> None:
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         self._try(held, self._write(held, kind="effect", state=state, name="pay", key=key))
 
     @precondition(lambda self: len(self.held) > 1)
@@ -170,14 +176,14 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=whichever)
     def ask(self, which: int) -> None:
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         ask = Ask(id=f"a{held.seq}", about="value", question="?", value=None, choices='["approve"]')
         self._try(held, held.append(of={"kind": "ask", "state": "waiting"}, ask=ask))
 
     @precondition(lambda self: self.held)
     @rule(which=whichever)
     def spawn(self, which: int) -> None:
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         name = f"{held.id}.{held.seq % 2}"
         child = new_run(name, "child", parent_id=held.id, root_id=held.claimed.root_id)
         self.runs = sorted({*self.runs, name})
@@ -187,7 +193,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=whichever)
     def take(self, which: int) -> None:
         """The oldest letter; the stores number theirs as they like."""
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         one, other = (
             store.letters([held.id]).get(held.id, [])
             for store in (self.pair.sqlite, self.pair.postgres)
@@ -204,7 +210,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=whichever, text=st.sampled_from(("half", "more")))
     def keep(self, which: int, text: str) -> None:
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         lines = ((1.0, "info", text),)
         self.send(
             Checkpoint(run_id=held.id, fence=held.fence, op=":0", body=json.dumps(text)),
@@ -220,7 +226,7 @@ class Machine(RuleBasedStateMachine):
         failed=st.booleans(),
     )
     def settle(self, which: int, state: State, returned: bool, wakes: bool, failed: bool) -> None:
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         self.send(self._settlement(held, state, returned, wakes, failed))
         held.look_again(self.pair.sqlite)
 
@@ -258,12 +264,13 @@ class Machine(RuleBasedStateMachine):
     @rule(
         which=whichever,
         kind=st.sampled_from(("pause", "cancel", "kill", "halt")),
-        scope=st.sampled_from(("run", "run", "run", "agent", "label", "fleet")),
+        scope=st.sampled_from(("run", "run", "run", "run", "run", "agent", "label", "fleet")),
         within=st.sampled_from((0.0, 30.0)),
     )
     def order(self, which: int, kind: str, scope: str, within: float) -> None:
         named = {"run": chosen(self.runs, which), "agent": "agent", "label": "tenant", "fleet": ""}
-        scope = "fleet" if kind == "halt" else scope
+        if kind == "halt":  # one of all is enough: after it hardly anything happens any more
+            kind, scope = ("halt", "fleet") if which == 0 else ("kill", scope)
         self.orders += 1
         self.send(
             Order(
@@ -282,7 +289,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=whichever, ended=st.booleans())
     def obey(self, which: int, ended: bool) -> None:
         """A worker has heard of orders, or says that nothing of a run executes any more."""
-        held = chosen(self.held, -1 - which)
+        held = self._holder(which)
         worker = next(
             one.worker
             for one in self.pair.sqlite.attempts(held.id)
@@ -296,8 +303,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.orders)
     @rule(scope=st.sampled_from(("agent", "label", "fleet")), hard=st.booleans())
     def lift(self, scope: str, hard: bool) -> None:
-        whom = {"scope": scope, "name": {"agent": "agent", "label": "tenant", "fleet": ""}[scope]}
-        whom["value"] = "t0" if scope == "label" else ""
+        name = {"agent": "agent", "label": "tenant", "fleet": ""}[scope]
+        value = "t0" if scope == "label" else ""
+        whom: dict[str, Any] = {"scope": scope, "name": name, "value": value}
         if hard:
             newest = max((one.epoch for one in self.pair.sqlite.latches()), default=1)
             self.send(Reauthorize(epoch=newest, by="ann", why="looked", **whom))

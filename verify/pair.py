@@ -71,20 +71,18 @@ class Pair:
         return first
 
     def compare(self) -> None:
-        for name in self.tables:
-            one, other = self._rows_of_sqlite(name), self._rows_of_postgres(name)
-            assert one == other, (
-                f"{name}: SQLite has {_less(one, other)}, PostgreSQL {_less(other, one)}"
-            )
+        with self._db.pipeline():  # one trip for all of them
+            asked = {name: self._db.execute(f"SELECT * FROM andon.{name}") for name in self.tables}
+        for name, cursor in asked.items():
+            columns = [one.name for one in cursor.description or ()]
+            one, other = self._rows_of_sqlite(name), _rows(name, columns, cursor.fetchall())
+            if one != other:
+                found = f"SQLite has {_less(one, other)}, PostgreSQL {_less(other, one)}"
+                raise AssertionError(f"{name}: {found}")
 
     def _rows_of_sqlite(self, name: str) -> list[str]:
         columns = [row[1] for row in self.sqlite.rows(f"PRAGMA table_info(andon_{name})")]
         return _rows(name, columns, self.sqlite.rows(f"SELECT * FROM andon_{name}"))
-
-    def _rows_of_postgres(self, name: str) -> list[str]:
-        cursor = self._db.execute(f"SELECT * FROM andon.{name}")
-        columns = [one.name for one in cursor.description or ()]
-        return _rows(name, columns, cursor.fetchall())
 
 
 def _rows(name: str, columns: list[str], rows: list[Any]) -> list[str]:

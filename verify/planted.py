@@ -32,7 +32,7 @@ _ACKNOWLEDGED = (
     """        \"\"\"Commit the message and answer its outcome.\"\"\"
 """,
     """        if type(message).__name__ == "Append":
-            self.submit(message).add_done_callback(lambda done: done.cancelled() or done.exception())
+            self.submit(message).add_done_callback(lambda one: one.cancelled() or one.exception())
             return None
 """,
 )
@@ -91,7 +91,8 @@ CANARIES = (
         "end-without-its-attempt",
         "simulation",
         "store/sql.py",
-        '        self.q("end_attempt", **held, ending=m.ending)\n        [(state, parent_id, stop)] = rows\n',
+        '        self.q("end_attempt", **held, ending=m.ending)\n'
+        "        [(state, parent_id, stop)] = rows\n",
         "        [(state, parent_id, stop)] = rows\n",
     ),
     Canary(
@@ -122,7 +123,8 @@ CANARIES = (
         "        attempt = self._find(run_id, told.fence)\n        if attempt is None:\n"
         "            self._say_ended((run_id, told.fence))\n",
         "        attempt = self._find(run_id, told.fence)\n"
-        "        self._say_ended((run_id, told.fence))\n        if attempt is None:\n            pass\n",
+        "        self._say_ended((run_id, told.fence))\n"
+        "        if attempt is None:\n            pass\n",
     ),
     # ── one database unlike the other ─────────────────────────────────────────────────────────
     Canary(
@@ -146,7 +148,8 @@ CANARIES = (
         "syscalls",
         "store/sqlite.py",
         '            outcomes = self._apply_all(batch)\n            db.execute("COMMIT")\n',
-        "            outcomes = self._apply_all(batch)\n            with contextlib.suppress(apsw.Error):\n"
+        "            outcomes = self._apply_all(batch)\n"
+        "            with contextlib.suppress(apsw.Error):\n"
         '                db.execute("COMMIT")\n',
     ),
     Canary("synchronous-off", "power", *_SYNC, '"synchronous = OFF"'),

@@ -29,12 +29,13 @@ def line(one: Outcome) -> str:
 
 def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort) -> str:
     """docs/verification.md."""
-    red = is_red(outcomes, canaries)
+    colour = "RED" if is_red(outcomes, canaries) else "Green"
+    command = "make soak" if effort.name == "soak" else "make verify"
+    made = f"Written by `{command}` (effort {effort.name}) on {datetime.now(UTC):%Y-%m-%d}"
     parts = [
         "# What was injected, and what was found",
         "",
-        f"Written by `make {'soak' if effort.name == 'soak' else 'verify'}` (effort {effort.name}) "
-        f"on {datetime.now(UTC):%Y-%m-%d}, from commit {_commit()}. **{'RED' if red else 'Green'}.**",
+        f"{made}, from commit {_commit()}. **{colour}.**",
         "",
         *_table(outcomes, canaries),
         "",
@@ -76,11 +77,11 @@ def _findings(outcomes: list[Outcome]) -> list[str]:
 def _canaries(canaries: list[Tried]) -> list[str]:
     if not canaries:
         return []
+    what = "Bugs that are planted in a copy of the product; each has to be found by its layer."
     rows = [
         "## Canaries",
         "",
-        "Bugs that are planted in a copy of the product; the named layer has to find each of them. "
-        "`python verify/verify.py --canary NAME` plants one.",
+        f"{what} `python verify/verify.py --canary NAME` plants one.",
         "",
         "| canary | layer | caught | by |",
         "|---|---|---|---|",
@@ -101,12 +102,9 @@ def _machine() -> list[str]:
     import apsw
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return [
-        "## Machine",
-        "",
-        f"{os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}.",
-    ]
+    machine = f"{os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}"
+    programs = f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}"
+    return ["## Machine", "", f"{machine}, {programs}."]
 
 
 def _commit() -> str:

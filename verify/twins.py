@@ -1,7 +1,7 @@
 """Layer 3: SQLite and PostgreSQL are given the same messages, and must be the same afterwards.
 
-Hypothesis chooses the messages (see machine.py) and shrinks what tells them apart to the fewest steps.
-Both have the same virtual clock, so that every time in every row is compared too.
+Hypothesis chooses the messages (see machine.py), and shrinks what tells the two apart to the fewest
+steps. Both have the same virtual clock, so that every time in every row is compared too.
 """
 
 import time
@@ -48,7 +48,7 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
         def machine() -> Machine:
             return Machine(pair)
 
-        test = seed(effort.seed)(machine) if effort.seed else machine
+        test: Any = seed(effort.seed)(machine) if effort.seed else machine
         try:
             run_state_machine_as_test(test, settings=options)
         except Exception as error:  # noqa: BLE001 (whatever tells the two apart)

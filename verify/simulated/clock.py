@@ -29,12 +29,15 @@ class Clock:
     def store_now(self) -> float:
         return self.now + self.offset
 
+    def _own_now(self, _: int = 0) -> float:
+        return self.now
+
     @contextlib.contextmanager
     def everywhere(self) -> Iterator[None]:
         """Whoever asks the `time` module is answered by this clock."""
         with (
-            mock.patch.object(time, "monotonic", lambda: self.now),
-            mock.patch.object(time, "clock_gettime", lambda _: self.now),
+            mock.patch.object(time, "monotonic", self._own_now),
+            mock.patch.object(time, "clock_gettime", self._own_now),
             mock.patch.object(time, "time", self.store_now),
         ):
             yield
@@ -57,13 +60,15 @@ class Loop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nobody sleeps in `select`."""
 
-    def run_in_executor(self, _: Any, function: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         """A thread that is as quick as the next callback."""
         future = self.create_future()
 
         def work() -> None:
             try:
-                outcome = function(*args)
+                outcome = func(*args)
             except Exception as error:  # noqa: BLE001 (whoever waits is told)
                 if not future.done():
                     future.set_exception(error)
@@ -106,7 +111,7 @@ class Loop(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             for _ in range(CLOSINGS):
                 try:
-                    task.get_coro().close()  # type: ignore[union-attr]
+                    task.get_coro().close()
                 except RuntimeError:  # it awaits something on its way out
                     continue
                 except BaseException:  # noqa: BLE001 (it is dead: nobody is to be told)

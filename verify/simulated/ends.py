@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.chaos import laws
+
 from andon.core.run import TERMINAL, State
 from andon.runtime import requests
-from tests.chaos import laws
 from verify.simulated.outside import KINDS, expected
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def broken(fleet: "Fleet") -> Iterator[str]:
 
 
 def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
-    found = json.loads(requests.body_of(fleet.store, fleet.store.last_entry(run_id)))
+    last = fleet.store.last_entry(run_id)
+    found = None if last is None else json.loads(requests.body_of(fleet.store, last))
     if found != expected(run_id, script):
         yield f"{run_id} answers {found}, expected {expected(run_id, script)}"
     for number, what in enumerate(script):
@@ -45,4 +47,5 @@ def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
             f"{run_id}/idempotent-{number + 100}" if what == "pair" else f"{run_id}/{what}-{number}"
         )
         if (what in KINDS or what == "pair") and fleet.world.standing.get(name) != 1:
-            yield f"{run_id} has succeeded, and {name} happened {fleet.world.standing.get(name, 0)} times"
+            times = fleet.world.standing.get(name, 0)
+            yield f"{run_id} has succeeded, and {name} happened {times} times"

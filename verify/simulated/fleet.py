@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -43,7 +44,7 @@ KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order")
 WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot")
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
-FAULTY_LEASES = 12
+FAULTY_LEASES = 8
 STEPS = 60_000
 
 
@@ -64,7 +65,8 @@ class Fleet:
         self.store = MemoryStore(self.clock, self._ring)
         self.world = outside.World(self)
         self.person = outside.Person(self.world)
-        self.processes: list[Process] = []
+        self.processes: list[Process] = []  # that are alive
+        self.gone: list[Process] = []
         self.dead: list[str] = []  # incarnations whose process is gone
         self.jumped_at = -1e9
         self.depth = 0  # how many are frozen in the middle of a callback
@@ -74,7 +76,7 @@ class Fleet:
         draw = self.chance.choice
         self.frequency = {name: draw(among) for name, among in FREQUENCIES.items()}
         self.noticed = draw((True, True, False))  # whether deaths are seen, or only leases end
-        self.jumps, self.orders = draw((0, 0, 2)), draw((0, 0, 0, 2))
+        self.jumps, self.orders = draw((0, 0, 2)), draw((0, 0, 1, 4))
         self.workers = draw((1, 2, 2, 3))
         self.scripts = {
             f"r{number}": [draw(WORDS) for _ in range(self.chance.randint(1, 5))]
@@ -96,9 +98,13 @@ class Fleet:
         log.setLevel(logging.CRITICAL)
         drawn = random.Random(self.seed)
         random.seed(self.seed)  # the delays of retries
-        unique = mock.patch.object(uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128)))
+
+        def unique() -> uuid.UUID:
+            return uuid.UUID(int=drawn.getrandbits(128))
+
+        named = mock.patch.object(uuid, "uuid4", unique)
         try:
-            with self.clock.everywhere(), without_threads(self), self.world.in_force(), unique:
+            with self.clock.everywhere(), without_threads(self), self.world.in_force(), named:
                 yield
         finally:
             log.setLevel(level)
@@ -108,11 +114,11 @@ class Fleet:
             self.start_process(f"w{number}")
         self.current = self.processes[0]
         for run_id, script in self.scripts.items():
-            self.later(self.chance.uniform(0.0, 1.0), lambda r=run_id, s=script: self._start(r, s))
+            self.later(self.chance.uniform(0.0, 1.0), partial(self._start, run_id, script))
         for _ in range(self.jumps):
             self.later(self._sometime(), self._jump)
         for _ in range(self.orders):
-            self.later(self._sometime(), self._order)
+            self.later(self._sometime() / self.chance.choice((1, 10)), self._order)
         self.every(self.lease_seconds / 2, self.person.look)
         self._until(self.clock.now + FAULTY_LEASES * self.lease_seconds)
         self._heal()
@@ -139,7 +145,7 @@ class Fleet:
         return self._news
 
     def _end(self) -> None:
-        for process in self.processes:
+        for process in (*self.processes, *self.gone):
             process.alive = False
             process.loop.end()
 
@@ -150,7 +156,7 @@ class Fleet:
         now = self.clock.now
         nearest, ready = end, []
         for process in self.processes:
-            due = process.loop.due() if process.alive else None
+            due = process.loop.due()
             if due is None:
                 continue
             due = max(due, process.frozen_until)
@@ -253,6 +259,8 @@ class Fleet:
         if not process.alive:
             return
         process.alive = False
+        self.processes.remove(process)
+        self.gone.append(process)
         self.dead += process.incarnations
         if how == "exits":
             self.tell(process, "exits")
@@ -271,7 +279,7 @@ class Fleet:
         """Something was written that concerns others. A hint, which is lost now and then."""
         self._news = True
         for process in self.processes:
-            if process.alive and process.bell is not None and self.chance.random() < 0.9:
+            if process.bell is not None and self.chance.random() < 0.9:
                 process.loop.call_soon(process.bell, context=Context())
 
     # ── people ────────────────────────────────────────────────────────────────────────────────
@@ -283,7 +291,7 @@ class Fleet:
         requests.write(self.store, Start(run=run))
         for number, what in enumerate(script):
             if what == "event":
-                self.later(self._sometime(), lambda n=number: self._send(run_id, n))
+                self.later(self._sometime(), partial(self._send, run_id, number))
 
     def _send(self, run_id: str, number: int) -> None:
         """Twice with the same id, as somebody does whose first answer was lost."""
@@ -292,9 +300,11 @@ class Fleet:
                 requests.send(self.store, run_id, f"event-{number}", number, id=f"event-{number}")
 
     def _order(self) -> None:
-        run_id = self.chance.choice(list(self.scripts))
-        kind = self.chance.choice(("pause", "kill", "cancel"))
-        if not self.faulty or self.store.run(run_id) is None:
+        running = self.store.rows("SELECT id FROM andon_runs WHERE state = 'running' ORDER BY id")
+        run_id = self.chance.choice([one for (one,) in running] or list(self.scripts))
+        kind = self.chance.choice(("pause", "kill", "kill", "cancel"))
+        row = self.store.run(run_id)
+        if not self.faulty or row is None or row.state in TERMINAL:
             return
         self.tell(None, f"somebody orders: {kind} {run_id}")
         self.faults["stop order"] += 1

@@ -18,7 +18,8 @@ from andon.runtime import requests
 from andon.runtime.agent import Agent
 
 if TYPE_CHECKING:
-    from verify.simulated.fleet import Fleet, Process
+    from verify.simulated.fleet import Fleet
+    from verify.simulated.process import Process
 
 RETRIES = Retry(8, first_seconds=0.1, most_seconds=1.0)
 attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
@@ -114,8 +115,9 @@ class World:
             self.wrong(f"{key} happens after its stop was proved")
 
     def may_happen(self, key: str) -> bool:
-        """Whether somebody is still inside the call."""
-        return any(process.alive for process in self.flying.get(key, ()))
+        """Whether somebody is still inside the call, or has a thread that is about to be."""
+        inside = any(process.alive for process in self.flying.get(key, ()))
+        return inside or any(one.threads for one in self.fleet.processes)
 
 
 def _world() -> World:
@@ -186,7 +188,14 @@ async def irreversible(*, key: str, fence: Fence) -> str:
     return await _act("irreversible", key, fence)
 
 
-KINDS = {one.__name__: one for one in (idempotent, probeable, compensatable, irreversible)}
+def plain_irreversible(*, key: str, fence: Fence) -> str:
+    """In a thread, which nobody can end."""
+    _world().act("irreversible", key, fence)
+    return key
+
+
+_ALL = (idempotent, probeable, compensatable, irreversible, plain_irreversible)
+KINDS = {one.__name__: one for one in _ALL}
 
 
 async def _do(ctx: andon.Context, number: int, what: str) -> Any:

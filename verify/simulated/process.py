@@ -5,6 +5,8 @@ process's own loop, so that the simulation decides when it happens, and whether 
 """
 
 import contextlib
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -41,6 +43,7 @@ class Process:
         self.frozen_until = 0.0
         self.incarnations: list[str] = []
         self.told: set[str] = set()  # whose death it was told of
+        self.threads = 0  # that have been begun and have not ended
         self.bell: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
@@ -177,16 +180,28 @@ class _Threads:
         self._process = process
 
     def submit(self, call: Callable[[], Any]) -> "Future[Any]":
+        """Begun after a while, and then it takes a while: only what was not begun is cancelled."""
         future: Future[Any] = Future()
+        self._process.threads += 1
+
+        def begin() -> None:
+            if future.set_running_or_notify_cancel():
+                self._later(work)
+            else:
+                self._process.threads -= 1
 
         def work() -> None:
+            self._process.threads -= 1
             try:
                 future.set_result(call())
             except Exception as error:  # noqa: BLE001 (whoever waits is told)
                 future.set_exception(error)
 
-        self._process.loop.call_later(self._process.fleet.chance.uniform(0.0, 0.02), work)
+        self._later(begin)
         return future
+
+    def _later(self, what: Callable[[], None]) -> None:
+        self._process.loop.call_later(self._process.fleet.chance.uniform(0.0, 0.02), what)
 
     def shutdown(self, **_: Any) -> None: ...
 
@@ -216,9 +231,9 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
         (runtime, "ThreadPoolExecutor", lambda *_: _Threads(here())),
         (runtime, "Peers", lambda store, mine, on_death: _Watch(here(), on_death)),
         (runtime, "this_process", lambda: here().describe()),
-        (runtime, "threading", _module(runtime.threading, lambda **k: _Heart(process=here(), **k))),
-        (store_writer, "threading", _module(store_writer.threading, _NoThread)),
-        (cleanup, "threading", _module(cleanup.threading, _Inline)),
+        (runtime, "threading", _module(lambda **k: _Heart(process=here(), **k))),
+        (store_writer, "threading", _module(_NoThread)),
+        (cleanup, "threading", _module(_Inline)),
         (cleanup, "sweep", lambda _: None),
         (progress, "TICK_SECONDS", 1e9),
     ]
@@ -229,13 +244,11 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
         yield
 
 
-def _module(threading: Any, thread: Any) -> Any:
+def _module(thread: Any) -> Any:
     return SimpleNamespace(Event=threading.Event, Lock=threading.Lock, Thread=thread)
 
 
 def _with_points() -> list[Any]:
-    import sys
-
     return [
         module
         for name, module in sorted(sys.modules.items())

@@ -18,7 +18,7 @@ from andon.store.store import Message, Outcome
 from verify.simulated.clock import Clock
 
 if TYPE_CHECKING:
-    from verify.simulated.fleet import Process
+    from verify.simulated.process import Process
 
 _now: Callable[[], float]  # of the simulation that runs in this process
 _kept: list[apsw.Connection] = []  # one for all simulations: its statements are prepared once
@@ -28,7 +28,7 @@ def _connection() -> apsw.Connection:
     """A database with andon's tables and nothing in them."""
     if not _kept:
         db = apsw.Connection(":memory:", statementcachesize=1000)
-        migrate.apply("sqlite", lambda _, sql: db.execute(sql).fetchall(), lambda: 0)
+        migrate.apply("sqlite", lambda _, sql: list(db.execute(sql)).clear(), lambda: 0)
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew at every call
         db.create_scalar_function("unixepoch", lambda *_: _now(), -1)
         _kept.append(db)
