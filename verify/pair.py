@@ -24,6 +24,7 @@ class Pair:
         self.sent: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.again = self.examples = 0
+        self._ordered = False  # somebody, in this example
 
     def __enter__(self) -> "Pair":
         self.postgres = open_store(self.url)
@@ -46,6 +47,7 @@ class Pair:
     def empty(self) -> None:
         """Begin anew."""
         self.examples += 1
+        self._ordered = False
         self.clock = Clock()
         self.sqlite = MemoryStore(self.clock, lambda: None)
         kept = [name for name in self.tables if name != "meta"]
@@ -66,7 +68,11 @@ class Pair:
             self.sent[name] += 1
             if isinstance(one, Exception):
                 self.refused[type(one).__name__] += 1
-            assert shown(one) == shown(other), f"{name}: SQLite {one!r}, PostgreSQL {other!r}"
+            # PostgreSQL closes orders at the end of its batch: a claim that proves one has looked
+            # at its window before, and says when to look again although there is no need to.
+            self._ordered |= name == "Order"
+            if shown(one, hints=not self._ordered) != shown(other, hints=not self._ordered):
+                raise AssertionError(f"{name}: SQLite {one!r}, PostgreSQL {other!r}")
         self.compare()
         return first
 
@@ -108,14 +114,14 @@ def _less(one: list[str], other: list[str]) -> list[str]:
     return [row for row in one if row not in other]
 
 
-def shown(outcome: Any) -> str:
+def shown(outcome: Any, *, hints: bool = True) -> str:
     """An answer as it is compared: the runs of a claim in any order."""
     if isinstance(outcome, Exception):
         return f"{type(outcome).__name__}: {outcome}"
     if hasattr(outcome, "runs"):
         told = sorted(map(repr, outcome.told))
         runs = sorted(map(repr, outcome.runs))
-        wake_in = None if outcome.wake_in is None else round(outcome.wake_in, 3)
+        wake_in = None if outcome.wake_in is None or not hints else round(outcome.wake_in, 3)
         rest = outcome.returned, outcome.drain, sorted(outcome.recalled), outcome.halted
         return repr((runs, wake_in, told, rest))
     return repr(round(outcome, 6) if isinstance(outcome, float) else outcome)
