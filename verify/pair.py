@@ -83,8 +83,7 @@ class Pair:
             columns = [one.name for one in cursor.description or ()]
             one, other = self._rows_of_sqlite(name), _rows(name, columns, cursor.fetchall())
             if one != other:
-                found = f"SQLite has {_less(one, other)}, PostgreSQL {_less(other, one)}"
-                raise AssertionError(f"{name}: {found}")
+                raise AssertionError(f"{name}: {_differences(one, other)}")
 
     def _rows_of_sqlite(self, name: str) -> list[str]:
         columns = [row[1] for row in self.sqlite.rows(f"PRAGMA table_info(andon_{name})")]
@@ -110,8 +109,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _less(one: list[str], other: list[str]) -> list[str]:
-    return [row for row in one if row not in other]
+def _differences(one: list[str], other: list[str]) -> str:
+    """The columns that differ if the rows can be told to be the same ones, else the rows."""
+    here, there = sorted(set(one) - set(other)), sorted(set(other) - set(one))
+    if len(here) != len(there):
+        return f"SQLite has {here}, PostgreSQL {there}"
+    pairs = [(json.loads(a), json.loads(b)) for a, b in zip(here, there, strict=True)]
+    found = [
+        f"{a.get('id') or a.get('run_id')} {column}: SQLite {a[column]!r}, PostgreSQL {b[column]!r}"
+        for a, b in pairs
+        for column in a
+        if a[column] != b[column]
+    ]
+    return "; ".join(found)
 
 
 def shown(outcome: Any, *, hints: bool = True) -> str:

@@ -94,8 +94,10 @@ class Fleet:
 
     @contextlib.contextmanager
     def _in_force(self) -> Iterator[None]:
-        level = log.level
-        log.setLevel(logging.CRITICAL)
+        level, hears = log.level, _Hears(self)
+        log.setLevel(logging.ERROR)
+        log.addHandler(hears)
+        propagates, log.propagate = log.propagate, False
         drawn = random.Random(self.seed)
         random.seed(self.seed)  # the delays of retries
 
@@ -108,6 +110,8 @@ class Fleet:
                 yield
         finally:
             log.setLevel(level)
+            log.removeHandler(hears)
+            log.propagate = propagates
 
     def _live(self) -> None:
         for number in range(self.workers):
@@ -353,3 +357,16 @@ class Fleet:
 
         for wrong in broken(self):
             self.world.wrong(wrong)
+
+
+class _Hears(logging.Handler):
+    """An error inside the runtime itself is a violation, also if it gets over it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(logging.ERROR)
+        self._fleet = fleet
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, Crash) and self._fleet.current.alive:
+            self._fleet.world.wrong(f"the runtime failed: {record.getMessage()}: {error!r}")
