@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench stops chaos clean
+.PHONY: help venv demo test lint format bench stops chaos verify soak clean
 
 help: ## print this help
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | tr '|' '\t' | expand -t 16
@@ -44,6 +44,12 @@ stops: .venv/.dev ## measure how soon a stop ends the step in flight, in andon a
 
 chaos: .venv/.dev ## run the long programme of kills
 	$(PYTEST) tests/chaos -m chaos
+
+verify: .venv/.dev ## inject faults into every layer, try every canary; writes docs/verification.md
+	$(BIN)/python verify/verify.py
+
+soak: .venv/.dev ## the same for hours
+	$(BIN)/python verify/verify.py --effort soak
 
 clean: ## remove everything that make made
 	rm -rf .venv .venv-peers bench/results .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -30,11 +30,11 @@ from tests.chaos.freeze import (
     until_live,
 )
 from tests.chaos.kill import make_tally
-from verify.layer import Effort, Outcome, Say
-from verify.standby import Standby
 
 from andon.testing.postgres import Cluster, PostgresMissing
 from verify import networks, scene
+from verify.layer import Effort, Outcome, Say
+from verify.standby import Standby
 
 AWAY_SECONDS = 2.5 * SETTINGS["lease_seconds"]
 KINDS = ("freeze at a point", "freeze in an effect", "freeze at random", "backend kill",

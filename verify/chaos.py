@@ -15,10 +15,10 @@ from tests.chaos import agents
 from tests.chaos.fleet import Forker, Process, Site
 from tests.chaos.freeze import answer_when_nobody_sleeps
 from tests.chaos.kill import Report, judge, make_tally
-from verify.layer import Effort, Outcome, Say
 
 from andon.testing.postgres import Cluster, PostgresMissing
 from verify import scene
+from verify.layer import Effort, Outcome, Say
 
 WORKERS = 3
 EVERY_SECONDS = 0.25

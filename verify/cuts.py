@@ -18,9 +18,9 @@ from pathlib import Path
 from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Forker, Site, until
 from tests.chaos.kill import make_tally
-from verify.layer import Effort, Outcome
 
 from verify import scene, syscalls
+from verify.layer import Effort, Outcome
 
 SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32), from <ext4.h>
 WITHOUT_FLUSH = 2

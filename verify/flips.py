@@ -27,13 +27,13 @@ import apsw
 from tests.chaos import agents
 from tests.chaos.fleet import Forker, Site, until
 from tests.chaos.kill import make_tally
-from verify.layer import Effort, Outcome, Say
 
 from andon.control import operations
 from andon.errors import AndonError
 from andon.runtime import requests
 from andon.store import open_store
 from verify import scene
+from verify.layer import Effort, Outcome, Say
 
 PAGE = 4096
 FAULTS = 1000  # at scale 1

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from tests.chaos import agents
 from tests.chaos.fleet import until
-from verify.layer import Effort, Outcome, Say
-from verify.mutation import TOKENS, mutated
-from verify.parsers import REFUSALS, Parser, every, probes
 
 from andon.runtime import requests
 from andon.store.store import Deliver
 from verify import scene
+from verify.layer import Effort, Outcome, Say
+from verify.mutation import TOKENS, mutated
+from verify.parsers import REFUSALS, Parser, every, probes
 
 INPUTS = 4000  # at scale 1, for each parser of weight 1
 LETTERS = 12

@@ -15,11 +15,11 @@ from pathlib import Path
 from tests.chaos import agents, test_drain, test_halt, test_points, test_stops
 from tests.chaos.fleet import Forker, Site
 from tests.control.hosts import Host
-from verify.layer import Effort, Outcome, Say
 
 from andon.points import POINTS
 from andon.testing.postgres import Cluster, PostgresMissing
 from verify import scene
+from verify.layer import Effort, Outcome, Say
 
 DATABASES = ("sqlite", "postgres")
 SETTINGS = test_points.SETTINGS

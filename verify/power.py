@@ -18,11 +18,11 @@ from pathlib import Path
 
 from tests.chaos import laws
 from tests.chaos.fleet import Forker
-from verify.calls import Call, recorded
-from verify.layer import Effort, Outcome, Say
 
 from andon.store import open_store
 from verify import cuts, scene, syscalls
+from verify.calls import Call, recorded
+from verify.layer import Effort, Outcome, Say
 
 SECTOR = 512
 IMAGES = 1600  # at scale 1; each is opened

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from tests.chaos import laws, world
 from tests.chaos.fleet import Forker, Site
-from verify.layer import Effort, Layer, Outcome
 
 from andon.control.verify import verify
 from andon.errors import AndonError
 from andon.store import open_store
+from verify.layer import Effort, Layer, Outcome
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -17,10 +17,10 @@ from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Process, Site, until
 from tests.chaos.kill import make_tally, tally
 from tests.chaos.worker import Order
-from verify.calls import recorded
-from verify.layer import Effort, Outcome, Say
 
 from verify import scene
+from verify.calls import recorded
+from verify.layer import Effort, Outcome, Say
 
 SETTINGS = {"poll_seconds": 0.1, "lease_seconds": 5.0}
 # Small, so that the WAL is moved into the file and begun anew within one short run.

@@ -135,6 +135,39 @@ async def test_an_effect_is_not_started_after_the_lease(lab: Lab) -> None:
     assert calls == [1]
 
 
+async def test_who_was_frozen_while_its_lease_was_renewed_renews_it_again(lab: Lab) -> None:
+    """The answer said that it is held; by the time it is heard, that may be over."""
+    renewals: list[int] = []
+    trusted: list[bool] = []
+    held = Held()
+
+    async def pay() -> str:
+        trusted.append(worker.trusted)
+        return "paid"
+
+    async def body(ctx: andon.Context) -> str:
+        await ctx.step(held.here)
+        return str(await ctx.effect(pay))
+
+    one = agent(body)
+    async with lab.working(one, lease_seconds=600) as worker:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        beat = worker._beat
+
+        def frozen(worker_id: str) -> None:
+            beat(worker_id)
+            renewals.append(1)
+            if len(renewals) < 5:
+                worker._trusted_until = 0.0
+
+        worker._beat = frozen  # type: ignore[method-assign]
+        worker._trusted_until = 0.0
+        held.release.set()
+        assert await lab.result(run) == "paid"
+    assert trusted == [True]
+
+
 async def test_blocking_the_loop_for_longer_than_the_lease_keeps_it(lab: Lab) -> None:
     """Heartbeats come from a thread of their own."""
     calls: list[int] = []

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.chaos.fleet import Forker
 from tests.verify.planted import found
-from verify.layer import Effort, Outcome
 
 from andon.points import POINTS
 from verify import calls, fuzz, mutation, points, power, scene, syscalls
+from verify.layer import Effort, Outcome
 
 SMALL = Effort("ci", 0.0)
 

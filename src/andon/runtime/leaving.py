@@ -224,13 +224,13 @@ class Leaving:
             raise self.stopped("its run is over")
         if self.stopping and not self.shielded:
             raise await self.give_way()
+        if not writes:
+            await self.written()
         try:
-            await self.host.ensure_trust()
+            await self.host.ensure_trust()  # the last thing: a freeze before it is noticed
         except (Fenced, StoreError) as error:
             raise self.stop(reason_of(error), error) from None
         self.check()
-        if not writes:
-            await self.written()
         self.touched = True
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────

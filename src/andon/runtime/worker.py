@@ -268,14 +268,13 @@ class Worker:
 
     async def ensure_trust(self) -> None:
         """Return once the lease is surely held; raise Fenced if it is not."""
-        if self.trusted:
-            return
-        worker_id = self.worker_id
-        try:
-            await self.loop.run_in_executor(None, self._beat, worker_id)
-        except Fenced as error:
-            self._lost(worker_id, error)
-            raise
+        while not self.trusted:  # again: it may have been frozen until it heard the answer
+            worker_id = self.worker_id
+            try:
+                await self.loop.run_in_executor(None, self._beat, worker_id)
+            except Fenced as error:
+                self._lost(worker_id, error)
+                raise
 
     async def _look_at_lease(self) -> None:
         """A run was not ours any more: perhaps nothing is, and the next heartbeat is far away."""

@@ -1,0 +1,157 @@
+"""The command that verifies: nothing is silently green."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from verify import canaries, report, verify
+from verify.canaries import NotPlanted, Tried
+from verify.layer import Effort, Outcome, Say
+from verify.planted import CANARIES, Canary
+
+ROOT = Path(__file__).parent.parent.parent
+GREEN = Outcome("model", "freeze 3", 3, 10)
+CAUGHT = Tried("fence-not-checked", "model", True, "", ["it happened twice"])
+MISSED = Tried("fence-not-checked", "model", False, "nothing was found")
+EFFORT = Effort("ci", 0.1)
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run the command with layers and canaries of the test's own; answers its code and its page."""
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(verify, "ROOT", tmp_path)
+
+    def run(outcome: Outcome | Exception, *tried: Tried, only: str = "") -> tuple[int, str]:
+        def layer(effort: Effort, say: Say) -> Outcome:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(verify, "LAYERS", ("model",))
+        monkeypatch.setattr(verify, "find", lambda name: layer)
+        monkeypatch.setattr(canaries, "try_all", lambda layers, say: list(tried))
+        code = verify.main(["--only", only] if only else [])
+        page = tmp_path / "docs" / "verification.md"
+        return code, page.read_text() if page.exists() else ""
+
+    return run
+
+
+Ask = Callable[..., tuple[int, str]]
+
+
+def test_green_is_everything_found_and_nothing_wrong(ask: Ask) -> None:
+    code, page = ask(GREEN, CAUGHT)
+    assert code == 0
+    assert "| model | freeze 3 | 3 | 10 | 0 | 1 of 1 | 0 |" in page
+    assert "**Green.**" in page
+    assert "RED" not in page
+    assert report._commit() in page
+
+
+def test_a_violation_is_red(ask: Ask) -> None:
+    wrong = Outcome("model", "freeze 3", 3, 10, violations=["seed 7: paid twice"])
+    code, page = ask(wrong, CAUGHT)
+    assert code == 1
+    assert "| **RED** model |" in page
+    assert "seed 7: paid twice" in page
+
+
+def test_a_guard_that_is_not_met_is_red(ask: Ask) -> None:
+    code, page = ask(Outcome("model", "", 0, 10, guards=["no freeze struck"]), CAUGHT)
+    assert code == 1
+    assert "guard not met: no freeze struck" in page
+
+
+def test_a_canary_that_nobody_caught_is_red(ask: Ask) -> None:
+    code, page = ask(GREEN, CAUGHT, MISSED)
+    assert code == 1
+    assert "| **RED** model | freeze 3 | 3 | 10 | 0 | 1 of 2 | 0 |" in page
+    assert "| fence-not-checked | model | **NO** | nothing was found |" in page
+
+
+def test_a_layer_that_fails_by_itself_is_red(ask: Ask) -> None:
+    code, page = ask(RuntimeError("no room"))
+    assert code == 1
+    assert "the layer itself failed: RuntimeError: no room" in page
+
+
+def test_a_layer_that_nobody_has_written_is_red() -> None:
+    outcome = verify.checked("nonexistent", EFFORT, print)
+    assert outcome.guards == ["missing: there is no verify/nonexistent.py"]
+    assert report.is_red([outcome], [])
+
+
+def test_a_run_of_some_layers_writes_no_page(ask: Ask) -> None:
+    code, page = ask(GREEN, only="model")
+    assert (code, page) == (0, "")
+
+
+def test_an_unknown_layer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        verify.main(["--only", "mdoel"])
+    assert "expected model, simulation" in capsys.readouterr().err
+
+
+# ── canaries ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_there_are_enough_canaries_and_each_layer_has_one() -> None:
+    assert len(CANARIES) >= 12
+    assert len({canary.name for canary in CANARIES}) == len(CANARIES)
+    assert {canary.layer for canary in CANARIES} == set(verify.LAYERS)
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.name)
+def test_every_canary_can_still_be_planted(canary: Canary, tmp_path: Path) -> None:
+    (tmp_path / canary.file).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "src" / "andon" / canary.file, tmp_path / canary.file)
+    canaries.plant(canary, tmp_path)
+    changed = (tmp_path / canary.file).read_text()
+    assert changed != (ROOT / "src" / "andon" / canary.file).read_text()
+    if canary.file.endswith(".py"):
+        compile(changed, canary.file, "exec")
+
+
+def test_a_canary_whose_text_is_gone_is_red() -> None:
+    lost = Canary("lost", "model", "core/effect.py", "no such text", "other")
+    tried = canaries.try_one(lost, lambda _: None)
+    assert not tried.caught
+    assert "0 times in core/effect.py, expected once" in tried.why
+
+
+def test_a_canary_whose_text_is_there_twice_is_not_planted(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
+    with pytest.raises(NotPlanted, match="2 times"):
+        canaries.plant(Canary("two", "model", "a.py", "x = 1", "x = 2"), tmp_path)
+
+
+def test_a_canary_that_merely_breaks_the_program_was_caught_by_nobody() -> None:
+    broken = Canary(
+        "broken", "model", "core/effect.py", "class Kind(StrEnum):", "class Kind(Oops):"
+    )
+    tried = canaries.try_one(broken, lambda _: None)
+    assert not tried.caught
+    assert "NameError" in tried.why
+
+
+def test_a_canary_without_its_layer_is_red() -> None:
+    tried = canaries.try_all([], lambda _: None)
+    assert {one.caught for one in tried} == {False}
+
+
+def test_a_planted_bug_is_caught_by_the_layer_that_runs_against_the_copy() -> None:
+    tried = canaries.try_one(canaries.named("takeover-without-certainty"), lambda _: None)
+    assert tried.caught
+    assert "happens twice" in tried.violations[0]
+
+
+def test_what_was_found_can_be_read_by_programs(ask: Ask, tmp_path: Path) -> None:
+    ask(GREEN)
+    file = tmp_path / "found.json"
+    verify.main(["--only", "model", "--json", str(file)])
+    assert json.loads(file.read_text())["layers"][0]["runs"] == 10

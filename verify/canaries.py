@@ -1,0 +1,115 @@
+"""Layer 10: bugs that are planted on purpose. A layer that does not find its own proves nothing.
+
+Each is a change of one place in a copy of the product, which a layer is then run against. It is
+caught only by a violation: a copy that merely does not run was caught by nobody. The product itself
+has no switch that turns a safety off; docs/decisions/0015 says why.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verify.layer import Say
+from verify.planted import CANARIES, Canary
+
+ROOT = Path(__file__).resolve().parent.parent
+# Generous: a layer that is broken by its canary must not hold up the others for ever.
+LIMIT_SECONDS = 900
+
+
+@dataclass
+class Tried:
+    """What became of one canary."""
+
+    name: str
+    layer: str
+    caught: bool
+    why: str  # it was not caught
+    violations: list[str] = field(default_factory=list)
+
+
+class NotPlanted(Exception):
+    """The text that a canary replaces is not there, or not once: the product has moved on."""
+
+
+def named(name: str) -> Canary:
+    found = [one for one in CANARIES if one.name == name]
+    if not found:
+        raise SystemExit(f"--canary {name}: expected {', '.join(one.name for one in CANARIES)}")
+    return found[0]
+
+
+def plant(canary: Canary, package: Path) -> None:
+    """Change a copy of the package."""
+    path = package / canary.file
+    text = path.read_text("utf-8") if path.is_file() else ""
+    times = text.count(canary.old)
+    if times != 1:
+        raise NotPlanted(
+            f"its text is {times} times in {canary.file}, expected once: {canary.old!r}"
+        )
+    path.write_text(text.replace(canary.old, canary.new), "utf-8")
+
+
+def try_all(layers: Iterable[str], say: Say) -> list[Tried]:
+    """Every canary whose layer is there. The others are told of, and are red."""
+    present = set(layers)
+    tried = []
+    for canary in CANARIES:
+        if canary.layer in present:
+            tried.append(try_one(canary, say))
+        else:
+            tried.append(Tried(canary.name, canary.layer, False, "its layer is missing"))
+    return tried
+
+
+def try_one(canary: Canary, say: Say) -> Tried:
+    with tempfile.TemporaryDirectory(prefix="andon-canary-") as folder:
+        package = Path(folder) / "andon"
+        shutil.copytree(
+            ROOT / "src" / "andon", package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        try:
+            plant(canary, package)
+        except NotPlanted as error:
+            found = Tried(canary.name, canary.layer, False, str(error))
+        else:
+            found = _run(canary, Path(folder))
+    say(f"canary {canary.name} ({canary.layer}): {'caught' if found.caught else found.why}")
+    return found
+
+
+def _run(canary: Canary, folder: Path) -> Tried:
+    """The layer, in a process of its own that imports the copy."""
+    answer = folder / "answer.json"
+    command = [sys.executable, str(ROOT / "verify" / "verify.py")]
+    command += ["--only", canary.layer, "--effort", "ci", "--json", str(answer)]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"its layer did not end within {LIMIT_SECONDS} s"
+        return Tried(canary.name, canary.layer, False, why)
+    if not answer.exists():
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        return Tried(canary.name, canary.layer, False, f"the program broke: {last}")
+    found = json.loads(answer.read_text())
+    if not found["product"].startswith(str(folder)):
+        return Tried(canary.name, canary.layer, False, f"{found['product']} was run instead")
+    [outcome] = found["layers"]
+    violations = outcome["violations"]
+    why = "" if violations else f"nothing was found; guards: {outcome['guards'] or 'met'}"
+    return Tried(canary.name, canary.layer, bool(violations), why, violations[:5])

@@ -1,0 +1,102 @@
+"""Layer 1: every interleaving of claims, leases, fences, one effect and its takeover.
+
+The moves are andon.core's own decisions (see takeover.py). Whatever can come about is visited, not
+sampled. And each rule is taken away once: a search that then finds no accident would prove nothing.
+The first of these is the double effect by which a lease and a fence alone are not enough.
+"""
+
+import time
+from collections import Counter
+
+from andon.core.effect import Kind
+from verify.layer import Effort, Outcome, Say
+from verify.takeover import (
+    CHANGING,
+    Accident,
+    Model,
+    Search,
+    always_quiet,
+    confirmed_in_vain,
+    last_writer,
+    repeats,
+    stuck,
+    twice,
+)
+
+# How often the run is claimed at most; each more makes it five times as many worlds.
+CLAIMS = {"ci": 3, "verify": 4, "soak": 5}
+FAULTS = {
+    "freezes": "freeze",
+    "dies": "death",
+    "has its lease end": "end of a lease",
+    "acts, and sees an error": "lost answer",
+    "fails to act, and sees an error": "failed call",
+}
+WITHOUT: dict[str, tuple[Model, Accident]] = {
+    "the takeover rule": (Model(Kind.PROBEABLE, rule=always_quiet), twice),
+    "the takeover rule, before an undo": (Model(Kind.COMPENSATABLE, rule=always_quiet), twice),
+    "the rule never to repeat": (Model(Kind.IRREVERSIBLE, rule=repeats), twice),
+    "a provider that knows keys": (Model(Kind.IDEMPOTENT, provider_knows_keys=False), twice),
+    "knowing who started it": (Model(Kind.PROBEABLE, fold=last_writer), twice),
+    "writing an undo down first": (
+        Model(Kind.COMPENSATABLE, undo_is_written_first=False),
+        confirmed_in_vain,
+    ),
+    "a person who makes certain": (Model(Kind.IRREVERSIBLE, person_makes_certain=False), twice),
+}
+
+
+def sentence(path: list[str]) -> str:
+    return "; ".join(f"{number}. {label}" for number, label in enumerate(path, 1))
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    began = time.monotonic()
+    claims = CLAIMS.get(effort.name, 3)
+    injected: Counter[str] = Counter()
+    violations: list[str] = []
+    worlds = 0
+    for kind in CHANGING:
+        search = Search(Model(kind, claims=claims))
+        worlds += len(search.came_from)
+        say(f"{kind}: {len(search.came_from)} worlds with {claims} claims at most")
+        injected.update(_faults(search))
+        violations += _accidents(kind, search, claims)
+    missed = []
+    for what, (model, accident) in WITHOUT.items():
+        path = Search(model, accident).accident
+        if path is None:
+            missed.append(f"without {what} the search finds no accident")
+        else:
+            say(f"without {what}: {sentence(path)}")
+    return Outcome(
+        layer="model",
+        injected=f"every interleaving of 2 workers and {claims} claims: "
+        + ", ".join(f"{name} {count}" for name, count in sorted(injected.items()))
+        + f"; {len(WITHOUT)} rules taken away, {len(WITHOUT) - len(missed)} accidents found",
+        faults=injected.total(),
+        runs=worlds,
+        violations=violations,
+        guards=missed,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _faults(search: Search) -> Counter[str]:
+    """By which faults worlds were reached for the first time."""
+    labels = (step[0] for step in search.came_from.values() if step is not None)
+    endings = (label.partition(" ")[2] for label in labels)
+    return Counter(FAULTS[ending] for ending in endings if ending in FAULTS)
+
+
+def _accidents(kind: Kind, search: Search, claims: int) -> list[str]:
+    replay = "python verify/verify.py --only model"
+    found: list[str] = []
+    for what, is_wrong in (("happens twice", twice), ("is confirmed in vain", confirmed_in_vain)):
+        wrong = next((world for world in search.came_from if is_wrong(world)), None)
+        if wrong is not None:
+            found.append(f"an effect ({kind}) {what}: {sentence(search.path(wrong))} ({replay})")
+    for world in stuck(search, claims)[:1]:
+        path = sentence(search.path(world))
+        found.append(f"an effect ({kind}) can come to no end: {path} ({replay})")
+    return found

@@ -1,0 +1,137 @@
+"""Two stores as one: the same messages, the same clock, and after each the same rows."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import psycopg
+
+from andon.store import open_store
+from andon.store.store import Message
+from verify.simulated.clock import Clock
+from verify.simulated.store import MemoryStore
+
+# What one database counts by itself, and the other need not.
+COUNTED = {"inbox": {"id"}, "logs": {"id"}, "events": {"id"}, "meta": {"identity", "created_at"}}
+
+
+class Pair:
+    """The two stores, empty at the beginning of each example."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = Clock()
+        self.sent: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.again = self.examples = 0
+        self._ordered = False  # somebody, in this example
+
+    def __enter__(self) -> "Pair":
+        self.postgres = open_store(self.url)
+        self._db = psycopg.connect(self.url, autocommit=True)
+        self._db.execute("SET synchronous_commit = off")
+        self._db.execute("CREATE UNLOGGED TABLE public.clock (at double precision)")
+        self._db.execute("INSERT INTO public.clock VALUES (0)")
+        self._db.execute(
+            "CREATE OR REPLACE FUNCTION andon.now() RETURNS double precision LANGUAGE sql VOLATILE"
+            " AS 'SELECT at FROM public.clock'"
+        )
+        found = self._db.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'andon'")
+        self.tables = sorted({str(name) for (name,) in found.fetchall()} - {"schema"})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+        self.postgres.close()
+
+    def empty(self) -> None:
+        """Begin anew."""
+        self.examples += 1
+        self._ordered = False
+        self.clock = Clock()
+        self.sqlite = MemoryStore(self.clock, lambda: None)
+        kept = [name for name in self.tables if name != "meta"]
+        self._db.execute(f"TRUNCATE {', '.join(f'andon.{name}' for name in kept)}")
+        self._db.execute("UPDATE andon.meta SET epoch = 1")
+        self.set_clock()
+
+    def set_clock(self) -> None:
+        self._db.execute("UPDATE public.clock SET at = %s", (self.clock.store_now(),))
+
+    def write(self, sqlite: list[Message], postgres: list[Message]) -> list[Any]:
+        """The outcomes, after they were found to be the same."""
+        self.clock.now += 1.0
+        self.set_clock()
+        first, second = self.sqlite.write(sqlite), self.postgres.write(postgres)
+        for message, one, other in zip(sqlite, first, second, strict=True):
+            name = type(message).__name__
+            self.sent[name] += 1
+            if isinstance(one, Exception):
+                self.refused[type(one).__name__] += 1
+            # PostgreSQL closes orders at the end of its batch: a claim that proves one has looked
+            # at its window before, and says when to look again although there is no need to.
+            self._ordered |= name == "Order"
+            if shown(one, hints=not self._ordered) != shown(other, hints=not self._ordered):
+                raise AssertionError(f"{name}: SQLite {one!r}, PostgreSQL {other!r}")
+        self.compare()
+        return first
+
+    def compare(self) -> None:
+        with self._db.pipeline():  # one trip for all of them
+            asked = {name: self._db.execute(f"SELECT * FROM andon.{name}") for name in self.tables}
+        for name, cursor in asked.items():
+            columns = [one.name for one in cursor.description or ()]
+            one, other = self._rows_of_sqlite(name), _rows(name, columns, cursor.fetchall())
+            if one != other:
+                raise AssertionError(f"{name}: {_differences(one, other)}")
+
+    def _rows_of_sqlite(self, name: str) -> list[str]:
+        columns = [row[1] for row in self.sqlite.rows(f"PRAGMA table_info(andon_{name})")]
+        return _rows(name, columns, self.sqlite.rows(f"SELECT * FROM andon_{name}"))
+
+
+def _rows(name: str, columns: list[str], rows: list[Any]) -> list[str]:
+    without = COUNTED.get(name, set())
+    kept = [
+        {
+            column: _plain(value)
+            for column, value in zip(columns, row, strict=True)
+            if column not in without
+        }
+        for row in rows
+    ]
+    return sorted(json.dumps(row, sort_keys=True) for row in kept)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float) and value is not None:
+        return round(float(value), 6)
+    return value
+
+
+def _differences(one: list[str], other: list[str]) -> str:
+    """The columns that differ if the rows can be told to be the same ones, else the rows."""
+    here, there = sorted(set(one) - set(other)), sorted(set(other) - set(one))
+    if len(here) != len(there):
+        return f"SQLite has {here}, PostgreSQL {there}"
+    pairs = [(json.loads(a), json.loads(b)) for a, b in zip(here, there, strict=True)]
+    found = [
+        f"{a.get('id') or a.get('run_id')} {column}: SQLite {a[column]!r}, PostgreSQL {b[column]!r}"
+        for a, b in pairs
+        for column in a
+        if a[column] != b[column]
+    ]
+    return "; ".join(found)
+
+
+def shown(outcome: Any, *, hints: bool = True) -> str:
+    """An answer as it is compared: the runs of a claim in any order."""
+    if isinstance(outcome, Exception):
+        return f"{type(outcome).__name__}: {outcome}"
+    if hasattr(outcome, "runs"):
+        told = sorted(map(repr, outcome.told))
+        runs = sorted(map(repr, outcome.runs))
+        wake_in = None if outcome.wake_in is None or not hints else round(outcome.wake_in, 3)
+        rest = outcome.returned, outcome.drain, sorted(outcome.recalled), outcome.halted
+        return repr((runs, wake_in, told, rest))
+    return repr(round(outcome, 6) if isinstance(outcome, float) else outcome)

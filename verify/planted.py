@@ -1,0 +1,173 @@
+"""The bugs that canaries plant: in which file, which text becomes which, and who has to find it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One bug."""
+
+    name: str
+    layer: str
+    file: str  # below src/andon
+    old: str  # there exactly once
+    new: str
+
+
+_FENCE = (
+    "store/sqlite.sql",
+    """ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND head_seq = :before AND (SELECT epoch FROM andon_meta) = :epoch
+RETURNING id;""",
+    """ WHERE id = :run_id AND state = 'running' AND head_seq = :before
+RETURNING id;""",
+)
+_TAKEOVER = (
+    "core/effect.py",
+    "if kind is Kind.IRREVERSIBLE or not quiet:",
+    "if kind is Kind.IRREVERSIBLE:",
+)
+_ACKNOWLEDGED = (
+    "store/writer.py",
+    """        \"\"\"Commit the message and answer its outcome.\"\"\"
+""",
+    """        if type(message).__name__ == "Append":
+            self.submit(message).add_done_callback(lambda one: one.cancelled() or one.exception())
+            return None
+""",
+)
+_SYNC = ("store/sqlite.py", '"synchronous = FULL"')
+
+CANARIES = (
+    # ── the rules of the core ─────────────────────────────────────────────────────────────────
+    Canary("takeover-without-certainty", "model", *_TAKEOVER),
+    Canary(
+        "start-forgotten-by-the-fold",
+        "model",
+        "core/journal.py",
+        "        if entry.state == EffectState.STARTED:\n            # Not every",
+        "        if entry.state:\n            # Not every",
+    ),
+    # ── the runtime and the store's SQL, on virtual time ──────────────────────────────────────
+    Canary("takeover-without-certainty-in-the-fleet", "simulation", *_TAKEOVER),
+    Canary("fence-not-checked", "simulation", *_FENCE),
+    Canary(
+        "lease-trusted-too-long",
+        "simulation",
+        "core/lease.py",
+        "return asked_at + lease_seconds * 0.8",
+        "return asked_at + lease_seconds * 3.0",
+    ),
+    Canary(
+        "silence-taken-for-death",
+        "simulation",
+        "store/fleet.py",
+        'self._take_back(worker_id, "silent", why, interrupted=True, limit=limit)',
+        'self._take_back(worker_id, "dead", why, interrupted=True, limit=limit)',
+    ),
+    Canary(
+        "confirmed-before-it-is-done",
+        "simulation",
+        "runtime/effects.py",
+        "            try:\n                result = await self._call(self.function, *self.args)\n",
+        "            try:\n                await self._confirm(self.key)\n"
+        "                result = await self._call(self.function, *self.args)\n",
+    ),
+    Canary(
+        "done-before-it-is-written",
+        "simulation",
+        "runtime/effects.py",
+        '            await self._write_intent()\n            point("effect:started")\n',
+        '            point("effect:started")\n',
+    ),
+    Canary(
+        "result-before-commit",
+        "simulation",
+        "runtime/steps.py",
+        "        await operation.write(Mark.DONE, raw, checkpoint_of=partial)\n",
+        "        attempt.append_soon(operation.draft(Mark.DONE, raw))\n",
+    ),
+    Canary(
+        "end-without-its-attempt",
+        "simulation",
+        "store/sql.py",
+        '        self.q("end_attempt", **held, ending=m.ending)\n'
+        "        [(state, parent_id, stop)] = rows\n",
+        "        [(state, parent_id, stop)] = rows\n",
+    ),
+    Canary(
+        "runs-of-the-dead-kept",
+        "simulation",
+        "store/fleet.py",
+        '        held = self.q("held_runs", worker_id=worker_id)\n',
+        '        held = self.q("held_runs", worker_id="")\n',
+    ),
+    Canary(
+        "claim-forgotten",
+        "simulation",
+        "store/fleet.py",
+        "        if m.number:\n",
+        "        if m.number < 0:\n",
+    ),
+    Canary(
+        "asleep-past-a-message",
+        "simulation",
+        "store/sql.py",
+        "            seen_inbox=m.seen_inbox,\n",
+        "            seen_inbox=1_000_000,\n",
+    ),
+    Canary(
+        "stopped-said-before-it-is",
+        "simulation",
+        "runtime/stopping.py",
+        "        attempt = self._find(run_id, told.fence)\n        if attempt is None:\n"
+        "            self._say_ended((run_id, told.fence))\n",
+        "        attempt = self._find(run_id, told.fence)\n"
+        "        self._say_ended((run_id, told.fence))\n"
+        "        if attempt is None:\n            pass\n",
+    ),
+    # ── one database unlike the other ─────────────────────────────────────────────────────────
+    Canary(
+        "returned-runs-behind-new-work",
+        "twins",
+        "store/sqlite.sql",
+        "   SET state = :state, returned = 1, worker = NULL, available_at = unixepoch('subsec'),\n",
+        "   SET state = :state, returned = 0, worker = NULL, available_at = unixepoch('subsec'),\n",
+    ),
+    Canary(
+        "message-that-wakes-nobody",
+        "twins",
+        "store/postgres.sql",
+        "       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END\n",
+        "       state = state\n",
+    ),
+    # ── what only real processes, disks and files show ────────────────────────────────────────
+    Canary("acknowledged-before-commit", "points", *_ACKNOWLEDGED),
+    Canary(
+        "commit-error-taken-for-success",
+        "syscalls",
+        "store/sqlite.py",
+        '            outcomes = self._apply_all(batch)\n            db.execute("COMMIT")\n',
+        "            outcomes = self._apply_all(batch)\n"
+        "            with contextlib.suppress(apsw.Error):\n"
+        '                db.execute("COMMIT")\n',
+    ),
+    Canary("synchronous-off", "power", *_SYNC, '"synchronous = OFF"'),
+    Canary("synchronous-normal", "power", *_SYNC, '"synchronous = NORMAL"'),
+    Canary("fence-not-checked-by-the-frozen", "brains", *_FENCE),
+    Canary("acknowledged-before-commit-in-chaos", "chaos", *_ACKNOWLEDGED),
+    Canary(
+        "bad-setting-breaks-the-program",
+        "fuzz",
+        "settings.py",
+        "    except (TypeError, ValueError, OverflowError):\n        return None\n",
+        "    except TypeError:\n        return None\n",
+    ),
+    Canary(
+        "chain-not-checked",
+        "flips",
+        "core/journal.py",
+        "        if head is not None and chain(head, entry) != entry.hash:\n",
+        "        if head is not None and not entry.hash:\n",
+    ),
+)

@@ -1,0 +1,372 @@
+"""A fleet of simulated processes, and what befalls it: one seed is one story.
+
+Which faults there are at all, and how often, is drawn first. They strike at every point of
+andon.points, at every commit, and between any two callbacks. Then they cease, and every run must
+come to its end.
+"""
+
+import contextlib
+import heapq
+import itertools
+import logging
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextvars import Context
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from andon.core.run import TERMINAL, State
+from andon.errors import AndonError
+from andon.runtime import requests, starting
+from andon.runtime.notices import log
+from andon.store.orders import Order
+from andon.store.store import AgentRow, Append, Claim, Settle, Start
+from verify.simulated import outside
+from verify.simulated.clock import Clock
+from verify.simulated.process import Crash, Process, settings_of, without_threads
+from verify.simulated.store import MemoryStore
+
+LEASE_SECONDS = 4.0
+# Each fault is absent, rare or frequent in a story: what never meets otherwise meets in some.
+FREQUENCIES: dict[str, tuple[float, ...]] = {
+    "crash": (0, 0.01, 0.04),
+    "pause": (0, 0.01, 0.04),
+    "slow disk": (0, 0, 0.02),
+    "lost acknowledgement": (0, 0.02, 0.1),
+    "refused commit": (0, 0, 0.05),
+    "provider error": (0, 0, 0.15),
+    "drain": (0, 0, 0.02),
+}
+KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order")
+WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot")
+# After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
+HEALING_LEASES = 150
+FAULTY_LEASES = 8
+STEPS = 60_000
+
+
+class Fleet:
+    """One simulation."""
+
+    current: Process  # whose callback runs
+
+    def __init__(self, seed: int, *, telling: bool = False) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.clock = Clock()
+        self.lease_seconds = LEASE_SECONDS
+        self.settings = settings_of(LEASE_SECONDS)
+        self.story: list[str] | None = [] if telling else None
+        self.faults: Counter[str] = Counter()
+        self.faulty = True
+        self.store = MemoryStore(self.clock, self._ring)
+        self.world = outside.World(self)
+        self.person = outside.Person(self.world)
+        self.processes: list[Process] = []  # that are alive
+        self.gone: list[Process] = []
+        self.dead: list[str] = []  # incarnations whose process is gone
+        self.jumped_at = -1e9
+        self.depth = 0  # how many are frozen in the middle of a callback
+        self._news = True  # since the last look whether everything is over
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        draw = self.chance.choice
+        self.frequency = {name: draw(among) for name, among in FREQUENCIES.items()}
+        self.noticed = draw((True, True, False))  # whether deaths are seen, or only leases end
+        self.jumps, self.orders = draw((0, 0, 2)), draw((0, 0, 1, 4))
+        self.workers = draw((1, 2, 2, 3))
+        self.scripts = {
+            f"r{number}": [draw(WORDS) for _ in range(self.chance.randint(1, 5))]
+            for number in range(draw((1, 1, 2, 3)))
+        }
+
+    # ── the story ─────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        with self._in_force():
+            try:
+                self._live()
+            finally:
+                self._end()
+
+    @contextlib.contextmanager
+    def _in_force(self) -> Iterator[None]:
+        level, hears = log.level, _Hears(self)
+        log.setLevel(logging.ERROR)
+        log.addHandler(hears)
+        propagates, log.propagate = log.propagate, False
+        drawn = random.Random(self.seed)
+        random.seed(self.seed)  # the delays of retries
+
+        def unique() -> uuid.UUID:
+            return uuid.UUID(int=drawn.getrandbits(128))
+
+        named = mock.patch.object(uuid, "uuid4", unique)
+        try:
+            with self.clock.everywhere(), without_threads(self), self.world.in_force(), named:
+                yield
+        finally:
+            log.setLevel(level)
+            log.removeHandler(hears)
+            log.propagate = propagates
+
+    def _live(self) -> None:
+        for number in range(self.workers):
+            self.start_process(f"w{number}")
+        self.current = self.processes[0]
+        for run_id, script in self.scripts.items():
+            self.later(self.chance.uniform(0.0, 1.0), partial(self._start, run_id, script))
+        for _ in range(self.jumps):
+            self.later(self._sometime(), self._jump)
+        for _ in range(self.orders):
+            self.later(self._sometime() / self.chance.choice((1, 10)), self._order)
+        self.every(self.lease_seconds / 2, self.person.look)
+        self._until(self.clock.now + FAULTY_LEASES * self.lease_seconds)
+        self._heal()
+        self._until(self.clock.now + HEALING_LEASES * self.lease_seconds)
+        self._look_at_ends()
+
+    def _until(self, end: float) -> None:
+        for _ in range(STEPS):
+            if self.clock.now >= end or self._over():
+                return
+            self.turn(end)
+        self.world.wrong(f"the fleet is busy for ever: {STEPS} callbacks in {end - self.clock.now}")
+
+    def _heal(self) -> None:
+        self.tell(None, "the faults cease")
+        self.faulty = False
+        self.every(self.lease_seconds, self._resume)
+
+    def _over(self) -> bool:
+        if self._news:
+            rows = self.store.rows("SELECT state FROM andon_runs")
+            ended = [state for (state,) in rows if state in TERMINAL]
+            self._news = len(ended) == len(self.scripts)
+        return self._news
+
+    def _end(self) -> None:
+        for process in (*self.processes, *self.gone):
+            process.alive = False
+            process.loop.end()
+
+    # ── time and chance ───────────────────────────────────────────────────────────────────────
+
+    def turn(self, end: float) -> None:
+        """One callback of somebody, or the time until there is one."""
+        now = self.clock.now
+        nearest, ready = end, []
+        for process in self.processes:
+            due = process.loop.due()
+            if due is None:
+                continue
+            due = max(due, process.frozen_until)
+            if due <= now:
+                ready.append(process)
+            elif due < nearest:
+                nearest = due
+        if self._events and self._events[0][0] <= now:
+            Context().run(heapq.heappop(self._events)[2])  # of nobody's code
+        elif ready:
+            process = ready[0] if len(ready) == 1 else self.chance.choice(ready)
+            self._befall(process)
+            if process.alive and process.frozen_until <= self.clock.now:
+                process.step()
+        else:
+            self.clock.now = min(nearest, self._events[0][0]) if self._events else nearest
+
+    def _befall(self, process: Process) -> None:
+        """Between two callbacks."""
+        if not self.faulty or self.chance.random() > 0.2:
+            return
+        if self.strikes("crash"):
+            self.kill(process)
+        elif self.strikes("pause"):
+            process.frozen_until = self.clock.now + self._pause_seconds()
+            self.tell(process, f"is frozen for {process.frozen_until - self.clock.now:.1f} s")
+        elif process.incarnations and self.strikes("drain"):
+            self.tell(process, "is told to go")
+            grace = self.chance.uniform(0.1, 4.0)
+            process.loop.call_soon(process.worker.tell, "SIGTERM", grace, context=Context())
+
+    def pass_point(self, name: str) -> None:
+        """A point of andon.points: the process dies here, or stands still while others go on."""
+        process = self.current
+        process.refuse_dead()
+        if self.strikes("crash"):
+            self.tell(process, f"dies at {name}")
+            self.kill(process)
+            raise Crash
+        if self.depth < 2 and self.strikes("pause"):
+            end = self.clock.now + self._pause_seconds()
+            self.tell(process, f"is frozen at {name} for {end - self.clock.now:.1f} s")
+            process.frozen_until, self.depth = float("inf"), self.depth + 1
+            while self.clock.now < end:
+                self.turn(end)
+            process.frozen_until, self.depth = 0.0, self.depth - 1
+            self.tell(process, "wakes up")
+            process.refuse_dead()
+
+    def strikes(self, fault: str) -> bool:
+        if not self.faulty or self.chance.random() >= self.frequency[fault]:
+            return False
+        self.faults[fault] += 1
+        return True
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def _pause_seconds(self) -> float:
+        return self.chance.choice((0.5, 1.3, 2.5)) * self.lease_seconds
+
+    def _sometime(self) -> float:
+        return self.chance.uniform(0.0, FAULTY_LEASES / 2 * self.lease_seconds)
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.clock.now + seconds, next(self._numbers), what))
+
+    def every(self, seconds: float, what: Callable[[], None]) -> None:
+        def again() -> None:
+            what()
+            self.later(seconds, again)
+
+        self.later(seconds, again)
+
+    def jumped_lately(self) -> bool:
+        return self.clock.now - self.jumped_at < 3 * self.lease_seconds
+
+    def _jump(self) -> None:
+        if not self.faulty:
+            return
+        seconds = self.chance.choice((-0.5, 1.5, 10.0)) * self.lease_seconds
+        self.clock.offset += seconds
+        self.jumped_at = self.clock.now
+        self.faults["clock jump"] += 1
+        self.tell(None, f"the store's clock jumps by {seconds:+.1f} s")
+
+    # ── processes ─────────────────────────────────────────────────────────────────────────────
+
+    def start_process(self, name: str) -> None:
+        process = Process(self, name)
+        self.processes.append(process)
+        self.tell(process, "starts")
+
+    def kill(self, process: Process) -> None:
+        self.tell(process, "is dead")
+        self.ended(process, "is dead")
+
+    def ended(self, process: Process, how: str) -> None:
+        """Its process is gone; a new one is started in its place."""
+        if not process.alive:
+            return
+        process.alive = False
+        self.processes.remove(process)
+        self.gone.append(process)
+        self.dead += process.incarnations
+        if how == "exits":
+            self.tell(process, "exits")
+        name, _, number = process.name.partition("-")
+        again = f"{name}-{int(number or 0) + 1}"
+        self.later(
+            self.chance.uniform(0.1, 1.5) * self.lease_seconds, lambda: self.start_process(again)
+        )
+        self.later(self.chance.uniform(0.0, 0.3), self._ring)
+        self.later(0.0, process.loop.end)
+
+    def seen_dead(self) -> list[str]:
+        return self.dead if self.noticed or not self.faulty else []
+
+    def _ring(self) -> None:
+        """Something was written that concerns others. A hint, which is lost now and then."""
+        self._news = True
+        for process in self.processes:
+            if process.bell is not None and self.chance.random() < 0.9:
+                process.loop.call_soon(process.bell, context=Context())
+
+    # ── people ────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, run_id: str, script: list[str]) -> None:
+        row: AgentRow = outside.AGENT.row
+        run = starting.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
+        self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
+        requests.write(self.store, Start(run=run))
+        for number, what in enumerate(script):
+            if what == "event":
+                self.later(self._sometime(), partial(self._send, run_id, number))
+
+    def _send(self, run_id: str, number: int) -> None:
+        """Twice with the same id, as somebody does whose first answer was lost."""
+        for _ in range(self.chance.choice((1, 2))):
+            with contextlib.suppress(AndonError):  # it is over
+                requests.send(self.store, run_id, f"event-{number}", number, id=f"event-{number}")
+
+    def _order(self) -> None:
+        running = self.store.rows("SELECT id FROM andon_runs WHERE state = 'running' ORDER BY id")
+        run_id = self.chance.choice([one for (one,) in running] or list(self.scripts))
+        kind = self.chance.choice(("pause", "kill", "kill", "cancel"))
+        row = self.store.run(run_id)
+        if not self.faulty or row is None or row.state in TERMINAL:
+            return
+        self.tell(None, f"somebody orders: {kind} {run_id}")
+        self.faults["stop order"] += 1
+        order = Order(
+            id=f"order-{next(self._numbers)}", kind=kind, scope="run", name=run_id, within=2.0
+        )
+        requests.write(self.store, order)
+        self.later(self._sometime(), self._resume)
+
+    def _resume(self) -> None:
+        """Let what was stopped go on."""
+        for run_id in self.scripts:
+            row = self.store.run(run_id)
+            if row is not None and row.state in (State.PAUSED, State.KILLED) and row.stop is None:
+                self.tell(None, f"somebody resumes {run_id}")
+                with contextlib.suppress(AndonError):
+                    requests.resume(self.store, run_id)
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────
+
+    def tell(self, process: Process | None, what: str) -> None:
+        if self.story is not None:
+            who = process.name if process is not None else "-"
+            self.story.append(f"{self.clock.now - 1000:8.3f} s  {who:6} {what}")
+
+    def note_write(self, process: Process, message: Any) -> None:
+        if self.story is None:
+            return
+        match message:
+            case Append():
+                what = ", ".join(f"{one.name} {one.state}" for one in message.entries)
+                self.tell(process, f"writes {message.run_id} under {message.fence}: {what}")
+            case Settle():
+                self.tell(
+                    process, f"settles {message.run_id} under {message.fence}: {message.state}"
+                )
+            case Claim(limit=limit) if limit:
+                pass
+            case _:
+                pass
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def _look_at_ends(self) -> None:
+        from verify.simulated.ends import broken
+
+        for wrong in broken(self):
+            self.world.wrong(wrong)
+
+
+class _Hears(logging.Handler):
+    """An error inside the runtime itself is a violation, also if it gets over it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(logging.ERROR)
+        self._fleet = fleet
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, Crash) and self._fleet.current.alive:
+            self._fleet.world.wrong(f"the runtime failed: {record.getMessage()}: {error!r}")

@@ -1,0 +1,269 @@
+"""One simulated process: the real worker, without threads.
+
+What the product gives to threads (commits, heartbeats, watching others) is done by callbacks of the
+process's own loop, so that the simulation decides when it happens, and whether it does.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from andon import points
+from andon.core.lease import renew_every
+from andon.errors import StoreUnavailable
+from andon.runtime import cleanup, progress
+from andon.runtime import worker as runtime
+from andon.settings import Settings
+from andon.store import writer as store_writer
+from andon.store.store import Message, WorkerRow
+from andon.store.writer import Writer
+from verify.simulated import outside
+from verify.simulated.clock import Loop
+from verify.simulated.store import ProcessStore
+
+if TYPE_CHECKING:
+    from verify.simulated.fleet import Fleet
+
+
+class Crash(BaseException):
+    """The process is gone; what its code does on the way out reaches nobody."""
+
+
+class Process:
+    """A worker's process, from its start to its end."""
+
+    def __init__(self, fleet: "Fleet", name: str) -> None:
+        self.fleet, self.name = fleet, name
+        self.alive = True
+        self.frozen_until = 0.0
+        self.incarnations: list[str] = []
+        self.told: set[str] = set()  # whose death it was told of
+        self.threads = 0  # that have been begun and have not ended
+        self.bell: Callable[[], None] | None = None
+        self.loop = Loop(fleet.clock)
+        self.store = ProcessStore(fleet.store, self)
+        self.worker = runtime.Worker(self.store, [outside.AGENT], fleet.settings)
+        self.loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self.main = self.loop.create_task(self.worker.run())
+        self.main.add_done_callback(lambda _: self.fleet.ended(self, "exits"))
+
+    def refuse_dead(self) -> None:
+        if not self.alive:
+            raise Crash
+
+    def step(self) -> None:
+        before, self.fleet.current = self.fleet.current, self
+        try:
+            self.loop.step()
+        finally:
+            self.fleet.current = before
+
+    def stop_listening(self) -> None:
+        self.bell = None
+
+    def describe(self) -> WorkerRow:
+        """What `this_process` answers."""
+        self.incarnations.append(f"{self.name}.{len(self.incarnations) + 1}")
+        return WorkerRow(
+            id=self.incarnations[-1], host="sim", boot="b", namespace="n", pid=1, start_ticks=1
+        )
+
+
+class _Commits(Writer):
+    """The writer with its thread's work done by callbacks."""
+
+    def __init__(self, *args: Any, process: Process, **options: Any) -> None:
+        self._process = process
+        self._flight: tuple[list[Any], int] | None = None  # sent, with unknown outcome
+        self._working = False
+        super().__init__(*args, **options)
+
+    def _put(self, items: list[Any]) -> None:
+        super()._put(items)
+        if not self._working:
+            self._working = True
+            self._soon()
+
+    def _soon(self, most_seconds: float = 0.01) -> None:
+        fleet = self._process.fleet
+        self._process.loop.call_later(fleet.chance.uniform(0.0, most_seconds), self._turn_over)
+
+    def _turn_over(self) -> None:
+        """What the thread does, once: take what waits, commit it, and say so."""
+        batch, taken = self._flight or self._take()
+        try:
+            outcomes = self._commit([message for message, _, _ in batch]) if batch else []
+        except StoreUnavailable:  # unknown: the same again, before anything else
+            self._flight = batch, taken
+            self._soon(0.5)
+            return
+        except Exception as error:  # noqa: BLE001 (as the thread does)
+            outcomes = [error] * len(batch)
+        self._flight = None
+        self._waiting -= taken
+        self._settle(batch, outcomes)
+        self._working = not self._items.empty()
+        if self._working:
+            self._soon()
+
+    def _take(self) -> tuple[list[Any], int]:
+        batch, taken = self._again, 0
+        self._again = []
+        while not self._items.empty():
+            batch = batch + (self._items.get() or [])
+            taken += 1
+        return batch, taken
+
+    def submit_from_thread(self, message: Message) -> "Future[Any]":
+        """Heartbeats and announcements: the other thread's commit, at once."""
+        future: Future[Any] = Future()
+        try:
+            [outcome] = self.store.write([message])
+        except StoreUnavailable as error:
+            future.set_exception(error)
+        else:
+            store_writer._resolve([(future, outcome)])
+        return future
+
+    def close(self, timeout: float | None = None) -> None:
+        self._hand_over()
+        self._closed = True
+
+
+class _NoThread:
+    """A thread whose work is done by callbacks instead."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def start(self) -> None: ...
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class _Inline(_NoThread):
+    """A thread that has ended before anybody looks."""
+
+    def __init__(self, *, target: Callable[[], None], **_: Any) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        self._target()
+
+
+class _Heart(_NoThread):
+    """Beats by callbacks: each is one turn of the worker's own loop of heartbeats."""
+
+    def __init__(self, *, target: Any, args: tuple[str, Any], process: Process, **_: Any) -> None:
+        self._beat, (self._worker_id, self._ended), self._process = target, args, process
+
+    def start(self) -> None:
+        seconds = renew_every(self._process.fleet.lease_seconds)
+        self._process.loop.call_later(seconds, self._once)
+
+    def _once(self) -> None:
+        if not self._ended.is_set():
+            turns = iter((False, True))
+            once = SimpleNamespace(wait=lambda _: next(turns))
+            self._beat(self._worker_id, once)
+            self.start()
+
+
+class _Threads:
+    """A pool whose threads are callbacks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def submit(self, call: Callable[[], Any]) -> "Future[Any]":
+        """Begun after a while, and then it takes a while: only what was not begun is cancelled."""
+        future: Future[Any] = Future()
+        self._process.threads += 1
+
+        def begin() -> None:
+            if future.set_running_or_notify_cancel():
+                self._later(work)
+            else:
+                self._process.threads -= 1
+
+        def work() -> None:
+            self._process.threads -= 1
+            try:
+                future.set_result(call())
+            except Exception as error:  # noqa: BLE001 (whoever waits is told)
+                future.set_exception(error)
+
+        self._later(begin)
+        return future
+
+    def _later(self, what: Callable[[], None]) -> None:
+        self._process.loop.call_later(self._process.fleet.chance.uniform(0.0, 0.02), what)
+
+    def shutdown(self, **_: Any) -> None: ...
+
+
+class _Watch:
+    """Who has died, as far as this process can see it."""
+
+    def __init__(self, process: Process, on_death: Callable[[str, str], None]) -> None:
+        self._process, self._on_death = process, on_death
+        self.refresh()
+
+    def refresh(self) -> None:
+        for worker_id in self._process.fleet.seen_dead():
+            if worker_id not in self._process.told:
+                self._process.told.add(worker_id)
+                self._on_death(worker_id, "dead:its process ended")
+
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def without_threads(fleet: "Fleet") -> Iterator[None]:
+    """Everything that would start a thread, ask the machine or pass a point asks the simulation."""
+    here: Callable[[], Process] = lambda: fleet.current  # noqa: E731 (a name for what is asked)
+    replaced: list[tuple[Any, str, Any]] = [
+        (runtime, "Writer", lambda *a, **k: _Commits(*a, process=here(), **k)),
+        (runtime, "ThreadPoolExecutor", lambda *_: _Threads(here())),
+        (runtime, "Peers", lambda store, mine, on_death: _Watch(here(), on_death)),
+        (runtime, "this_process", lambda: here().describe()),
+        (runtime, "threading", _module(lambda **k: _Heart(process=here(), **k))),
+        (store_writer, "threading", _module(_NoThread)),
+        (cleanup, "threading", _module(_Inline)),
+        (cleanup, "sweep", lambda _: None),
+        (progress, "TICK_SECONDS", 1e9),
+    ]
+    replaced += [(module, "point", fleet.pass_point) for module in _with_points()]
+    with contextlib.ExitStack() as stack:
+        for module, name, instead in replaced:
+            stack.enter_context(mock.patch.object(module, name, instead))
+        yield
+
+
+def _module(thread: Any) -> Any:
+    return SimpleNamespace(Event=threading.Event, Lock=threading.Lock, Thread=thread)
+
+
+def _with_points() -> list[Any]:
+    return [
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("andon.")
+        and vars(module).get("point") is points.point
+        and module is not points
+    ]
+
+
+def settings_of(lease_seconds: float) -> Settings:
+    return Settings(
+        lease_seconds=lease_seconds,
+        poll_seconds=lease_seconds,
+        patience_seconds=lease_seconds * 4,
+        grace_seconds=lease_seconds * 2,
+        concurrency=3,
+        interruption_limit=1000,
+    )

@@ -1,0 +1,111 @@
+"""The real SQLite store in memory, with a clock that can be moved and answers that can be lost.
+
+`unixepoch` is replaced on the connection: the SQL is the product's own, to the letter.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from andon.errors import StoreUnavailable
+from andon.store import migrate, queries
+from andon.store.sql import SqlStore
+from andon.store.sqlite import SqliteStore
+from andon.store.store import Message, Outcome
+from verify.simulated.clock import Clock
+
+if TYPE_CHECKING:
+    from verify.simulated.process import Process
+
+_now: Callable[[], float]  # of the simulation that runs in this process
+_kept: list[apsw.Connection] = []  # one for all simulations: its statements are prepared once
+
+
+def _connection() -> apsw.Connection:
+    """A database with andon's tables and nothing in them."""
+    if not _kept:
+        db = apsw.Connection(":memory:", statementcachesize=1000)
+        migrate.apply("sqlite", lambda _, sql: list(db.execute(sql)).clear(), lambda: 0)
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew at every call
+        db.create_scalar_function("unixepoch", lambda *_: _now(), -1)
+        _kept.append(db)
+    [db] = _kept
+    tables = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    with db:
+        for (name,) in tables:
+            db.execute(f"DELETE FROM {name}")
+        db.execute("INSERT INTO andon_meta (one, epoch, identity, created_at) VALUES (1, 1, '', 0)")
+    return db
+
+
+class MemoryStore(SqliteStore):
+    """What all simulated processes share."""
+
+    def __init__(self, clock: Clock, on_ring: Callable[[], None]) -> None:
+        global _now  # noqa: PLW0603 (the connection outlives the simulation)
+        _now = clock.store_now
+        SqlStore.__init__(self)
+        self.path, self.url = "memory", "sqlite:///memory"
+        self._sql = queries.load("sqlite")
+        self._local = threading.local()
+        self._writer = self._reader = _connection()
+        self._reading = threading.Lock()
+        self._on_ring = on_ring
+
+    def ring(self) -> None:
+        self._on_ring()
+
+    def rows(self, sql: str, *given: Any) -> list[tuple[Any, ...]]:
+        """For the checks: past andon's own reads."""
+        found: list[tuple[Any, ...]] = self._writer.execute(sql, given).fetchall()
+        return found
+
+
+class ProcessStore:
+    """The same store as one process has it: it may answer late, not at all, or to a dead one."""
+
+    def __init__(self, store: MemoryStore, process: "Process") -> None:
+        self._store, self._process = store, process
+        self.url = store.url
+        self.free_means = "dead"
+
+    def __getattr__(self, name: str) -> Any:
+        self._process.refuse_dead()
+        return getattr(self._store, name)
+
+    def write(self, batch: Sequence[Message]) -> list[Outcome]:
+        process, fleet = self._process, self._process.fleet
+        process.refuse_dead()
+        fleet.pass_time(fleet.chance.uniform(0.0, 0.004))
+        if fleet.strikes("slow disk"):
+            fleet.pass_time(fleet.chance.uniform(0.1, 0.6) * fleet.lease_seconds)
+        if fleet.strikes("refused commit"):
+            fleet.tell(process, "the store refuses a commit")
+            raise StoreUnavailable("the simulation refuses this commit")
+        outcomes = self._store.write(batch)
+        for message in batch:
+            fleet.note_write(process, message)
+        if fleet.strikes("slow disk"):
+            fleet.pass_time(fleet.chance.uniform(0.1, 0.6) * fleet.lease_seconds)
+        if fleet.strikes("lost acknowledgement"):
+            fleet.tell(process, "the acknowledgement of a commit is lost")
+            raise StoreUnavailable("the simulation loses this acknowledgement")
+        return outcomes
+
+    def hold(self, worker_id: str) -> str:
+        return worker_id
+
+    def release(self, worker_id: str) -> None:
+        self._process.refuse_dead()
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._process.bell = callback
+        return self._process.stop_listening
+
+    def checkpoint(self) -> None:
+        """Nothing is in a log."""
+
+    def close(self) -> None:
+        """Others go on with it."""

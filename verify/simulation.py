@@ -1,0 +1,103 @@
+"""Layer 2: the real core, runtime and SQL on virtual time, with seeded faults, one story per seed.
+
+    python verify/verify.py --only simulation --seed 1234      tells the story of that seed
+
+Every story is the same whenever it is told. In it processes die and freeze, also beyond their
+leases, the store's clock jumps, acknowledgements of commits are lost, the disk is slow, people stop
+and resume runs. Then the faults cease, and every run has to come to its end.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from verify.layer import Effort, Outcome, Say
+
+SEEDS = 30_000  # at scale 1
+FEWEST = 5_000
+CHUNK = 50
+# Red is red: a broken product is not simulated to the end.
+ENOUGH = 10
+
+
+class Told(NamedTuple):
+    """What came of some seeds."""
+
+    seeds: int
+    faults: dict[str, int]
+    violations: list[str]
+
+
+def tell(seeds: list[int]) -> Told:
+    from verify.simulated.fleet import Fleet
+
+    faults: Counter[str] = Counter()
+    violations = []
+    for seed in seeds:
+        fleet = Fleet(seed)
+        fleet.run()
+        faults += fleet.faults
+        replay = f"python verify/verify.py --only simulation --seed {seed}"
+        violations += [f"seed {seed}: {wrong} ({replay})" for wrong in fleet.world.violations]
+    return Told(len(seeds), dict(faults), violations)
+
+
+def story(seed: int) -> tuple[list[str], Told]:
+    """One seed, step by step."""
+    from verify.simulated.fleet import Fleet
+
+    fleet = Fleet(seed, telling=True)
+    fleet.run()
+    assert fleet.story is not None
+    return fleet.story, Told(1, dict(fleet.faults), fleet.world.violations)
+
+
+def chunks(seeds: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(seeds), CHUNK):
+        yield seeds[start : start + CHUNK]
+
+
+def told(seeds: list[int], workers: int, say: Say) -> Told:
+    """Many seeds, by several processes, until enough is wrong."""
+    found, faults, done = list[str](), Counter[str](), 0
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        results = pool.map(tell, chunks(seeds))
+        for some in results:
+            done += some.seeds
+            faults.update(some.faults)
+            found += some.violations
+            if done % 1000 < CHUNK:
+                say(f"{done} of {len(seeds)} seeds, {sum(faults.values())} faults")
+            if len(found) >= ENOUGH:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+    return Told(done, dict(faults), found)
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    from verify.simulated.fleet import KINDS_OF_FAULTS
+
+    began = time.monotonic()
+    if effort.seed:
+        lines, one = story(effort.seed)
+        for line in lines:
+            say(line)
+    else:
+        seeds = list(range(1, max(FEWEST, int(SEEDS * effort.scale)) + 1))
+        one = told(seeds, os.cpu_count() or 1, say)
+    unmet = []
+    if not effort.seed and not one.violations:
+        unmet = [f"no {fault} struck" for fault in KINDS_OF_FAULTS if not one.faults.get(fault)]
+    return Outcome(
+        layer="simulation",
+        injected=", ".join(f"{name} {count}" for name, count in sorted(one.faults.items())),
+        faults=sum(one.faults.values()),
+        runs=one.seeds,
+        violations=one.violations,
+        guards=unmet,
+        seconds=time.monotonic() - began,
+    )

@@ -1,0 +1,75 @@
+"""Layer 3: SQLite and PostgreSQL are given the same messages, and must be the same afterwards.
+
+Hypothesis chooses the messages (see machine.py), and shrinks what tells the two apart to the fewest
+steps. Both have the same virtual clock, so that every time in every row is compared too.
+"""
+
+import time
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from verify.layer import Effort, Outcome, Say
+
+EXAMPLES = 150  # at scale 1
+FEWEST = 10
+STEPS = 40
+# Each must have been sent, and be refused at least once: else the machine does not reach them.
+WANTED = ("Claim", "Append", "Settle", "Deliver", "Order", "Beat", "Depart", "Start", "Move")
+REFUSALS = ("Fenced", "Conflict", "IllegalTransition")
+
+
+def check(effort: Effort, say: Say) -> Outcome:
+    from andon.testing.postgres import Cluster
+
+    with Cluster() as cluster:
+        return compare(cluster.fresh_database(), effort, say)
+
+
+def compare(url: str, effort: Effort, say: Say) -> Outcome:
+    """The same, with a database that is there and empty."""
+    from verify.machine import Machine
+    from verify.pair import Pair
+
+    began = time.monotonic()
+    violations: list[str] = []
+    with Pair(url) as pair:
+        options: Any = settings(
+            max_examples=max(FEWEST, int(EXAMPLES * effort.scale)),
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            derandomize=not effort.seed,
+            suppress_health_check=list(HealthCheck),
+            # To find the fewest steps takes minutes; whether there is anything, seconds.
+            phases=(Phase.generate,) if effort.name == "ci" else (Phase.generate, Phase.shrink),
+        )
+
+        def machine() -> Machine:
+            return Machine(pair)
+
+        test: Any = seed(effort.seed)(machine) if effort.seed else machine
+        try:
+            run_state_machine_as_test(test, settings=options)
+        except Exception as error:  # noqa: BLE001 (whatever tells the two apart)
+            story = " / ".join(getattr(error, "__notes__", ())).replace("\n", "; ")
+            violations.append(f"{error}: {story} (python verify/verify.py --only twins)")
+            say(violations[-1])
+        unmet = _unmet(pair) if not violations else []
+        return Outcome(
+            layer="twins",
+            injected=", ".join(f"{name} {count}" for name, count in sorted(pair.sent.items()))
+            + f"; sent again {pair.again}; refused: "
+            + ", ".join(f"{name} {count}" for name, count in sorted(pair.refused.items())),
+            faults=pair.refused.total() + pair.again,
+            runs=pair.examples,
+            violations=violations,
+            guards=unmet,
+            seconds=time.monotonic() - began,
+        )
+
+
+def _unmet(pair: Any) -> list[str]:
+    never = [f"no {name} was sent" for name in WANTED if not pair.sent[name]]
+    return never + [f"nothing was refused as {name}" for name in REFUSALS if not pair.refused[name]]

@@ -1,0 +1,117 @@
+"""The verification of andon: every layer, every canary, one table.
+
+    make verify      minutes        make soak      hours
+    python verify/verify.py [--only simulation,model] [--effort ci|verify|soak] [--seed N]
+                            [--canary NAME] [--json FILE]
+
+Red is a violation, a guard that is not met, a layer that is missing or fails by itself, or a canary
+that nobody caught; then the exit code is 1. A run of everything writes docs/verification.md.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import json
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import andon  # noqa: E402 (the folder above is on the path now)
+from verify import canaries, report  # noqa: E402
+from verify.layer import Effort, Layer, Outcome, Say  # noqa: E402
+
+LAYERS = (
+    "model",
+    "simulation",
+    "twins",
+    "points",
+    "syscalls",
+    "power",
+    "brains",
+    "chaos",
+    "fuzz",
+    "flips",
+)
+CANARIES = "canaries"
+SCALES = {"ci": 0.1, "verify": 1.0, "soak": 30.0}
+
+
+def find(name: str) -> Layer | None:
+    """The check of a layer; None if nobody has written it."""
+    if importlib.util.find_spec(f"verify.{name}") is None:
+        return None
+    layer: Layer = importlib.import_module(f"verify.{name}").check
+    return layer
+
+
+def checked(name: str, effort: Effort, say: Say) -> Outcome:
+    """What a layer answers. One that is not there, or that fails, is red like one that found."""
+    began = time.monotonic()
+    layer = find(name)
+    if layer is None:
+        return Outcome(name, "nothing", 0, 0, guards=[f"missing: there is no verify/{name}.py"])
+    try:
+        return layer(effort, say)
+    except Exception as error:  # noqa: BLE001 (the other layers are still to be asked)
+        traceback.print_exc()
+        wrong = f"the layer itself failed: {type(error).__name__}: {error}"
+        seconds = time.monotonic() - began
+        return Outcome(name, "nothing", 0, 0, guards=[wrong], seconds=seconds)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Verify andon, layer by layer.")
+    parser.add_argument("--only", help=f"of {', '.join((*LAYERS, CANARIES))}")
+    parser.add_argument("--effort", choices=SCALES, default="verify")
+    parser.add_argument("--seed", type=int, default=0, help="tell the story of one seed")
+    parser.add_argument("--canary", help="run its layer with this bug planted; it must turn red")
+    parser.add_argument("--json", type=Path, help="write what was found there too")
+    given = parser.parse_args(arguments)
+    names = given.only.split(",") if given.only else [*LAYERS, CANARIES]
+    if unknown := set(names) - {*LAYERS, CANARIES}:
+        parser.error(f"--only: expected {', '.join((*LAYERS, CANARIES))}; found {sorted(unknown)}")
+    effort = Effort(given.effort, SCALES[given.effort], given.seed)
+    if given.canary:
+        return _try_canary(given.canary)
+    outcomes = []
+    for name in names:
+        if name != CANARIES:
+            print(f"── {name}", flush=True)
+            outcomes.append(checked(name, effort, _say))
+            print(report.line(outcomes[-1]), flush=True)
+    caught = canaries.try_all(_present(), _say) if CANARIES in names else []
+    if given.json:
+        found = {
+            "product": andon.__file__,
+            "layers": [asdict(one) for one in outcomes],
+            "canaries": [asdict(one) for one in caught],
+        }
+        given.json.write_text(json.dumps(found, indent=2))
+    page = report.page(outcomes, caught, effort)
+    print(page)
+    if not given.only:
+        (ROOT / "docs" / "verification.md").write_text(page)
+    return int(report.is_red(outcomes, caught))
+
+
+def _present() -> list[str]:
+    return [name for name in LAYERS if find(name) is not None]
+
+
+def _try_canary(name: str) -> int:
+    found = canaries.try_one(canaries.named(name), _say)
+    print("\n".join(found.violations or [found.why]))
+    return int(not found.caught)
+
+
+def _say(line: str) -> None:
+    print(f"   {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
