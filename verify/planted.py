@@ -77,8 +77,9 @@ CANARIES = (
         "done-before-it-is-written",
         "simulation",
         "runtime/effects.py",
-        '            await self._write_intent()\n            point("effect:started")\n',
-        '            point("effect:started")\n',
+        "            await self._write_intent()\n"
+        '            point("effect:started", self.operation)\n',
+        '            point("effect:started", self.operation)\n',
     ),
     Canary(
         "result-before-commit",
@@ -90,10 +91,9 @@ CANARIES = (
     Canary(
         "end-without-its-attempt",
         "simulation",
-        "store/sql.py",
-        '        self.q("end_attempt", **held, ending=m.ending)\n'
-        "        [(state, parent_id, stop)] = rows\n",
-        "        [(state, parent_id, stop)] = rows\n",
+        "store/sqlite.py",
+        '        self._writer.executemany(self._sql["end_attempt"], ends)\n',
+        "",
     ),
     Canary(
         "runs-of-the-dead-kept",
@@ -113,8 +113,8 @@ CANARIES = (
         "asleep-past-a-message",
         "simulation",
         "store/sql.py",
-        "            seen_inbox=m.seen_inbox,\n",
-        "            seen_inbox=1_000_000,\n",
+        '        "seen_inbox": m.seen_inbox,\n',
+        '        "seen_inbox": 1_000_000,\n',
     ),
     Canary(
         "stopped-said-before-it-is",

@@ -192,7 +192,7 @@ class Fleet:
             grace = self.chance.uniform(0.1, 4.0)
             process.loop.call_soon(process.worker.tell, "SIGTERM", grace, context=Context())
 
-    def pass_point(self, name: str) -> None:
+    def pass_point(self, name: str, _about: object = None) -> None:
         """A point of andon.points: the process dies here, or stands still while others go on."""
         process = self.current
         process.refuse_dead()

@@ -180,7 +180,7 @@ async def invoke(
     owner = branch.inside.set(operation.attempt.tasks)
     try:
         if timeout is None:
-            if is_async(function):
+            if is_async(function) and points.wrap is None:  # the way of most steps
                 return await function(*args, **kwargs)
             return await _call(operation, function, args, kwargs)
         try:
