@@ -584,6 +584,16 @@ def test_everything_is_resumed_but_some(local: Terminal, small: Precinct) -> Non
     assert "say who" in local.error("resume", code=2)
 
 
+def test_resuming_a_scope_tells_what_it_lifts(local: Terminal, small: Precinct) -> None:
+    small.worker("w")
+    small.start("r")
+    receipt = small.order("pause")
+    done = local.run("resume", "--all")
+    assert done.stdout == "resumed: 0 runs\n"
+    assert f"lifted: the pause of everything ({receipt}); what waited goes on" in done.stderr
+    assert not small.store.latches()
+
+
 def test_resuming_a_scope_tells_what_stays(local: Terminal, small: Precinct) -> None:
     small.begin()
     small.order("kill", "run", "r")

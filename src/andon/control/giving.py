@@ -127,8 +127,8 @@ def _stop(asked: Stop, store: Any, whom: ordering.Whom, settings: Settings) -> i
         asked.kind, whom, within=asked.within, by=asked.by, why=asked.why, via="command line"
     )
     with _interruptible(asked, store, order.id) as known:
-        unknown = "Whether the order is written is not known: give it again."
-        with _perhaps_away(asked, settings.store, unknown):
+        again = "Give the order again: it is the same one, should it be written."
+        with _perhaps_away(asked, settings.store, again):
             row = ordering.give(store, order)
         known.append(row.id)
         outcomes = _wait(asked, store, row, settings.patience_seconds)

@@ -6,9 +6,9 @@ from typing import Any
 from andon.control.operations import Surroundings
 from andon.control.ordering import Whom, find
 from andon.core.run import State
-from andon.core.stop import Scope
+from andon.core.stop import Kind, Scope
 from andon.runtime import latches, requests
-from andon.store.orders import Resume
+from andon.store.orders import Resume, StopRow
 from andon.store.rows import Filter, RunRow
 from andon.store.store import Store
 
@@ -31,6 +31,16 @@ def resume_scope(
         besides=tuple(besides),
     )
     return int(requests.write(store, message))
+
+
+def pauses_of(store: Store, whom: Whom) -> list[StopRow]:
+    """The latches that a resume of the scope lifts."""
+    same = (whom.scope, whom.name, whom.value)
+    return [
+        latch
+        for latch in store.latches()
+        if latch.kind == Kind.PAUSE and (latch.scope, latch.name, latch.value) == same
+    ]
 
 
 def still_held(store: Store, whom: Whom) -> dict[str, Any]:

@@ -6,7 +6,7 @@ middle of a commit means that the outcome is not known: the same batch, written 
 """
 
 import contextlib
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -300,7 +300,7 @@ class PostgresStore(SqlStore):
         db.prepare_threshold = None  # _take_lent discards what was prepared
         try:
             with self._translated():
-                mark = secrets.token_hex(8)
+                mark = os.urandom(8).hex()
                 db.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL andon.mark = '{mark}'")
             message = append(db)
             with self._translated():

@@ -212,7 +212,8 @@ class Supervisor:
     def report_killed(self, killing: Killing) -> None:
         for target in killing.targets:
             said = target.describe()
-            text = f"killed: {said['pids']} processes in {said['took_ms'] or 0:.0f} ms"
+            number = f"{said['pids']} process{'' if said['pids'] == 1 else 'es'}"
+            text = f"killed: {number} in {said['took_ms'] or 0:.0f} ms"
             if target.survivors:
                 text = f"NOT killed yet: {target.survivors} are still there"
             self.say(target.child.name, text)

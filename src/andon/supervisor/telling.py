@@ -52,7 +52,10 @@ def status(own: "Supervisor") -> dict[str, Any]:
 
 def halt_line(receipt: dict[str, Any]) -> str:
     number, kids = receipt["processes"], len(receipt["children"])
-    text = f"HALTED by {receipt['via'] or 'order'}: {number} processes of {kids} children"
+    whose = (
+        f"{number} process{'' if number == 1 else 'es'} of {kids} child{'' if kids == 1 else 'ren'}"
+    )
+    text = f"HALTED by {receipt['via'] or 'order'}: {whose}"
     if receipt["proved"]:
         text += f" gone, proved in {receipt['verified_ms']:.0f} ms"
     else:

@@ -39,6 +39,7 @@ def resume(
     A run whose stop is not proved, or that a kill or halt holds, does not: andon reauthorize.
     """
     from andon.control import ordering, stops
+    from andon.runtime.latches import called
 
     pair = chosen(run, agent, label, fleet)
     if run is None and agent is None and pair is None and not fleet:
@@ -50,12 +51,16 @@ def resume(
             _resume_one(store, run, named(by), why)
             return
         who = ordering.meant(store, None, agent, pair, fleet=fleet)
+        lifted = stops.pauses_of(store, who)
         count = stops.resume_scope(store, who, by=named(by), why=why, besides=besides)
         left = stops.still_held(store, who)
     if asked().json:
-        output.document({"resumed": count, **left})
+        output.document({"resumed": count, "lifted": [one.id for one in lifted], **left})
         return
     output.say(f"resumed: {output.plural(count, 'run')}")
+    for one in lifted:
+        text = f"lifted: the pause of {called(one)} ({one.id}); what waited goes on"
+        output.note(output.clean(text))
     for stopping in left["stopping"]:
         output.note(output.clean(f"not resumed: {stopping} is being stopped, which is not proved"))
     for latch in left["latches"]:

@@ -1,5 +1,7 @@
-"""Commands that stop, and what is known about it. They are here for help and for mistakes: what is
-plainly said is carried out before click is imported (andon.control.giving).
+"""Commands that stop, and what is known about it.
+
+Here for help and for mistakes: what is plainly said is carried out before click is imported
+(andon.control.giving).
 """
 
 from collections.abc import Callable
