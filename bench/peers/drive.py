@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,10 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(START_SECONDS)
 
 
-def spawn(command: list[str | Path], folder: Path, **environ: str) -> "subprocess.Popen[bytes]":
+def spawn(
+    command: Sequence[str | Path], folder: Path, *, apart: bool = False, **environ: str
+) -> "subprocess.Popen[bytes]":
+    """Start a program that dies with this one; `apart`: in a process group of its own."""
     log = folder / f"{Path(command[0]).name}-{len(LOGS)}.log"
     LOGS.append(log)
     with log.open("wb") as output:
@@ -82,6 +85,7 @@ def spawn(command: list[str | Path], folder: Path, **environ: str) -> "subproces
             cwd=folder,
             env={**os.environ, **environ},
             preexec_fn=_die_with_parent,  # noqa: PLW1509
+            process_group=0 if apart else None,
         )
 
 
@@ -115,7 +119,10 @@ def _log_ends() -> str:
     return "".join(f"\n{text}" for text in texts if text)
 
 
-def main(kind: type[Driver]) -> None:
+Answer = Callable[..., None]
+
+
+def main(kind: Any, serve: "Callable[[Any, Answer], None] | None" = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("way")
@@ -129,7 +136,7 @@ def main(kind: type[Driver]) -> None:
     driver = kind(options.folder, options.way)
     try:
         answer(ready=driver.open())
-        _serve(driver, answer)
+        (serve or _serve)(driver, answer)
         driver.close()
     except Cannot as reason:
         answer(cannot=str(reason))
@@ -137,7 +144,7 @@ def main(kind: type[Driver]) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def _serve(driver: Driver, answer: Callable[..., None]) -> None:
+def _serve(driver: Driver, answer: Answer) -> None:
     run: Any = None
     for line in sys.stdin:
         request = json.loads(line)
