@@ -32,6 +32,11 @@ WAYS = {
     "temporal": "tuned",
     "celery": "SIGTERM",
 }
+MEASURED_ONCE = {
+    "dbos-sqlite": "on PostgreSQL",
+    "langgraph-postgres": "on SQLite",
+    "temporal-local": "with activities",
+}
 GOES_ON = float("inf")
 
 
@@ -62,7 +67,9 @@ class Measuring:
         self, cluster: Cluster, systems: list[System], workloads: list[Workload], *, quick: bool
     ) -> None:
         self.cluster, self.systems, self.workloads, self.quick = cluster, systems, workloads, quick
-        self.results = Results(peers=frozenset(one.key for one in systems if one.peer))
+        self.results = Results(
+            peers=frozenset(one.key for one in systems if one.peer and not one.lesser)
+        )
         self.versions: dict[str, dict[str, str]] = {}
         self._limits: dict[str, Side] = {}
 
@@ -84,8 +91,7 @@ class Measuring:
         order = random.Random(number).sample(self.systems, len(self.systems))
         together = [one for one in due if not one.alone and one is not W6]
         for system in order:
-            if not system.key.startswith("raw"):
-                self._in_turn(number, system, together)
+            self._in_turn(number, system, together)
             for workload in due:
                 if workload is W8:
                     self._guarded(workload, system, self._beside_finished, number)
@@ -115,8 +121,10 @@ class Measuring:
     def _applies(self, workload: Workload, system: System) -> bool:
         if (workload.name, system.key) in self.results.absent:
             return False
-        if workload.only and system.product not in workload.only:
+        if system.product not in (workload.only or (system.product,)):
             return False
+        if system.product == "raw" and workload is not W8:
+            return False  # asked beside each of the others
         return not workload.stores or system.store in workload.stores
 
     def _measure(self, number: int, system: System, workload: Workload, side: Side) -> None:
@@ -172,15 +180,18 @@ class Measuring:
 
     def _stopped(self, number: int, system: System) -> None:
         """W6, with the driver and the step of `make stops`."""
-        if system.product == "raw":
-            raise Absent("it executes nothing")
         name = system.product
-        other = {"dbos-sqlite": "PostgreSQL", "langgraph-postgres": "SQLite"}
-        if system.key in other:
-            raise Absent(f"measured on {other[system.key]}: the store has no part in it")
+        if system.key in MEASURED_ONCE:
+            raise Absent(f"measured {MEASURED_ONCE[system.key]}: the store has no part in it")
         stopped = next(one for one in stops.SYSTEMS if one.key == name)
         values = {}
-        for kind in ("async", "sync"):
+        gone_on = {
+            kind
+            for one in self.results.of(W6.name, system.key)
+            for kind, took in one.values.items()
+            if took == GOES_ON
+        }
+        for kind in {"async", "sync"} - gone_on:  # once is enough
             with self._place(system) as (_, url):
                 environ = {"STOPS_POSTGRES": url}
                 [once], _ = stops.measure(stopped, WAYS[name], kind, 1, environ)

@@ -54,7 +54,7 @@ def table(story: Story, workload: Workload) -> tuple[list[tuple[str, ...]], list
     rows, notes = [tuple(head)], list[str]()
     present = story.results.systems(workload.name)
     for system in (one for one in story.systems if one.key in present):
-        why = story.results.absent.get((workload.name, system.key))
+        why = story.results.absent.get((workload.name, system.key)) or system.lesser
         cells = [system.label + (f" [{len(notes) + 1}]" if why else "")]
         for column in workload.columns:
             cells += _cells(story, workload, system.key, column)

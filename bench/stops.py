@@ -77,6 +77,7 @@ SYSTEMS = (
             "SIGKILL": '`revoke(terminate=True, signal="SIGKILL")`, prefork',
         },
     ),
+    System("absurd", {"cancel": "`cancel_task`"}),
     System("LangGraph", {"cancel": "`task.cancel()` of `graph.ainvoke`"}),
 )
 

@@ -16,6 +16,7 @@ class System(NamedTuple):
     label: str
     store: str = "own"
     environment: str = ""  # its folder in .venv-peers; without one, andon's own
+    lesser: str = ""  # why it is shown and not counted as a peer: it promises less
 
     @property
     def product(self) -> str:
@@ -54,6 +55,13 @@ SYSTEMS = (
     System("absurd", "absurd on PostgreSQL", "postgres", "absurd"),
     System("restate", "Restate", environment="restate"),
     System("temporal", "Temporal", environment="temporal"),
+    System(
+        "temporal-local",
+        "Temporal, local activities",
+        "local",
+        "temporal",
+        "finished steps become durable together and not one by one: not counted as best peer",
+    ),
     System("celery", "Celery on Redis", environment="celery"),
 )
 BY_KEY = {one.key: one for one in SYSTEMS}

@@ -71,9 +71,15 @@ class Loop:
 
 
 def spawn(
-    command: Sequence[str | Path], folder: Path, *, apart: bool = False, **environ: str
+    command: Sequence[str | Path],
+    folder: Path,
+    *,
+    apart: bool = False,
+    handed: tuple[int, ...] = (),
+    **environ: str,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that dies with this one; `apart`: in a process group of its own."""
+    """Start a program that dies with this one; `apart`: in a process group of its own;
+    `handed`: with these open files."""
     log = folder / f"{Path(command[0]).name}-{len(LOGS)}.log"
     LOGS.append(log)
     with log.open("wb") as output:
@@ -86,6 +92,7 @@ def spawn(
             env={**os.environ, **environ},
             preexec_fn=_die_with_parent,  # noqa: PLW1509
             process_group=0 if apart else None,
+            pass_fds=handed,
         )
 
 
@@ -140,6 +147,8 @@ def main(kind: Any, serve: "Callable[[Any, Answer], None] | None" = None) -> Non
         driver.close()
     except Cannot as reason:
         answer(cannot=str(reason))
+    except Exception as error:  # noqa: BLE001
+        answer(cannot=f"its driver failed: {type(error).__name__}: {error}")
     finally:
         os.killpg(0, signal.SIGKILL)
 

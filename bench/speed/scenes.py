@@ -44,15 +44,15 @@ def noted(word: str) -> bool:
 def plan(scene: str, key: str, *given: int) -> list[Step]:
     count = given[0] if given else 1
     plain: list[Step] = [("result", [key, number]) for number in range(count)]
-    match scene:
-        case "crash":
-            return [*plain, ("act", [key]), ("go_on", [key])]
-        case "leave":
-            return [*plain, ("write", [key]), *plain]
-        case "busy":
-            return [("stay", [key])]
-        case _:  # steps, short, chat
-            return plain
+    scenes: dict[str, list[Step]] = {
+        "tiny": [("go_on", [key])],
+        "busy": [("stay", [key])],
+        "rest": [*plain, ("wait", [key])],
+        "crash": [*plain, ("act", [key]), ("go_on", [key])],
+        "leave": [*plain, ("write", [key]), *plain],
+        "loop": [step for one in plain for step in (one, ("tool", one[1]))],
+    }
+    return scenes.get(scene, plain)  # steps, short, chat
 
 
 def begun(key: str) -> None:
@@ -69,7 +69,8 @@ def done(key: str) -> None:
 
 def result(key: str, number: int) -> dict[str, Any]:
     """A step that costs nothing and returns 1 KB."""
-    if os.environ.get("BENCH_STAMPS"):  # the steps of a run are in several processes
+    if os.environ.get("BENCH_STAMPS") or key.startswith("crash"):
+        # The steps of the run are in several processes, or it is counted how often they happen.
         note(f"step-{key}")
     else:
         STAMPS[key].append(time.monotonic())
@@ -100,9 +101,16 @@ async def write(
     return WORDS
 
 
-async def stay(key: str) -> None:
+async def stay(key: str, keep: Callable[[int], Any] = lambda count: None) -> None:
     note(f"staying-{key}")
-    await asyncio.sleep(STAY_SECONDS)
+    for second in range(STAY_SECONDS):
+        await asyncio.sleep(1)
+        keep(second)
+
+
+def resting(key: str) -> None:
+    """Said before a run waits for something that never comes."""
+    note(f"resting-{key}")
 
 
 QUICK: dict[str, Callable[..., Any]] = {"result": result, "go_on": go_on}

@@ -28,6 +28,7 @@ from scenes import note
 LIMIT_SECONDS = 240
 GRACE_SECONDS = 2
 AGAIN_SECONDS = 20
+FIRST_FEW = 10
 SETTLE_SECONDS = 3.0  # by then every system's leases of a dead worker have ended
 
 
@@ -110,7 +111,7 @@ class System:
 
     def ready(self, process: "subprocess.Popen[bytes]") -> bool:
         """Whether that worker takes runs."""
-        return any(one.pid == process.pid for one in self.log.of("ready"))
+        return any(group_of(one.pid) == process.pid for one in self.log.of("ready"))
 
     def size(self) -> int:
         """The bytes it keeps on disk."""
@@ -118,8 +119,8 @@ class System:
             sqlite_bytes(self.sqlite) if self.store == "sqlite" else postgres_bytes(self.postgres)
         )
 
-    def fill(self, count: int) -> None:
-        """Put so many finished runs into the store, with plain SQL, as copies of a real one."""
+    def copies(self) -> Any:
+        """What a finished run is made of (filling.py); one was executed just before."""
         raise Absent("its finished runs cannot be written with SQL")
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────
@@ -234,7 +235,13 @@ class System:
         again = min([one.at for one in [*acts, went_on]])
         took = again - killed
         by = "another live worker" if self.standby else "a new process"
-        return {"resumed": took, "worst": took, "repeated": len(acts), "by": by}
+        return {
+            "resumed": took,
+            "worst": took,
+            "repeated": len(acts),
+            "steps repeated": len(self.log.of(f"step-{key}")) - steps,
+            "by": by,
+        }
 
     def fell(self, pid: int) -> None:
         """SIGKILL to the worker that has this process, with all that belongs to it."""
@@ -294,6 +301,22 @@ class System:
             "growth": sizes[2] / sizes[1] / 4,
         }
 
+    def fill(self, count: int) -> None:
+        """So many finished runs beside those there are."""
+        self.serve()
+        key = self.begin("tiny")
+        self.log.wait({f"done-{key}"})
+        time.sleep(SETTLE_SECONDS)  # its end is written after its last word
+        self.dismiss()
+        program = Path(__file__).with_name("filling.py")
+        place = str(self.sqlite) if self.store == "sqlite" else self.postgres
+        given = [self.store, place, json.dumps(self.copies()), str(count)]
+        done = subprocess.run(
+            [sys.executable, program, *given], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise Cannot(f"finished runs could not be written: {done.stderr[-300:]}")
+
     def resume(self, steps: int) -> dict[str, Any]:
         """A new worker goes on with a run that has so many finished steps."""
         self.serve()
@@ -309,19 +332,27 @@ class System:
         )
         return {"resume": max(0.0, again.at - loaded.at)}
 
-    def memory(self, count: int) -> dict[str, Any]:
-        """What the worker's process grows by, for each run that executes a step."""
-        self.serve(concurrency=count + 10)
-        first = [self.key("busy") for _ in range(10)]
-        self.submit("busy", [[key] for key in first])
-        self.log.wait({f"staying-{key}" for key in first})
-        before = self.resident()
-        keys = [self.key("busy") for _ in range(count)]
-        self.submit("busy", [[key] for key in keys])
-        self.log.wait({f"staying-{key}" for key in keys})
-        grown = self.resident() - before
+    def suspended(self, count: int) -> dict[str, Any]:
+        """What the worker's processes grow by, for each run that waits for an event."""
+        return {"suspended": self._grown("rest", "resting", count)}
+
+    def running(self, count: int) -> dict[str, Any]:
+        """And for each run that is in the middle of a step."""
+        return {"running": self._grown("busy", "staying", count)}
+
+    def _grown(self, scene: str, word: str, count: int) -> float:
+        """Beyond the first few, which bring along what all have in common."""
         self.dismiss()
-        return {"running": grown / count}
+        self.serve(concurrency=count + FIRST_FEW)
+        sizes = []
+        for number in (FIRST_FEW, count):
+            keys = [self.key(scene) for _ in range(number)]
+            self.submit(scene, [[key] for key in keys])
+            self.log.wait({f"{word}-{key}" for key in keys})
+            time.sleep(SETTLE_SECONDS)
+            sizes.append(self.resident())
+        self.dismiss()
+        return (sizes[1] - sizes[0]) / count
 
     def resident(self) -> int:
         """The memory of all processes of its workers."""
@@ -362,7 +393,12 @@ def resident(pid: int) -> int:
 
 
 def sqlite_bytes(path: Path) -> int:
-    return sum(one.stat().st_size for one in path.parent.glob(f"{path.name}*"))
+    """The file, once what is in its log has been moved there."""
+    # In a program of its own: two SQLite libraries in one process undo each other's locks.
+    move = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall()"
+    given = [str(path), "PRAGMA wal_checkpoint(TRUNCATE)"]
+    subprocess.run([sys.executable, "-c", move, *given], check=True)
+    return path.stat().st_size
 
 
 def postgres_bytes(url: str) -> int:

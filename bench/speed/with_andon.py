@@ -7,10 +7,14 @@ it is (`ctx.checkpoint`), the grace period is set with `--grace`. Everything els
 import asyncio
 import json
 import os
+import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import apsw
+import psycopg
 import scenes
 from drive import Loop
 from serving import GRACE_SECONDS, System, main, up
@@ -18,6 +22,12 @@ from serving import GRACE_SECONDS, System, main, up
 import andon
 from andon.control.version import VERSION
 from andon.store import open_store
+
+COMMITS: list[None] = []  # of SQLite, one for each
+
+
+def count_commits(connection: apsw.Connection) -> None:
+    connection.set_commit_hook(lambda: bool(COMMITS.append(None)))
 
 
 async def found(run: str, *, key: str) -> Any:
@@ -30,21 +40,33 @@ async def act(run: str, *, key: str) -> None:
     await scenes.act(run)
 
 
+@andon.effect_of(probe=found)
+async def tool(run: str, number: int, *, key: str) -> int:
+    return number
+
+
 @andon.agent
 async def run(ctx: andon.Context, scene: str, key: str, count: int = 1) -> None:
     async def write(key: str) -> int:
         return await scenes.write(key, ctx.partial or 0, ctx.checkpoint)
 
     scenes.begun(key)
+    commits = len(COMMITS)
     for name, given in scenes.plan(scene, key, count):
         if name == "act":
             await ctx.effect(act, key, key=key)
+        elif name == "tool":
+            await ctx.effect(tool, *given, key=f"{key}-{given[1]}")
         elif name == "write":
             await ctx.step(write, *given)
+        elif name == "wait":
+            scenes.resting(key)
+            await ctx.event("never")
         elif scene == "plain":  # in a thread
             await ctx.step(scenes.result, *given)
         else:
             await ctx.step(scenes.perform, name, given)
+    scenes.note(f"commits-{key}", str(len(COMMITS) - commits))
     scenes.done(key)
 
 
@@ -72,6 +94,58 @@ class Andon(System):
         [ended] = [one for one in self.seen.fleet(0) if one.pid == leaver.pid]
         return {"announced": json.loads(ended.drain)["announced_after"]}
 
+    def effects(self, count: int) -> dict[str, Any]:
+        """A loop of steps, and one of a step and an effect: what the effects add."""
+        steps, turns = self._looped("steps", count), self._looped("loop", count)
+        step, turn = steps["gap"], turns["gap"]
+        return {
+            "step commits": steps["commits"],
+            "effect commits": turns["commits"] - steps["commits"],
+            "step": step,
+            "effect": turn - step,
+            "ratio": (turn - step) / step,
+        }
+
+    def _looped(self, scene: str, count: int) -> dict[str, float]:
+        """The time and the commits of a turn: those of a run less those of one half as long."""
+        self.serve()
+        found = []
+        for turns in (count // 2, count):
+            self.dismiss()  # a server process tells its commits when it ends
+            key = self.begin(scene, turns)
+            before = self._committed()
+            self.workers.append(self.worker(10))  # nobody asks whether it is ready: that counts too
+            done = self.log.wait({f"done-{key}"})[f"done-{key}"]
+            gap = statistics.median(json.loads(done.text))
+            self.dismiss()
+            own = int(self.log.of(f"commits-{key}")[0].text)
+            found.append(own if self.store == "sqlite" else self._committed() - before)
+        return {"gap": gap, "commits": (found[1] - found[0]) / (count - count // 2)}
+
+    def _committed(self) -> int:
+        """The transactions of the database, once everybody has told theirs."""
+        if self.store == "sqlite":
+            return 0
+        url, _, name = self.postgres.rpartition("/")
+        with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
+            time.sleep(1.0)
+            row = connection.execute(
+                "SELECT xact_commit FROM pg_stat_database WHERE datname = %s", (name,)
+            ).fetchone()
+        return int(row[0]) if row else 0
+
+    def copies(self) -> Any:
+        place = "andon_" if self.store == "sqlite" else "andon."
+        sample = f"(SELECT min(id) FROM {place}runs WHERE state = 'succeeded')"
+        name = "'copy-' || n"
+        earlier = "sample.created_at - n * 0.01"
+        differs = {"id": name, "root_id": name, "created_at": earlier}
+        return {
+            f"{place}journal": (f"run_id = {sample}", {"run_id": name}),
+            f"{place}attempts": (f"run_id = {sample}", {"run_id": name}),
+            f"{place}runs": (f"id = {sample}", differs),
+        }
+
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
         async def start() -> None:
             await asyncio.gather(*(self.client.start("run", scene, *given) for given in runs))
@@ -82,4 +156,5 @@ class Andon(System):
 if __name__ == "__main__":
     main(Andon)
 elif "BENCH_CONCURRENCY" in os.environ:
+    apsw.connection_hooks.append(count_commits)
     up()

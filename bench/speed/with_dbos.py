@@ -37,7 +37,11 @@ async def step(name: str, given: list[Any]) -> Any:
 async def run(scene: str, key: str, *numbers: int) -> None:
     scenes.begun(key)
     for name, given in scenes.plan(scene, key, *numbers):
-        await step(name, given)
+        if name == "wait":
+            scenes.resting(key)
+            await DBOS.recv_async("never", timeout_seconds=scenes.STAY_SECONDS)
+        else:
+            await step(name, given)
     scenes.done(key)
 
 
@@ -57,6 +61,15 @@ class Dbos(System):
         options: Any = {"queue_name": "bench", "workflow_name": "run", "app_version": "1"}
         for given in runs:
             self.client.enqueue(options, scene, *given)
+
+    def copies(self) -> Any:
+        place = "" if self.store == "sqlite" else "dbos."
+        sample = f"(SELECT min(workflow_uuid) FROM {place}workflow_status)"
+        differs = {"workflow_uuid": "'copy-' || n"}
+        return {
+            f"{place}{table}": (f"workflow_uuid = {sample}", differs)
+            for table in ("workflow_status", "operation_outputs")
+        }
 
 
 def work() -> None:

@@ -94,7 +94,10 @@ class LangGraph(System):
             os.write(self.pipe, self.handed[-1].encode())
 
     def latency(self, count: int) -> dict[str, Any]:
-        raise Absent("it has no queue")
+        raise Absent("it has no queue: its caller is its worker")
+
+    def suspended(self, count: int) -> dict[str, Any]:
+        raise Absent("a run that waits (`interrupt`) has returned to its caller: nothing is held")
 
 
 async def serve() -> None:

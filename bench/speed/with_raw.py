@@ -124,6 +124,9 @@ class Raw(System):
         row = self.table.execute("SHOW server_version").fetchone()
         return {"PostgreSQL": row[0].split()[0], "psycopg": psycopg.__version__}
 
+    def worker(self, concurrency: int) -> Any:
+        raise Absent("it executes nothing")
+
     def _timed(self, work: Callable[[], Any], count: int) -> list[float]:
         times = []
         for _ in range(count):
