@@ -5,8 +5,8 @@
 
 Compare ratios, not absolutes: disks and neighbours differ. Every system runs in its own environment
 (.venv-peers, made on first use) with the settings that its own documentation recommends
-(bench/speed/with_*.py say which). Results are kept in bench/results; a full run also writes
-docs/comparison.md and its plots.
+(bench/speed/with_*.py say which). Results are kept in bench/results; a run of everything also
+writes docs/comparison.md with its plots, and the numbers in README.md.
 """
 
 import argparse
@@ -19,35 +19,16 @@ from pathlib import Path
 sys.path.pop(0)  # this folder, in which `bench` would be bench.py
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import machine, page, plots
 from bench.measuring import Measuring, tell
-from bench.systems import SYSTEMS, System
-from bench.workloads import WORKLOADS, Workload
+from bench.systems import chosen_systems
+from bench.workloads import chosen_workloads
 
 from andon.testing.postgres import Cluster
+from bench import machine, page, plots, readme
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "comparison.md"
-
-
-def chosen_systems(text: str) -> list[System]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [w for w in words if not any(w in (one.key, one.product) for one in SYSTEMS)]
-    if unknown:
-        known = ", ".join(dict.fromkeys(one.product for one in SYSTEMS))
-        sys.exit(f"--systems: expected some of {known}; found {', '.join(unknown)}")
-    chosen = [one for one in SYSTEMS if not words or one.key in words or one.product in words]
-    limits = [one for one in SYSTEMS if one.product == "raw" and one not in chosen]
-    return [*limits, *chosen]
-
-
-def chosen_workloads(text: str) -> list[Workload]:
-    words = [word.strip().upper() for word in text.split(",") if word.strip()]
-    names = [one.name for one in WORKLOADS]
-    if unknown := [word for word in words if word not in names]:
-        sys.exit(f"--only: expected some of {', '.join(names)}; found {', '.join(unknown)}")
-    return [one for one in WORKLOADS if not words or one.name in words]
 
 
 def main() -> int:
@@ -57,7 +38,10 @@ def main() -> int:
     parser.add_argument("--systems", default="", help="some systems: andon,dbos")
     parser.add_argument("--rounds", type=int, help="at most so many; 5, or 1 with --quick")
     given = parser.parse_args()
-    systems, workloads = chosen_systems(given.systems), chosen_workloads(given.only)
+    try:
+        systems, workloads = chosen_systems(given.systems), chosen_workloads(given.only)
+    except ValueError as error:
+        parser.error(str(error))
     began, load = time.monotonic(), machine.load()
     with Cluster() as cluster:
         measuring = Measuring(cluster, systems, workloads, quick=given.quick)
@@ -85,6 +69,7 @@ def main() -> int:
     if whole:
         PAGE.write_text(page.page(story), "utf-8")
         plots.write(story, PAGE.parent)
+        readme.write(story, ROOT / "README.md")
     return 0
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import stops
 from bench.judging import Results, Sample
 from bench.peers.environments import Missing
 from bench.peers.side import Cannot, Side
@@ -20,8 +19,10 @@ from bench.systems import BY_KEY, System
 from bench.workloads import QUICK_SCALES, SCALES, W6, W8, Ask, Workload
 
 from andon.testing.postgres import Cluster
+from bench import stops
 
 ASK_SECONDS = 400.0
+REASON_LENGTH = 200
 # How each is stopped in W6; the product's best documented way.
 WAYS = {
     "andon": "cancel",
@@ -121,7 +122,7 @@ class Measuring:
     def _applies(self, workload: Workload, system: System) -> bool:
         if (workload.name, system.key) in self.results.absent:
             return False
-        if system.product not in (workload.only or (system.product,)):
+        if workload.only and not {system.key, system.product} & set(workload.only):
             return False
         if system.product == "raw" and workload is not W8:
             return False  # asked beside each of the others
@@ -166,7 +167,9 @@ class Measuring:
     def _refuse(self, workload: Workload, system: System, why: Exception) -> None:
         reason = " ".join(str(why).split())
         tell(f"{workload.name} {system.key}: not measured: {reason}")
-        self.results.absent[workload.name, system.key] = reason
+        # What was said may hold anything: quoted, and not the whole of it.
+        quoted = reason.replace("`", "'")[:REASON_LENGTH]
+        self.results.absent[workload.name, system.key] = f"could not be measured here: `{quoted}`"
 
     def _guarded(self, workload: Workload, system: System, measure: Any, number: int) -> None:
         if not self._applies(workload, system):

@@ -11,6 +11,8 @@ from bench.workloads import TARGETS, Column, Workload
 FACTORS = {"µs": 1e6, "ms": 1e3, "KB": 1 / 1024}
 NOTHING = "–"
 
+Rows = list[tuple[str, ...]]
+
 
 @dataclass(frozen=True)
 class Story:
@@ -44,7 +46,7 @@ def times(value: float | None) -> str:
     return NOTHING if value is None or isinf(value) else shown(value, "×")
 
 
-def table(story: Story, workload: Workload) -> tuple[list[tuple[str, ...]], list[str]]:
+def table(story: Story, workload: Workload) -> tuple[Rows, list[str]]:
     """The rows of a workload, the head first, and the footnotes."""
     head = ["system"]
     for column in workload.columns:
@@ -60,7 +62,7 @@ def table(story: Story, workload: Workload) -> tuple[list[tuple[str, ...]], list
             cells += _cells(story, workload, system.key, column)
         rows.append(tuple(cells))
         if why:
-            notes.append(f"[{len(notes) + 1}] {system.label}: {why[:300]}")
+            notes.append(f"[{len(notes) + 1}] {system.label}: {why}")
     if workload.why_only:
         notes.append(f"Only some systems: {workload.why_only}.")
     return rows, notes
@@ -118,7 +120,7 @@ def tables(story: Story) -> str:
         if len(rows) > 1:
             title = f"{workload.name}: {workload.title}{mark}"
             parts.append("\n".join([title, "", *_aligned(rows), *(f"  {note}" for note in notes)]))
-    judged = [("target", "measured", "")]
+    judged: Rows = [("target", "measured", "")]
     for verdict, text in verdicts(story):
         name = f"{verdict.target.workload} {verdict.target.text}"
         judged.append((name, text, verdict.verdict))
@@ -129,7 +131,7 @@ def tables(story: Story) -> str:
     return "\n\n".join(parts)
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def _aligned(rows: Rows) -> list[str]:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [
         "  "
@@ -138,7 +140,7 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _markdown(rows: list[tuple[str, ...]], right: bool = True) -> str:
+def _markdown(rows: Rows, right: bool = True) -> str:
     rule = tuple("---" if at == 0 or not right else "--:" for at in range(len(rows[0])))
     return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]])
 
@@ -155,11 +157,12 @@ def page(story: Story) -> str:
             text = [f"## {workload.name}: {workload.title}\n", _markdown(rows) + "\n", plot]
             text += [f"{note}\n" for note in notes]
             parts.append("\n".join(line for line in text if line))
-    judged = [("target", "measured", "verdict")]
-    for verdict, text in verdicts(story):
+    judged: Rows = [("target", "measured", "verdict")]
+    for verdict, figures in verdicts(story):
         mark = {"met": "met", "missed": "**missed**"}.get(verdict.verdict, verdict.verdict)
-        judged.append((f"{verdict.target.workload}: {verdict.target.text}", text, mark))
-    versions = [("system", "versions")] + [
+        judged.append((f"{verdict.target.workload}: {verdict.target.text}", figures, mark))
+    versions: Rows = [("system", "versions")]
+    versions += [
         (one.label, ", ".join(f"{n} {v}" for n, v in story.versions[one.key].items()))
         for one in story.systems
         if one.key in story.versions

@@ -13,14 +13,11 @@ so `--only NAME` measures one system again and leaves the others.
 
 import argparse
 import json
-import os
-import platform
 import random
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +28,7 @@ from bench.peers import breath, environments, report
 from bench.peers.side import Cannot, Side
 
 from andon.testing.postgres import Cluster
+from bench import machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "stops.json"
@@ -171,20 +169,10 @@ def _tell(system: System, way: str, kind: str, one: dict[str, Any]) -> None:
     print(f"{system.name} {way} {kind}: {words}", file=sys.stderr, flush=True)
 
 
-def machine() -> dict[str, str]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "cores": str(os.cpu_count()),
-        "memory": f"{memory:.0f} GB",
-        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
-        "machine": platform.machine(),
-        "Python": platform.python_version(),
-    }
-
-
 def measured(system: System, rounds: int, environ: dict[str, str]) -> dict[str, Any]:
-    rows, versions, reason = [], {}, ""
-    load = f"{os.getloadavg()[0]:.1f}"
+    rows, reason = list[dict[str, Any]](), ""
+    versions: dict[str, str] = {}
+    load = machine.load()
     try:
         for way, calls in system.ways.items():
             kinds: dict[str, Any] = {}
@@ -199,7 +187,7 @@ def measured(system: System, rounds: int, environ: dict[str, str]) -> dict[str, 
         "rows": rows,
         "versions": versions,
         "cannot": reason,
-        "on": f"{datetime.now(UTC):%Y-%m-%d}",
+        "on": machine.today(),
         "load": load,
         "rounds": rounds,
     }
@@ -221,7 +209,7 @@ def main() -> None:
         for system in () if options.print else chosen:
             environ = {"STOPS_POSTGRES": cluster.fresh_database()}
             results[system.key] = measured(system, options.rounds, environ)
-            results["machine"] = machine()
+            results["machine"] = machine.facts()
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
     found = [results[one.key] for one in SYSTEMS if one.key in results]

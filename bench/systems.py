@@ -65,3 +65,14 @@ SYSTEMS = (
     System("celery", "Celery on Redis", environment="celery"),
 )
 BY_KEY = {one.key: one for one in SYSTEMS}
+
+
+def chosen_systems(text: str) -> list[System]:
+    """Those that are named, by system or by product, and always the limits; all if none is."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [w for w in words if not any(w in (one.key, one.product) for one in SYSTEMS)]
+    if unknown:
+        known = ", ".join(dict.fromkeys(one.product for one in SYSTEMS))
+        raise ValueError(f"--systems: expected some of {known}; found {', '.join(unknown)}")
+    wanted = {*words, "raw"} if words else {one.product for one in SYSTEMS}
+    return [one for one in SYSTEMS if {one.key, one.product} & wanted]

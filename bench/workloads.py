@@ -42,7 +42,7 @@ class Workload:
     rounds: int = 5
     blocks: int = 1  # in a round
     alone: bool = False  # in a store of its own
-    only: tuple[str, ...] = ()  # products; without any, all
+    only: tuple[str, ...] = ()  # products or systems; without any, all
     stores: tuple[str, ...] = ()
     why_only: str = ""
 
@@ -70,8 +70,8 @@ W1 = Workload(
         Column("plain", "plain function", "µs", raw=True),
     ),
     (
-        Ask("steps", {"count": 200}, {"count": 60}, {"count": 100}),
-        Ask("plain", {"count": 200}, {"count": 60}, {"count": 100}),
+        Ask("steps", {"count": 200}, {"count": 60}, {"count": 60}),
+        Ask("plain", {"count": 200}, {"count": 60}, {"count": 60}),
     ),
     blocks=3,
 )
@@ -80,6 +80,7 @@ W2 = Workload(
     "100 runs × 50 steps at once, one worker process",
     (Column("rate", "steps/s", "/s", "more", raw=True),),
     (Ask("crowd", {"runs": 100, "steps": 50}, {"steps": 5}, {"steps": 10}),),
+    rounds=3,
 )
 W3 = Workload(
     "W3",
@@ -93,6 +94,7 @@ W3 = Workload(
         Ask("latency", {"count": 40}, {"count": 8}, {"count": 20}),
         Ask("short", {"count": 2000}, {"count": 100}, {"count": 300}),
     ),
+    rounds=3,
 )
 W4 = Workload(
     "W4",
@@ -106,6 +108,7 @@ W4 = Workload(
     ),
     (Ask("recovery", {"steps": 5}),),
     blocks=2,
+    rounds=3,
 )
 W5 = Workload(
     "W5",
@@ -117,7 +120,7 @@ W5 = Workload(
         Column("announced", "announced after", "ms"),
     ),
     (Ask("leaving"),),
-    rounds=3,
+    rounds=2,
 )
 W6 = Workload(
     "W6",
@@ -126,7 +129,7 @@ W6 = Workload(
         Column("async", "async step", "ms", "less"),
         Column("sync", "sync step", "ms", "less"),
     ),
-    rounds=3,
+    rounds=2,
 )
 W7 = Workload(
     "W7",
@@ -141,8 +144,8 @@ W7 = Workload(
         Ask("storage", {"steps": 1000, "messages": 400}, {"steps": 200, "messages": 80}),
         Ask("resume", {"steps": 10_000}, {"steps": 300}),
     ),
-    rounds=1,
     alone=True,
+    rounds=1,
 )
 W8 = Workload(
     "W8",
@@ -157,11 +160,11 @@ W8 = Workload(
         Column("enqueue growth", "1 M / 0", "×", "less"),
     ),
     (Ask("latency", {"count": 40}, {"count": 8}, {"count": 20}),),
-    rounds=1,
-    blocks=5,
+    blocks=4,
     alone=True,
-    only=("raw", "andon", "dbos", "absurd"),
-    why_only="those whose finished runs can be written with SQL",
+    only=("raw", "andon", "dbos-postgres", "absurd"),
+    why_only="those whose finished runs can be written with SQL, each once",
+    rounds=1,
 )
 SCALES, QUICK_SCALES = (0, 100_000, 1_000_000), (0, 1_000, 10_000)
 W9 = Workload(
@@ -175,9 +178,9 @@ W9 = Workload(
         Column("ratio", "effect / step", "×"),
     ),
     (Ask("effects", {"count": 400}, {"count": 60}),),
-    rounds=3,
     only=("andon",),
     why_only="a ledger of effects is andon's own",
+    rounds=3,
 )
 W10 = Workload(
     "W10",
@@ -197,10 +200,10 @@ W10 = Workload(
         )
         for workers in (1, 2, 4)
     ),
-    rounds=3,
     only=("andon", "dbos", "absurd"),
     stores=("postgres",),
     why_only="for systems whose workers share a PostgreSQL",
+    rounds=2,
 )
 W11 = Workload(
     "W11",
@@ -213,8 +216,8 @@ W11 = Workload(
         Ask("suspended", {"count": 1000}, {"count": 50}, {"count": 300}),
         Ask("running", {"count": 500}, {"count": 50}, {"count": 200}),
     ),
-    rounds=1,
     alone=True,
+    rounds=1,
 )
 WORKLOADS = (W1, W2, W3, W4, W5, W6, W7, W8, W9, W10, W11)
 
@@ -238,3 +241,13 @@ TARGETS = (
     Target("W8", "enqueue at 1 M ≤ 1.3 × the empty store", "enqueue growth", "at most", 1.3),
     Target("W9", "≤ 1.5 commits per effect", "effect commits", "at most", 1.5),
 )
+
+
+def chosen_workloads(text: str) -> list[Workload]:
+    """Those that are named; all if none is."""
+    words = [word.strip().upper() for word in text.split(",") if word.strip()]
+    names = [one.name for one in WORKLOADS]
+    if unknown := [word for word in words if word not in names]:
+        found = ", ".join(unknown)
+        raise ValueError(f"--only: expected some of {', '.join(names)}; found {found}")
+    return [one for one in WORKLOADS if not words or one.name in words]
