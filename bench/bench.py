@@ -42,6 +42,7 @@ def main() -> int:
         systems, workloads = chosen_systems(given.systems), chosen_workloads(given.only)
     except ValueError as error:
         parser.error(str(error))
+    whole = not (given.quick or given.only or given.systems)
     began, load = time.monotonic(), machine.load()
     with Cluster() as cluster:
         measuring = Measuring(cluster, systems, workloads, quick=given.quick)
@@ -49,6 +50,7 @@ def main() -> int:
             measuring.carry_out(given.rounds or (1 if given.quick else 5))
         except KeyboardInterrupt:
             tell("interrupted; these are the rounds so far")
+            whole = False
     story = page.Story(
         results=measuring.results,
         workloads=workloads,
@@ -65,7 +67,6 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / ("quick.json" if given.quick else "bench.json")
     kept.write_text(json.dumps(as_json(story), indent=1, ensure_ascii=False), "utf-8")
-    whole = not (given.quick or given.only or given.systems)
     if whole:
         PAGE.write_text(page.page(story), "utf-8")
         plots.write(story, PAGE.parent)

@@ -208,9 +208,8 @@ commit of whatever waits; no fence, no journal, no replay.
 ## What it does not show
 
 A quiet machine: see the load above, and measure on yours. Many machines: every server runs on this
-one. Temporal is its development server, on SQLite. Redis keeps snapshots only, as it comes: a crash
-of Redis loses what Celery's other peers would have kept. What a peer has and andon lacks is not in
-any table.
+one. Temporal is its development server, on SQLite. Redis keeps snapshots only, as it comes: when it
+crashes, recent work of Celery is lost. What a peer has and andon lacks is not in any table.
 
 ## Versions
 

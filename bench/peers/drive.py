@@ -66,8 +66,8 @@ class Loop:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(START_SECONDS)
+    def run(self, work: Coroutine[Any, Any, Any], seconds: float = START_SECONDS) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
 
 
 def spawn(

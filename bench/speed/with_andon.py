@@ -17,7 +17,7 @@ import apsw
 import psycopg
 import scenes
 from drive import Loop
-from serving import GRACE_SECONDS, System, main, up
+from serving import GRACE_SECONDS, LIMIT_SECONDS, System, main, up
 
 import andon
 from andon.control.version import VERSION
@@ -148,9 +148,9 @@ class Andon(System):
 
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
         async def start() -> None:
-            await asyncio.gather(*(self.client.start("run", scene, *given) for given in runs))
+            await asyncio.gather(*(self.client.start(run, scene, *given) for given in runs))
 
-        self.loop.run(start())
+        self.loop.run(start(), LIMIT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import restate
 import scenes
 import servers
 from drive import Loop, until
-from serving import GRACE_SECONDS, System, group_of, main, up
+from serving import GRACE_SECONDS, LIMIT_SECONDS, System, group_of, main, up
 
 AT_ONCE = 50
 
@@ -101,7 +101,7 @@ class OnRestate(System):
         async def send_all() -> None:
             await asyncio.gather(*(send(given) for given in runs))
 
-        self.loop.run(send_all())
+        self.loop.run(send_all(), LIMIT_SECONDS)
 
 
 if __name__ == "__main__":

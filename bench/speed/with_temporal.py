@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     import scenes
     import servers
     from drive import Loop, until
-    from serving import GRACE_SECONDS, Absent, System, main
+    from serving import GRACE_SECONDS, LIMIT_SECONDS, Absent, System, main
 
 QUEUE = "bench"
 LOCAL = os.environ.get("BENCH_STORE") == "local"
@@ -122,7 +122,7 @@ class OnTemporal(System):
 
             await asyncio.gather(*(start(*given) for given in runs))
 
-        self.loop.run(start_all())
+        self.loop.run(start_all(), LIMIT_SECONDS)
 
 
 async def serve() -> None:

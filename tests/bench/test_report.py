@@ -71,7 +71,8 @@ def test_a_figure_is_the_median_of_round_medians() -> None:
 def test_a_ratio_is_taken_within_a_block() -> None:
     # A machine that is ten times slower for a while hits both sides.
     quiet, loud = step("andon-sqlite", 150e-6), step("andon-sqlite", 1500e-6, raw=1e-3, round_=1)
-    assert against_raw(results(*quiet, *loud), "W1", "andon-sqlite", STEP) == pytest.approx(1.5)
+    found = results(*quiet, *loud, *step("andon-sqlite", 200e-6, round_=2))
+    assert against_raw(found, "W1", "andon-sqlite", STEP) == pytest.approx(1.5)
 
 
 def test_the_best_peer_is_the_quickest_that_counts() -> None:
@@ -112,6 +113,14 @@ def test_more_is_better_where_it_is() -> None:
     peers = rate("restate", 1000)
     assert verdict(results(peers, *(rate(one, 10_000) for one in OURS)), "10 ×") == "met"
     assert verdict(results(peers, *(rate(one, 9_999) for one in OURS)), "10 ×") == "missed"
+
+
+def test_less_than_is_not_at_most() -> None:
+    def resumed(seconds: float) -> Results:
+        return results(Sample("W4", "andon-sqlite", 0, {"resumed": seconds}))
+
+    assert verdict(resumed(0.0999), "less than 0.1 s") == "met"
+    assert verdict(resumed(0.1), "less than 0.1 s") == "missed"
 
 
 def test_one_repeated_effect_in_many_rounds_is_seen() -> None:
