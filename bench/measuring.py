@@ -73,6 +73,7 @@ class Measuring:
         )
         self.versions: dict[str, dict[str, str]] = {}
         self._limits: dict[str, Side] = {}
+        self._refused: set[tuple[str, str]] = set()  # failed once, and not asked again
 
     def carry_out(self, rounds: int) -> None:
         """As many rounds as each workload has, but not more than `rounds`."""
@@ -120,7 +121,7 @@ class Measuring:
                     return
 
     def _applies(self, workload: Workload, system: System) -> bool:
-        if (workload.name, system.key) in self.results.absent:
+        if (workload.name, system.key) in self._refused:
             return False
         if workload.only and not {system.key, system.product} & set(workload.only):
             return False
@@ -169,6 +170,7 @@ class Measuring:
         tell(f"{workload.name} {system.key}: not measured: {reason}")
         # What was said may hold anything: quoted, and not the whole of it.
         quoted = reason.replace("`", "'")[:REASON_LENGTH]
+        self._refused.add((workload.name, system.key))
         self.results.absent[workload.name, system.key] = f"could not be measured here: `{quoted}`"
 
     def _guarded(self, workload: Workload, system: System, measure: Any, number: int) -> None:
@@ -194,7 +196,9 @@ class Measuring:
             for kind, took in one.values.items()
             if took == GOES_ON
         }
-        for kind in {"async", "sync"} - gone_on:  # once is enough
+        for kind in ("async", "sync"):
+            if kind in gone_on:
+                continue  # once is enough
             with self._place(system) as (_, url):
                 environ = {"STOPS_POSTGRES": url}
                 [once], _ = stops.measure(stopped, WAYS[name], kind, 1, environ)

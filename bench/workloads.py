@@ -115,6 +115,7 @@ W5 = Workload(
     "SIGTERM with a step of 5 s in flight, grace 2 s",
     (
         Column("exit", "exits after", "s"),
+        Column("code", "with", "word"),
         Column("in flight", "the step in flight", "word"),
         Column("elsewhere", "goes on after", "s"),
         Column("announced", "announced after", "ms"),

@@ -26,6 +26,7 @@ from drive import main as answer_questions
 from scenes import note
 
 LIMIT_SECONDS = 240
+LONG_SECONDS = 800
 GRACE_SECONDS = 2
 AGAIN_SECONDS = 20
 FIRST_FEW = 10
@@ -266,7 +267,7 @@ class System:
         asked = time.monotonic()
         leaver.send_signal(signal.SIGTERM)
         took = _exit_seconds(leaver, asked)
-        found = {"exit": took, **self.left_behind(leaver)}
+        found = {"exit": took, "code": str(leaver.returncode), **self.left_behind(leaver)}
         kill(leaver)
         self.workers.remove(leaver)
         self.serves = (0, 0)
@@ -323,7 +324,7 @@ class System:
         """A new worker goes on with a run that has so many finished steps."""
         self.serve()
         key = self.begin("crash", steps)
-        self.log.wait({f"acted-{key}"})
+        self.log.wait({f"acted-{key}"}, LONG_SECONDS)
         self.dismiss()
         time.sleep(SETTLE_SECONDS)
         self.hire(10)

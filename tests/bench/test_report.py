@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -19,7 +20,7 @@ from bench.measuring import Measuring
 from bench.peers.environments import Missing
 from bench.peers.side import Side
 from bench.systems import BY_KEY, SYSTEMS, System, chosen_systems
-from bench.workloads import TARGETS, W1, W2, W4, W5, WORKLOADS, Ask, Column, chosen_workloads
+from bench.workloads import TARGETS, W1, W2, W3, W4, W5, WORKLOADS, Ask, Column, chosen_workloads
 
 from bench import page, plots, readme
 
@@ -242,6 +243,36 @@ def test_a_system_that_cannot_be_installed_is_a_row_that_says_why() -> None:
     why = "could not be measured here: `the registry said 'no' and more`"
     assert measuring.results.absent == {("W1", "dbos-sqlite"): why, ("W2", "dbos-sqlite"): why}
     assert f"[1] DBOS on SQLite: {why}" in page.tables(story(measuring.results))
+
+
+class Scripted:
+    """A driver that has its answers ready."""
+
+    def __init__(self, **answers: dict[str, Any]) -> None:
+        self.answers, self.asked = answers, list[str]()
+
+    def ask(self, **request: Any) -> None:
+        self.asked.append(request["ask"])
+
+    def answer(self, _within: float) -> dict[str, Any]:
+        return self.answers[self.asked[-1]]
+
+
+def test_what_a_system_lacks_does_not_take_the_rest_from_it() -> None:
+    system = BY_KEY["langgraph-sqlite"]
+    measuring = Measuring(None, [system], [W3], quick=True)  # type: ignore[arg-type]
+    limit = Scripted(latency={"answer": {"start": 1e-3}}, short={"answer": {"rate": 10_000}})
+    side = Scripted(latency={"absent": "it has no queue"}, short={"answer": {"rate": 100}})
+    measuring._limits["raw-sqlite"] = limit  # type: ignore[assignment]
+    for number in range(2):
+        assert measuring._applies(W3, system)
+        measuring._measure(number, system, W3, side)  # type: ignore[arg-type]
+    assert limit.asked == side.asked == ["latency", "short"] * 2
+    assert [one.values for one in measuring.results.of("W3", system.key)] == [{"rate": 100}] * 2
+    assert len(measuring.results.of("W3", "raw-sqlite")) == 2
+    [_, row], [note] = page.table(story(measuring.results, systems=[system]), W3)
+    assert row == ("LangGraph on SQLite [1]", "–", "–", "–", "–", "100", "0.01×", "best peer")
+    assert note == "[1] LangGraph on SQLite: it has no queue"
 
 
 def test_sizes_are_smaller_for_peers_and_when_it_is_quick() -> None:
