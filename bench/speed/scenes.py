@@ -15,6 +15,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 WORDS = 50  # of the long step, one each tenth of a second
@@ -41,6 +42,7 @@ def noted(word: str) -> bool:
         return any(line.startswith(f"{word} ") for line in log)
 
 
+@lru_cache(maxsize=16)  # a graph asks again at every step
 def plan(scene: str, key: str, *given: int) -> list[Step]:
     count = given[0] if given else 1
     plain: list[Step] = [("result", [key, number]) for number in range(count)]

@@ -7,7 +7,6 @@ and workers are started and how a run gets to them, and nothing else. Runs are e
 processes; what they did is read from the log that they write (scenes.py).
 """
 
-import contextlib
 import itertools
 import json
 import os
@@ -19,13 +18,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from drive import Cannot, spawn
 from drive import main as answer_questions
+from noting import Log
+from outside import group_of, kill, postgres_bytes, processes, resident, sqlite_bytes
 from scenes import note
 
-LIMIT_SECONDS = 240
 LONG_SECONDS = 800
 GRACE_SECONDS = 2
 AGAIN_SECONDS = 20
@@ -36,46 +36,6 @@ SETTLE_SECONDS = 3.0  # by then every system's leases of a dead worker have ende
 
 class Absent(Exception):
     """The system has no such thing; the message says what it lacks."""
-
-
-class Note(NamedTuple):
-    word: str
-    at: float
-    pid: int
-    text: str
-
-
-class Log:
-    """What the runs have noted so far."""
-
-    def __init__(self, path: Path) -> None:
-        path.touch()
-        self._file = path.open()
-        self._rest = ""
-        self.notes: list[Note] = []
-
-    def read(self) -> list[Note]:
-        *lines, self._rest = (self._rest + self._file.read()).split("\n")
-        for line in lines:
-            word, at, pid, text = line.split(" ", 3)
-            self.notes.append(Note(word, float(at), int(pid), text))
-        return self.notes
-
-    def of(self, word: str) -> list[Note]:
-        return [one for one in self.read() if one.word == word]
-
-    def wait(self, words: set[str], seconds: float = LIMIT_SECONDS) -> dict[str, Note]:
-        """The first note of each word."""
-        end, found, seen = time.monotonic() + seconds, dict[str, Note](), 0
-        while len(found) < len(words):
-            for one in self.read()[seen:]:
-                if one.word in words:
-                    found.setdefault(one.word, one)
-            seen = len(self.notes)
-            if time.monotonic() > end:
-                raise Cannot(f"waited {seconds} s for {sorted(words - found.keys())[:3]}")
-            time.sleep(0.0005)
-        return found
 
 
 class System:
@@ -369,47 +329,6 @@ def _exit_seconds(leaver: "subprocess.Popen[bytes]", asked: float) -> float:
     except subprocess.TimeoutExpired:
         return float("inf")
     return time.monotonic() - asked
-
-
-def kill(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-
-
-def group_of(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-def resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
-def sqlite_bytes(path: Path) -> int:
-    """The file, once what is in its log has been moved there."""
-    # In a program of its own: two SQLite libraries in one process undo each other's locks.
-    move = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall()"
-    given = [str(path), "PRAGMA wal_checkpoint(TRUNCATE)"]
-    subprocess.run([sys.executable, "-c", move, *given], check=True)
-    return path.stat().st_size
-
-
-def postgres_bytes(url: str) -> int:
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as connection:
-        row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
-    return int(row[0]) if row else 0
 
 
 def up() -> None:

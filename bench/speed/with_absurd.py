@@ -17,7 +17,8 @@ import psycopg
 import scenes
 from absurd_sdk import AsyncAbsurd
 from drive import Loop
-from serving import LIMIT_SECONDS, Absent, System, concurrency, main
+from noting import LIMIT_SECONDS
+from serving import Absent, System, concurrency, main
 
 QUEUE = "bench"
 POLL_SECONDS = 0.005

@@ -17,7 +17,8 @@ import apsw
 import psycopg
 import scenes
 from drive import Loop
-from serving import GRACE_SECONDS, LIMIT_SECONDS, System, main, up
+from noting import LIMIT_SECONDS
+from serving import GRACE_SECONDS, System, main, up
 
 import andon
 from andon.control.version import VERSION

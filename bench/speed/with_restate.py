@@ -19,7 +19,9 @@ import restate
 import scenes
 import servers
 from drive import Loop, until
-from serving import GRACE_SECONDS, LIMIT_SECONDS, System, group_of, main, up
+from noting import LIMIT_SECONDS
+from outside import group_of
+from serving import GRACE_SECONDS, System, main, up
 
 AT_ONCE = 50
 

@@ -26,7 +26,9 @@ with workflow.unsafe.imports_passed_through():
     import scenes
     import servers
     from drive import Loop, until
-    from serving import GRACE_SECONDS, LIMIT_SECONDS, Absent, System, main, sqlite_bytes
+    from noting import LIMIT_SECONDS
+    from outside import sqlite_bytes
+    from serving import GRACE_SECONDS, Absent, System, main
 
 QUEUE = "bench"
 LOCAL = os.environ.get("BENCH_STORE") == "local"
