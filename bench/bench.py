@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, one round, no page")
     parser.add_argument("--only", default="", help="some workloads: W1,W3")
     parser.add_argument("--systems", default="", help="some systems: andon,dbos")
+    parser.add_argument("--page", action="store_true", help="write the page also of such a part")
     parser.add_argument("--rounds", type=int, help="at most so many; 5, or 1 with --quick")
     given = parser.parse_args()
     try:
@@ -67,9 +68,10 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / ("quick.json" if given.quick else "bench.json")
     kept.write_text(json.dumps(as_json(story), indent=1, ensure_ascii=False), "utf-8")
-    if whole:
+    if whole or given.page:
         PAGE.write_text(page.page(story), "utf-8")
         plots.write(story, PAGE.parent)
+    if whole:
         readme.write(story, ROOT / "README.md")
     return 0
 

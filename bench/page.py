@@ -168,6 +168,7 @@ def page(story: Story) -> str:
         if one.key in story.versions
     ]
     return PAGE.format(
+        mark=QUICK_MARK if story.quick else "",
         judged=_markdown(judged, right=False),
         tables="\n".join(parts),
         versions=_markdown(versions, right=False),
@@ -179,12 +180,16 @@ def page(story: Story) -> str:
     )
 
 
+QUICK_MARK = """
+
+**A quick run**: small sizes. It shows that everything is measured, not how quick anything is."""
+
 PAGE = """\
 # Speed, beside every peer
 
 `make bench` measures andon, its peers and the raw loops of the same databases in one run, and
 writes this page. Made from commit `{commit}` on {on} in {minutes} minutes; load of the machine
-{load}; {machine}.
+{load}; {machine}.{mark}
 
 ## Targets
 

@@ -193,7 +193,8 @@ def test_the_page_says_what_it_was_made_from_and_what_was_missed() -> None:
     assert "| DBOS on SQLite | 5,000 µs | 50.0× | best peer |" in text
     assert "[1] Restate: npm is not installed" in text
     assert "## W2" not in text  # nobody measured it
-    assert "Quick" not in text
+    assert "quick run" not in text
+    assert "**A quick run**" in page.page(story(found, quick=True))
 
 
 def test_a_quick_run_says_so_in_every_table() -> None:
