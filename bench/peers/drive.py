@@ -90,13 +90,13 @@ def spawn(
             stderr=output,
             cwd=folder,
             env={**os.environ, **environ},
-            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent,  # noqa: PLW1509
             process_group=0 if apart else None,
             pass_fds=handed,
         )
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from bench.peers.drive import die_with_parent
+
 ANSWER_SECONDS = 90
 CLOSE_SECONDS = 10
 
@@ -36,6 +38,7 @@ class Side:
                 env={**os.environ, **environ, name: value},
                 text=True,
                 start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
             )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
