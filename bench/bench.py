@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--systems", default="", help="some systems: andon,dbos")
     parser.add_argument("--page", action="store_true", help="write the page also of such a part")
     parser.add_argument("--rounds", type=int, help="at most so many; 5, or 1 with --quick")
+    parser.add_argument("--minutes", type=float, default=45, help="no round that ends later")
     given = parser.parse_args()
     try:
         systems, workloads = chosen_systems(given.systems), chosen_workloads(given.only)
@@ -48,7 +49,7 @@ def main() -> int:
     with Cluster() as cluster:
         measuring = Measuring(cluster, systems, workloads, quick=given.quick)
         try:
-            measuring.carry_out(given.rounds or (1 if given.quick else 5))
+            measuring.carry_out(given.rounds or (1 if given.quick else 5), given.minutes)
         except KeyboardInterrupt:
             tell("interrupted; these are the rounds so far")
             whole = False

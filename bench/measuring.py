@@ -8,6 +8,7 @@ import random
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,23 +74,28 @@ class Measuring:
         )
         self.versions: dict[str, dict[str, str]] = {}
         self._limits: dict[str, Side] = {}
+        self._took = defaultdict[str, float](float)  # seconds of each workload in the last round
         self._refused: set[tuple[str, str]] = set()  # failed once, and not asked again
 
-    def carry_out(self, rounds: int) -> None:
-        """As many rounds as each workload has, but not more than `rounds`."""
+    def carry_out(self, rounds: int, minutes: float = 60.0) -> None:
+        """As many rounds as each workload has, but not more than `rounds`, nor one that would
+        end after so many minutes; the first is always whole."""
+        end = time.monotonic() + 60 * minutes
         with contextlib.ExitStack() as stack:
             for key in ("raw-sqlite", "raw-postgres"):
                 self._limits[key] = stack.enter_context(self._opened(BY_KEY[key]))
                 self.versions[key] = self._limits[key].versions
             for number in range(rounds):
                 due = [one for one in self.workloads if number < one.rounds]
-                if not due:
+                needed = sum(self._took[one.name] for one in due)
+                if not due or (number and time.monotonic() + needed > end):
                     break
                 tell(f"round {number + 1} of {rounds}: {', '.join(one.name for one in due)}")
                 self._round(number, due)
 
     def _round(self, number: int, due: list[Workload]) -> None:
         # Another order in each round: nobody always comes after the same neighbour.
+        self._took.clear()
         order = random.Random(number).sample(self.systems, len(self.systems))
         together = [one for one in due if not one.alone and one is not W6]
         for system in order:
@@ -108,11 +114,12 @@ class Measuring:
         while left:
             started = False
             try:
-                with self._opened(system) as side:
+                with self._timed(left[0]), self._opened(system) as side:
                     started = True
                     self.versions[system.key] = side.versions
                     while left:
-                        self._measure(number, system, left[0], side)
+                        with self._timed(left[0]):
+                            self._measure(number, system, left[0], side)
                         left.pop(0)
             except (Cannot, Missing) as why:
                 for workload in [left.pop(0)] if started else left:
@@ -131,7 +138,7 @@ class Measuring:
 
     def _measure(self, number: int, system: System, workload: Workload, side: Side) -> None:
         compared = any(column.raw for column in workload.columns) and system.limit != system.key
-        for _ in range(workload.blocks):
+        for _ in range(1 if self.quick else workload.blocks):
             values: dict[str, Any] = {}
             raw: dict[str, Any] = {}
             for question in workload.asks:
@@ -144,6 +151,16 @@ class Measuring:
             self._keep(number, workload, system, values, raw)
             if raw:
                 self.results.samples.append(Sample(workload.name, system.limit, number, raw))
+
+    @contextlib.contextmanager
+    def _timed(self, workload: Workload) -> Iterator[None]:
+        """Time that is spent within twice counts once, for the inner one."""
+        began, inner = time.monotonic(), sum(self._took.values())
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - began
+            self._took[workload.name] += spent - (sum(self._took.values()) - inner)
 
     def _limit(self, question: Ask, side: Side, system: System) -> dict[str, Any]:
         try:
@@ -177,7 +194,8 @@ class Measuring:
         if not self._applies(workload, system):
             return
         try:
-            measure(number, system)
+            with self._timed(workload):
+                measure(number, system)
         except Absent as why:
             self.results.absent[workload.name, system.key] = str(why)
         except (Cannot, Missing) as why:
@@ -217,7 +235,7 @@ class Measuring:
                     tell(f"W8 {system.key}: {scale:,} finished runs are there")
                 sides.append(side)
             self.versions.setdefault(system.key, sides[0].versions)
-            for _ in range(W8.blocks):
+            for _ in range(1 if self.quick else W8.blocks):
                 values: dict[str, Any] = {}
                 for place, side in enumerate(sides):
                     found = ask(side, W8.asks[0], peer=system.peer, quick=self.quick)

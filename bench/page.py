@@ -68,6 +68,14 @@ def table(story: Story, workload: Workload) -> tuple[Rows, list[str]]:
     return rows, notes
 
 
+def rounds(story: Story, workload: Workload) -> str:
+    found = [
+        len({one.round for one in story.results.of(workload.name, system)})
+        for system in story.results.systems(workload.name)
+    ]
+    return f"{max(found)} round{'' if max(found) == 1 else 's'}"
+
+
 def _cells(story: Story, workload: Workload, system: str, column: Column) -> list[str]:
     results, name = story.results, workload.name
     cells = [shown(figure(results, name, system, column), column.unit)]
@@ -118,7 +126,7 @@ def tables(story: Story) -> str:
     for workload in story.workloads:
         rows, notes = table(story, workload)
         if len(rows) > 1:
-            title = f"{workload.name}: {workload.title}{mark}"
+            title = f"{workload.name}: {workload.title}, {rounds(story, workload)}{mark}"
             parts.append("\n".join([title, "", *_aligned(rows), *(f"  {note}" for note in notes)]))
     judged: Rows = [("target", "measured", "")]
     for verdict, text in verdicts(story):
@@ -154,7 +162,8 @@ def page(story: Story) -> str:
             plot = (
                 f"![{workload.title}](comparison-{workload.name.lower()}.svg)\n" if plotted else ""
             )
-            text = [f"## {workload.name}: {workload.title}\n", _markdown(rows) + "\n", plot]
+            head = f"## {workload.name}: {workload.title}\n"
+            text = [head, f"{rounds(story, workload)}.\n", _markdown(rows) + "\n", plot]
             text += [f"{note}\n" for note in notes]
             parts.append("\n".join(line for line in text if line))
     judged: Rows = [("target", "measured", "verdict")]

@@ -1,8 +1,9 @@
 """What the benchmark makes of its samples: figures, ratios, verdicts, the page and its plots."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import pytest
@@ -20,7 +21,19 @@ from bench.measuring import Measuring
 from bench.peers.environments import Missing
 from bench.peers.side import Side
 from bench.systems import BY_KEY, SYSTEMS, System, chosen_systems
-from bench.workloads import TARGETS, W1, W2, W3, W4, W5, WORKLOADS, Ask, Column, chosen_workloads
+from bench.workloads import (
+    TARGETS,
+    W1,
+    W2,
+    W3,
+    W4,
+    W5,
+    WORKLOADS,
+    Ask,
+    Column,
+    Workload,
+    chosen_workloads,
+)
 
 from bench import page, plots, readme
 
@@ -246,6 +259,10 @@ def test_a_system_that_cannot_be_installed_is_a_row_that_says_why() -> None:
     assert f"[1] DBOS on SQLite: {why}" in page.tables(story(measuring.results))
 
 
+class Unused:
+    versions: ClassVar[dict[str, str]] = {}
+
+
 class Scripted:
     """A driver that has its answers ready."""
 
@@ -274,6 +291,23 @@ def test_what_a_system_lacks_does_not_take_the_rest_from_it() -> None:
     [_, row], [note] = page.table(story(measuring.results, systems=[system]), W3)
     assert row == ("LangGraph on SQLite [1]", "–", "–", "–", "–", "100", "0.01×", "best peer")
     assert note == "[1] LangGraph on SQLite: it has no queue"
+
+
+def test_no_round_begins_that_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring = Measuring(None, [], [W1, W3], quick=True)  # type: ignore[arg-type]
+    begun = list[list[str]]()
+
+    def spend(_number: int, due: list[Workload]) -> None:
+        begun.append([one.name for one in due])
+        measuring._took.update({one.name: 50.0 for one in due})
+
+    monkeypatch.setattr(measuring, "_round", spend)
+    monkeypatch.setattr(measuring, "_opened", lambda _: contextlib.nullcontext(Unused()))
+    measuring.carry_out(5, minutes=1)  # W3 would take 50 s of them, and so would W1
+    assert begun == [["W1", "W3"]]
+    begun.clear()
+    measuring.carry_out(5, minutes=2)
+    assert begun == [["W1", "W3"]] * W3.rounds + [["W1"]] * (W1.rounds - W3.rounds)
 
 
 def test_sizes_are_smaller_for_peers_and_when_it_is_quick() -> None:
