@@ -13,28 +13,22 @@ so `--only NAME` measures one system again and leaves the others.
 
 import argparse
 import json
-import os
-import platform
-import queue
 import random
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path.pop(0)  # this folder, in which `bench` would be bench.py
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import breath
-import environments
-import report
+from bench.peers import breath, environments, report
+from bench.peers.side import Cannot, Side
 
 from andon.testing.postgres import Cluster
+from bench import machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "stops.json"
@@ -43,8 +37,6 @@ PAGE = ROOT / "docs" / "comparison-stops.md"
 SILENT_SECONDS = 2.0
 AGAIN_SECONDS = 0.7
 BEGIN_SECONDS = 30
-ANSWER_SECONDS = 90
-CLOSE_SECONDS = 10
 
 
 class System(NamedTuple):
@@ -83,72 +75,17 @@ SYSTEMS = (
             "SIGKILL": '`revoke(terminate=True, signal="SIGKILL")`, prefork',
         },
     ),
+    System("absurd", {"cancel": "`cancel_task`"}),
     System("LangGraph", {"cancel": "`task.cancel()` of `graph.ainvoke`"}),
 )
 
 
-class Cannot(Exception):
-    """This system cannot be measured here; the message says why."""
-
-
-class Side:
-    """The driver of one system in its own environment, and all it has started."""
-
-    def __init__(self, system: System, way: str, folder: Path, environ: dict[str, str]) -> None:
-        program = ROOT / "bench" / "peers" / f"on_{system.key}.py"
-        own = sys.executable if system.key == "andon" else environments.python(system.key)
-        self._log = folder / "driver.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [own, program, folder, way],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=folder,
-                env={**os.environ, **environ, **environments.servers(system.key)},
-                text=True,
-                start_new_session=True,
-            )
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        self.versions = self.answer()["ready"]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError, subprocess.TimeoutExpired):
-            self._process.stdin.close()
-            self._process.wait(CLOSE_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _listen(self) -> None:
-        for line in self._process.stdout or ():
-            self._lines.put(line)
-        self._lines.put("")
-
-    def ask(self, **request: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        try:
-            line = self._lines.get(timeout=ANSWER_SECONDS)
-        except queue.Empty:
-            raise Cannot(f"no answer in {ANSWER_SECONDS} s: {self._last_words()}") from None
-        if not line:
-            raise Cannot(f"its driver ended: {self._last_words()}")
-        said: dict[str, Any] = json.loads(line)
-        if "cannot" in said:
-            raise Cannot(said["cannot"])
-        return said
-
-    def _last_words(self) -> str:
-        return self._log.read_text("utf-8", "replace").strip()[-800:]
+def side(system: System, way: str, folder: Path, environ: dict[str, str]) -> Side:
+    own = system.key == "andon"
+    program = ROOT / "bench" / "peers" / f"on_{system.key}.py"
+    python = sys.executable if own else environments.python(system.key)
+    told = {**environ, **environments.servers(system.key)}
+    return Side([python, program, folder, way], folder, told)
 
 
 def measure(
@@ -160,11 +97,11 @@ def measure(
     while len(done) < rounds:
         with tempfile.TemporaryDirectory(prefix="stops-", ignore_cleanup_errors=True) as place:
             folder = Path(place)
-            with Side(system, way, folder, environ) as side:
-                versions = side.versions
+            with side(system, way, folder, environ) as opened:
+                versions = opened.versions
                 while len(done) < rounds:
                     page = folder / f"breath-{len(done)}"
-                    done.append(one_round(side, kind, page))
+                    done.append(one_round(opened, kind, page))
                     _tell(system, way, kind, done[-1])
                     if done[-1]["ended"] is None:
                         break
@@ -232,20 +169,10 @@ def _tell(system: System, way: str, kind: str, one: dict[str, Any]) -> None:
     print(f"{system.name} {way} {kind}: {words}", file=sys.stderr, flush=True)
 
 
-def machine() -> dict[str, str]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "cores": str(os.cpu_count()),
-        "memory": f"{memory:.0f} GB",
-        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
-        "machine": platform.machine(),
-        "Python": platform.python_version(),
-    }
-
-
 def measured(system: System, rounds: int, environ: dict[str, str]) -> dict[str, Any]:
-    rows, versions, reason = [], {}, ""
-    load = f"{os.getloadavg()[0]:.1f}"
+    rows, reason = list[dict[str, Any]](), ""
+    versions: dict[str, str] = {}
+    load = machine.load()
     try:
         for way, calls in system.ways.items():
             kinds: dict[str, Any] = {}
@@ -260,7 +187,7 @@ def measured(system: System, rounds: int, environ: dict[str, str]) -> dict[str, 
         "rows": rows,
         "versions": versions,
         "cannot": reason,
-        "on": f"{datetime.now(UTC):%Y-%m-%d}",
+        "on": machine.today(),
         "load": load,
         "rounds": rounds,
     }
@@ -282,7 +209,7 @@ def main() -> None:
         for system in () if options.print else chosen:
             environ = {"STOPS_POSTGRES": cluster.fresh_database()}
             results[system.key] = measured(system, options.rounds, environ)
-            results["machine"] = machine()
+            results["machine"] = machine.facts()
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1), "utf-8")
     found = [results[one.key] for one in SYSTEMS if one.key in results]

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,20 @@ class Loop:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(START_SECONDS)
+    def run(self, work: Coroutine[Any, Any, Any], seconds: float = START_SECONDS) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
 
 
-def spawn(command: list[str | Path], folder: Path, **environ: str) -> "subprocess.Popen[bytes]":
+def spawn(
+    command: Sequence[str | Path],
+    folder: Path,
+    *,
+    apart: bool = False,
+    handed: tuple[int, ...] = (),
+    **environ: str,
+) -> "subprocess.Popen[bytes]":
+    """Start a program that dies with this one; `apart`: in a process group of its own;
+    `handed`: with these open files."""
     log = folder / f"{Path(command[0]).name}-{len(LOGS)}.log"
     LOGS.append(log)
     with log.open("wb") as output:
@@ -81,11 +90,13 @@ def spawn(command: list[str | Path], folder: Path, **environ: str) -> "subproces
             stderr=output,
             cwd=folder,
             env={**os.environ, **environ},
-            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+            process_group=0 if apart else None,
+            pass_fds=handed,
         )
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -115,7 +126,10 @@ def _log_ends() -> str:
     return "".join(f"\n{text}" for text in texts if text)
 
 
-def main(kind: type[Driver]) -> None:
+Answer = Callable[..., None]
+
+
+def main(kind: Any, serve: "Callable[[Any, Answer], None] | None" = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("way")
@@ -129,15 +143,17 @@ def main(kind: type[Driver]) -> None:
     driver = kind(options.folder, options.way)
     try:
         answer(ready=driver.open())
-        _serve(driver, answer)
+        (serve or _serve)(driver, answer)
         driver.close()
     except Cannot as reason:
         answer(cannot=str(reason))
+    except Exception as error:  # noqa: BLE001
+        answer(cannot=f"its driver failed: {type(error).__name__}: {error}")
     finally:
         os.killpg(0, signal.SIGKILL)
 
 
-def _serve(driver: Driver, answer: Callable[..., None]) -> None:
+def _serve(driver: Driver, answer: Answer) -> None:
     run: Any = None
     for line in sys.stdin:
         request = json.loads(line)

@@ -7,15 +7,15 @@ one is given; TERM and KILL are measured. Celery has no async tasks: that step r
 
 import asyncio
 import os
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import servers
 from breath import async_step, blocked_step, deaf_step, sync_step
 from celery import Celery
-from drive import Driver, free_port, main, spawn, until
+from drive import Driver, main, spawn, until
 
 URL = os.environ.get("STOPS_REDIS", "")
 app = Celery("on_celery", broker=URL, backend=URL)
@@ -46,14 +46,9 @@ class OnCelery(Driver):
     ended = ("REVOKED", "SUCCESS", "FAILURE")
 
     def open(self) -> dict[str, str]:
-        server = Path(os.environ["STOPS_REDIS_SERVER"])
-        libraries = os.environ["STOPS_REDIS_LIBRARIES"]
-        port = free_port()
-        url = f"redis://127.0.0.1:{port}/0"
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        redis = spawn([server, *options], self.folder, LD_LIBRARY_PATH=libraries)
+        url, redis = servers.redis(self.folder, "--save", "")
         app.conf.update(broker_url=url, result_backend=url)
-        until(app.backend.client.ping, "Redis", redis)
+        until(app.backend.client.ping, "Redis")
         worker = spawn(
             [
                 *(sys.executable, "-m", "celery", "-A", "on_celery", "worker"),
@@ -65,14 +60,7 @@ class OnCelery(Driver):
             PYTHONPATH=str(Path(__file__).parent),
         )
         until(lambda: app.control.ping(timeout=0.5), "Celery's worker", worker)
-        said = subprocess.run(
-            [server, "--version"],
-            env={**os.environ, "LD_LIBRARY_PATH": libraries},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return {"celery": version("celery"), "redis": said.stdout.split("v=")[1].split()[0]}
+        return {"celery": version("celery"), "redis": redis}
 
     def start(self, kind: str, breath: str) -> Any:
         return app.tasks[kind].apply_async((breath,))

@@ -6,18 +6,17 @@ guarantee consistency". Both are measured. The handler awaits one `ctx.run_typed
 functions the SDK runs in a thread. The service is served by hypercorn (HTTP/2), as its docs say.
 """
 
-import json
 import os
 import sys
-import urllib.error
-import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import restate
+import servers
 from breath import async_step, blocked_step, deaf_step, sync_step
 from drive import Driver, free_port, main, spawn, until
+from servers import ask
 
 service = restate.Service("stops")
 
@@ -45,37 +44,12 @@ async def blocked_(ctx: restate.Context, breath: str) -> str:
 app = restate.app([service])
 
 
-def ask(method: str, url: str, body: Any = None) -> tuple[int, Any]:
-    content = None if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json", "accept": "application/json"}
-    request = urllib.request.Request(url, content, headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text, status = answer.read(), answer.status
-    except urllib.error.HTTPError as error:
-        text, status = error.read(), error.code
-    return status, json.loads(text) if text else None
-
-
 class OnRestate(Driver):
     ended = ("cancelled", "killed", "succeeded")
 
     def open(self) -> dict[str, str]:
-        admin, ingress, fabric, served = (free_port() for _ in range(4))
-        self.admin = f"http://127.0.0.1:{admin}"
-        self.ingress = f"http://127.0.0.1:{ingress}"
-        server = spawn(
-            [os.environ["STOPS_RESTATE_SERVER"], "--no-logo", "--node-name", "stops"],
-            self.folder,
-            RESTATE_BASE_DIR=str(self.folder / "restate"),
-            RESTATE_ADMIN__BIND_ADDRESS=f"127.0.0.1:{admin}",
-            RESTATE_INGRESS__BIND_ADDRESS=f"127.0.0.1:{ingress}",
-            RESTATE_BIND_ADDRESS=f"127.0.0.1:{fabric}",
-            RESTATE_LISTEN_MODE="tcp",
-            RESTATE_DISABLE_TELEMETRY="true",
-            RESTATE_LOG_FILTER="warn",
-        )
-        until(lambda: ask("GET", f"{self.admin}/health")[0] == 200, "Restate's server", server)
+        self.admin, self.ingress = servers.restate(self.folder)
+        served = free_port()
         spawn(
             [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{served}", "on_restate:app"],
             self.folder,

@@ -22,7 +22,6 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from temporalio import activity, workflow
@@ -31,8 +30,9 @@ from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 with workflow.unsafe.imports_passed_through():
+    import servers
     from breath import async_step, blocked_step, deaf_step, sync_step
-    from drive import Driver, Loop, free_port, main, spawn, until
+    from drive import Driver, Loop, main, spawn, until
 
 QUEUE = "stops"
 
@@ -88,14 +88,7 @@ class Temporal(Driver):
     ended = ("CANCELED", "COMPLETED", "FAILED", "TERMINATED", "TIMED_OUT")
 
     def open(self) -> dict[str, str]:
-        program = Path(sys.executable).with_name("temporal")
-        address = f"127.0.0.1:{free_port()}"
-        kept = ("--db-filename", self.folder / "temporal.db")
-        options = ["--headless", "--log-level", "error", *kept]
-        server = spawn(
-            [program, "server", "start-dev", "--port", address.partition(":")[2], *options],
-            self.folder,
-        )
+        address, server = servers.temporal(self.folder)
         self.loop = Loop()
         connect = lambda: self.loop.run(Client.connect(address))  # noqa: E731
         self.client = until(connect, "Temporal's server", server)

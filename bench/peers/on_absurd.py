@@ -1,0 +1,71 @@
+"""absurd on PostgreSQL: `cancel_task`.
+
+Its docs, "Cancellation": a running task notices that it was cancelled at its next checkpoint,
+heartbeat or wait for an event; a step in flight goes on until then. The step here knows nothing of
+that, as the code that agents call does not.
+"""
+
+import asyncio
+import os
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import absurdctl
+import psycopg
+from absurd_sdk import AsyncAbsurd
+from breath import async_step, blocked_step, deaf_step, sync_step
+from drive import Driver, Loop, main, spawn, until
+
+URL = os.environ["STOPS_POSTGRES"]
+QUEUE = "stops"
+STEPS = {"async": async_step, "deaf": deaf_step, "sync": sync_step, "blocked": blocked_step}
+
+app = AsyncAbsurd(URL, queue_name=QUEUE)
+
+
+@app.register_task(name="run")
+async def run(given: Any, ctx: Any) -> None:
+    kind, breath = given
+
+    async def step() -> Any:
+        call = STEPS[kind]
+        if kind in ("async", "deaf"):
+            return await call(breath)  # type: ignore[misc]
+        return await asyncio.to_thread(call, breath)
+
+    await ctx.step("step", step)
+
+
+class OnAbsurd(Driver):
+    ended = ("cancelled", "completed", "failed")
+
+    def open(self) -> dict[str, str]:
+        with psycopg.connect(URL, autocommit=True) as connection:
+            made = connection.execute("SELECT to_regnamespace('absurd')").fetchone()
+            if made == (None,):
+                connection.execute(absurdctl.BUNDLED_SCHEMA_SQL)
+                connection.execute("SELECT absurd.create_queue(%s)", (QUEUE,))
+        worker = spawn([sys.executable, __file__, "worker"], self.folder)
+        until((self.folder / "ready").exists, "absurd's worker", worker)
+        self.loop = Loop()
+        return {"absurd-sdk": version("absurd-sdk")}
+
+    def start(self, kind: str, breath: str) -> Any:
+        return self.loop.run(app.spawn("run", [kind, breath]))["task_id"]
+
+    def stop(self, run: Any) -> None:
+        self.loop.run(app.cancel_task(str(run)))
+
+    def says(self, run: Any) -> str:
+        return str(self.loop.run(app.fetch_task_result(str(run))).state)
+
+
+def worker() -> None:
+    with open("ready", "w"):
+        pass
+    asyncio.run(app.start_worker(concurrency=4, poll_interval=0.02))
+
+
+if __name__ == "__main__":
+    worker() if sys.argv[1] == "worker" else main(OnAbsurd)
