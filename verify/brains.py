@@ -31,7 +31,7 @@ from tests.chaos.freeze import (
 )
 from tests.chaos.kill import make_tally
 
-from andon.testing.postgres import Cluster, PostgresMissing
+from andon.testing.postgres import Cluster
 from verify import networks, scene
 from verify.layer import Effort, Outcome, Say
 from verify.standby import Standby
@@ -272,14 +272,9 @@ def cut_connections(url: str) -> None:
         )
 
 
-def check(effort: Effort, say: Say) -> Outcome:
-    outcome = Outcome("brains", "", 0, 0)
-    try:
-        cluster = Cluster()
-    except PostgresMissing as missing:
-        outcome.guards.append(str(missing))
-        return outcome
-    with scene.scratch("brains") as folder, cluster, scene.forker() as forker:
+@scene.layer("brains")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
+    with scene.scratch("brains") as folder, Cluster() as cluster, scene.forker() as forker:
         brains = Brains(forker, cluster, folder, effort)
         for kind in ("sqlite", "postgres"):
             say(f"brains: frozen on {kind}")
@@ -294,15 +289,12 @@ def check(effort: Effort, say: Say) -> Outcome:
         say("brains: partitions and a promotion")
         brains.partition()
         brains.promote()
-    faults = brains.faults
-    outcome.injected = ", ".join([*(f"{kind} {faults[kind]}" for kind in KINDS), *brains.notes])
-    outcome.faults, outcome.runs, outcome.violations = faults.total(), brains.runs, brains.wrong
-    noted = "partition" if brains.notes else None
-    missing_kinds = [kind for kind in KINDS if not faults[kind] and not (noted and noted in kind)]
-    outcome.guards += [f"no {kind}" for kind in missing_kinds]
-    if brains.ended < 0.95 * brains.runs:
-        outcome.guards.append("fewer than 95 % of the runs ended after the fault")
-    return outcome
+    outcome.runs, outcome.violations = brains.runs, brains.wrong
+    # What this host cannot do is noted, and not red.
+    tried = [kind for kind in KINDS if "partition" not in kind or not brains.notes]
+    scene.count(outcome, tried, brains.faults)
+    outcome.injected = ", ".join([outcome.injected, *brains.notes])
+    scene.count_ended(outcome, brains.ended)
 
 
 if __name__ == "__main__":

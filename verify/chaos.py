@@ -9,14 +9,13 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from tests.chaos import agents
 from tests.chaos.fleet import Forker, Process, Site
 from tests.chaos.freeze import answer_when_nobody_sleeps
 from tests.chaos.kill import Report, judge, make_tally
 
-from andon.testing.postgres import Cluster, PostgresMissing
+from andon.testing.postgres import Cluster
 from verify import scene
 from verify.layer import Effort, Outcome, Say
 
@@ -93,27 +92,18 @@ def roll(site: Site, runs: int, seed: int) -> tuple[Report, Counter[str]]:
     return report, fleet.faults
 
 
-def check(effort: Effort, say: Say) -> Outcome:
-    outcome = Outcome("chaos", "", 0, 0)
-    try:
-        cluster = Cluster()
-    except PostgresMissing as missing:
-        outcome.guards.append(str(missing))
-        return outcome
+@scene.layer("chaos")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     faults: Counter[str] = Counter()
     ended = 0
-    with scene.scratch("chaos") as folder, cluster, scene.forker() as forker:
+    with scene.scratch("chaos") as folder, Cluster() as cluster, scene.forker() as forker:
         for kind in ("sqlite", "postgres"):
             report = play(kind, forker, cluster, folder / kind, effort, outcome, faults)
             say(f"chaos: {kind}: {dict(report.states)}, {report.interrupted} interruptions")
             outcome.runs += report.states.total()
             ended += report.states["succeeded"]
-    outcome.faults = faults.total()
-    outcome.injected = ", ".join(f"{kind} {faults[kind]}" for kind in KINDS)
-    outcome.guards += [f"nobody was befallen by {kind}" for kind in KINDS if not faults[kind]]
-    if ended < 0.95 * outcome.runs:
-        outcome.guards.append("fewer than 95 % of the runs ended")
-    return outcome
+    scene.count(outcome, KINDS, faults)
+    scene.count_ended(outcome, ended)
 
 
 def play(
@@ -124,7 +114,7 @@ def play(
     effort: Effort,
     outcome: Outcome,
     faults: Counter[str],
-) -> Any:
+) -> Report:
     folder.mkdir()
     url = cluster.fresh_database() if kind == "postgres" else f"sqlite:///{folder}/andon.db"
     report = Report()

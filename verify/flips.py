@@ -60,7 +60,8 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-def check(effort: Effort, say: Say) -> Outcome:
+@scene.layer("flips")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     tally = Tally()
     with scene.scratch("flips") as folder:
         with scene.forker() as forker:
@@ -80,12 +81,10 @@ def check(effort: Effort, say: Say) -> Outcome:
             judge(tally, name, place, truths[hurt], earlier=at_the_end)
     say(f"flips: {tally.refused} refused, {tally.named} named by andon verify,"
         f" {tally.earlier} told an earlier state, {tally.untouched} changed nothing")  # fmt: skip
-    counted = ", ".join(f"{kind} {tally.kinds[kind]}" for kind in KINDS)
-    outcome = Outcome("flips", counted, tally.kinds.total(), tally.kinds.total(), tally.wrong)
-    outcome.guards += [f"no {kind}" for kind in KINDS if not tally.kinds[kind]]
+    outcome.runs, outcome.violations = tally.kinds.total(), tally.wrong
+    scene.count(outcome, KINDS, tally.kinds)
     if not tally.refused or not tally.named:
         outcome.guards.append("no damage was refused, or none was named by andon verify")
-    return outcome
 
 
 # ── a store with something of everything ──────────────────────────────────────────────────────────

@@ -6,7 +6,6 @@ without end. At the end letters that nobody could have written are put into a re
 real worker has to live with them.
 """
 
-import contextlib
 import os
 import random
 import resource
@@ -17,7 +16,6 @@ from pathlib import Path
 from tests.chaos import agents
 from tests.chaos.fleet import until
 
-from andon.runtime import requests
 from andon.store.store import Deliver
 from verify import scene
 from verify.layer import Effort, Outcome, Say
@@ -30,11 +28,11 @@ SLOW_SECONDS = 5.0
 MOST_MEMORY_KB = 600_000  # more than before
 
 
-def check(effort: Effort, say: Say) -> Outcome:
-    outcome = Outcome("fuzz", "", 0, 0)
+@scene.layer("fuzz")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     fed: Counter[str] = Counter()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    environ = dict(os.environ)
+    chosen = os.environ.get("ANDON_STORE")
     with scene.scratch("fuzz") as folder, probes() as feed:
         parsers = every(folder)
         parsers.append(Parser("probes", [b"GET /livez HTTP/1.1\r\nHost: x"], feed, 0.05))
@@ -45,13 +43,13 @@ def check(effort: Effort, say: Say) -> Outcome:
                 outcome.guards.append(f"{parser.name}: none of its inputs was accepted")
         letters(folder / "letters", effort, outcome, fed)
     os.environ.pop("ANDON_STORE", None)
-    os.environ.update({k: v for k, v in environ.items() if k == "ANDON_STORE"})
+    if chosen is not None:
+        os.environ["ANDON_STORE"] = chosen
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     if grown > MOST_MEMORY_KB:
         outcome.violations.append(f"memory grew by {grown // 1024} MB")
-    outcome.injected = ", ".join(f"{name} {count}" for name, count in fed.items())
-    outcome.faults = outcome.runs = fed.total()
-    return outcome
+    outcome.runs = fed.total()
+    scene.count(outcome, fed, fed)
 
 
 def play(parser: Parser, effort: Effort, outcome: Outcome, fed: Counter[str]) -> int:
@@ -108,9 +106,6 @@ def letters(folder: Path, effort: Effort, outcome: Outcome, fed: Counter[str]) -
         until(lambda: site.state("after") == "succeeded", "a run after all that")
         if worker.status is not None:
             wrong.append(f"the worker ended with {worker.status}")
-        for run in runs:
-            with contextlib.suppress(Exception):
-                requests.find(site.store, run)
     outcome.violations += [f"letters, seed {effort.seed}: {one[-1500:]}" for one in wrong]
 
 

@@ -17,7 +17,7 @@ from tests.chaos.fleet import Forker, Site
 from tests.control.hosts import Host
 
 from andon.points import POINTS
-from andon.testing.postgres import Cluster, PostgresMissing
+from andon.testing.postgres import Cluster
 from verify import scene
 from verify.layer import Effort, Outcome, Say
 
@@ -161,14 +161,9 @@ def carry_out(cluster: Cluster, folder: Path, forker: Forker, task: Task) -> Tas
     return task
 
 
-def check(effort: Effort, say: Say) -> Outcome:
-    outcome = Outcome("points", "", 0, 0)
-    try:
-        cluster = Cluster()
-    except PostgresMissing as missing:
-        outcome.guards.append(str(missing))
-        return outcome
-    with scene.scratch("points") as folder, cluster:
+@scene.layer("points")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
+    with scene.scratch("points") as folder, Cluster() as cluster:
         planned = list(enumerate(tasks(effort)))
         say(f"points: {len(planned)} trials")
 
@@ -177,7 +172,6 @@ def check(effort: Effort, say: Say) -> Outcome:
 
         done = list(scene.shared_out(planned, work))
     judge(outcome, done)
-    return outcome
 
 
 def judge(outcome: Outcome, done: list[Task]) -> None:
@@ -187,14 +181,14 @@ def judge(outcome: Outcome, done: list[Task]) -> None:
         outcome.violations += [f"{where}: {one[-1500:]}" for one in task.wrong]
         for name in task.points if task.kills else ():
             killed[name] += 1
-    outcome.faults, outcome.runs = sum(task.kills for task in done), len(done)
+    outcome.runs = len(done)
+    scene.count(outcome, POINTS, killed)
     twice = sum(task.kills == 2 for task in done)
     outcome.injected = f"kill at {len(killed)} points {killed.total()}, again in recovery {twice}"
-    outcome.guards += [f"never killed at {name}" for name in POINTS if not killed[name]]
+    outcome.faults = sum(task.kills for task in done)
     if not twice:
         outcome.guards.append("nobody was killed while it recovered")
-    if sum(not task.wrong for task in done) < 0.95 * len(done):
-        outcome.guards.append("fewer than 95 % of the runs ended after the kill")
+    scene.count_ended(outcome, sum(not task.wrong for task in done))
 
 
 if __name__ == "__main__":

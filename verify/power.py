@@ -88,25 +88,19 @@ def sectors(call: Call, chance: random.Random) -> Iterator[Call]:
         start = stop
 
 
-def check(effort: Effort, say: Say) -> Outcome:
-    outcome = Outcome("power", "", 0, 0)
+@scene.layer("power")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     with scene.scratch("power") as folder:
-        try:
-            preload = {"LD_PRELOAD": str(scene.shim(folder))}
-        except scene.Missing as missing:
-            outcome.guards.append(str(missing))
-            return outcome
+        preload = {"LD_PRELOAD": str(scene.shim(folder))}
         with scene.forker(preload) as forker:
             made = Images(forker, folder, effort)
             made.record()
             made.judge(outcome, say)
             cut = cuts.check(forker, folder / "cuts", effort)
     outcome.violations += cut.violations
-    outcome.guards += cut.guards
     outcome.faults += cut.faults
     outcome.runs += cut.runs
     outcome.injected += f", {cut.injected}"
-    return outcome
 
 
 class Images:
@@ -159,9 +153,8 @@ class Images:
         say(f"power: {kinds.total()} images opened, {len(worked)} to be worked to the end")
         for name, image in worked:
             outcome.violations += [f"{name}: {wrong}" for wrong in self.work_on(image)]
-        outcome.injected = ", ".join(f"{kind} {kinds[kind]}" for kind in KINDS)
-        outcome.faults, outcome.runs = kinds.total(), kinds.total() + len(worked)
-        outcome.guards += [f"no image was {kind}" for kind in KINDS if not kinds[kind]]
+        outcome.runs = kinds.total() + len(worked)
+        scene.count(outcome, KINDS, kinds)
 
     def build(self, image: Path, kind: str, seen: str) -> None:
         (image / "store").mkdir(parents=True)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,8 @@ from tests.chaos.fleet import Forker, Site
 from andon.control.verify import verify
 from andon.errors import AndonError
 from andon.store import open_store
-from verify.layer import Effort, Layer, Outcome
+from andon.testing.postgres import PostgresMissing
+from verify.layer import Effort, Layer, Outcome, Say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -180,6 +182,37 @@ def some(found: list[Any], most: float, chance: random.Random) -> list[Any]:
     return [found[place] for place in places]
 
 
+def layer(name: str) -> Callable[[Callable[[Effort, Say, Outcome], None]], Layer]:
+    """Make a layer of a function that fills an outcome in; what the machine lacks is a guard."""
+
+    def make(play: Callable[[Effort, Say, Outcome], None]) -> Layer:
+        def check(effort: Effort, say: Say) -> Outcome:
+            outcome = Outcome(name, "", 0, 0)
+            began = time.monotonic()
+            try:
+                play(effort, say, outcome)
+            except (Missing, PostgresMissing) as missing:
+                outcome.guards.append(str(missing))
+            outcome.seconds = time.monotonic() - began
+            return outcome
+
+        return check
+
+    return make
+
+
+def count(outcome: Outcome, kinds: Iterable[str], fired: Counter[str]) -> None:
+    """What was injected; a kind of fault that never was is red."""
+    outcome.faults = fired.total()
+    outcome.injected = ", ".join(f"{kind} {fired[kind]}" for kind in kinds)
+    outcome.guards += [f"never: {kind}" for kind in kinds if not fired[kind]]
+
+
+def count_ended(outcome: Outcome, ended: int) -> None:
+    if ended < 0.95 * outcome.runs:
+        outcome.guards.append(f"only {ended} of {outcome.runs} runs ended after the fault")
+
+
 def alone(check: Layer) -> None:
     """Try one layer: python -m verify.NAME [--effort ci] [--seed 1] [--scale 0.5]"""
     parser = argparse.ArgumentParser()
@@ -188,15 +221,8 @@ def alone(check: Layer) -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     scale = given.scale if given.scale is not None else SCALES[given.effort]
-    outcome = measured(check, Effort(given.effort, scale, given.seed), print)
+    outcome = check(Effort(given.effort, scale, given.seed), print)
     for name, value in vars(outcome).items():
         for line in value if isinstance(value, list) else [value]:
             sys.stdout.write(f"{name:12} {line}\n")
     sys.exit(1 if outcome.violations or outcome.guards else 0)
-
-
-def measured(check: Layer, effort: Effort, say: Any) -> Outcome:
-    began = time.monotonic()
-    outcome = check(effort, say)
-    outcome.seconds = time.monotonic() - began
-    return outcome

@@ -51,14 +51,10 @@ class Trial:
     wrong: list[str] = field(default_factory=list)
 
 
-def check(effort: Effort, say: Say) -> Outcome:
-    outcome = Outcome("syscalls", "", 0, 0)
+@scene.layer("syscalls")
+def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     with scene.scratch("syscalls") as folder:
-        try:
-            preload = {"LD_PRELOAD": str(scene.shim(folder))}
-        except scene.Missing as missing:
-            outcome.guards.append(str(missing))
-            return outcome
+        preload = {"LD_PRELOAD": str(scene.shim(folder))}
         with scene.forker(preload) as forker:
             faults = planned(creation(forker, folder / "creation"), "open:", effort)
             faults += planned(calls(forker, folder / "calls"), "", effort)
@@ -68,7 +64,6 @@ def check(effort: Effort, say: Say) -> Outcome:
             numbered, lambda forker, one: befall(forker, folder / str(one[0]), one[1]), preload
         )
         judge(outcome, list(trials))
-    return outcome
 
 
 def calls(forker: Forker, folder: Path) -> Counter[str]:
@@ -194,14 +189,11 @@ def judged(site: Site) -> list[str]:
 
 def judge(outcome: Outcome, trials: list[Trial]) -> None:
     kinds = (trial.fault.partition("@")[0].removeprefix("open:") for trial in trials if trial.fired)
-    fired = Counter(kinds)
-    outcome.injected = ", ".join(f"{kind} {fired[kind]}" for kind in KINDS)
-    outcome.faults, outcome.runs = fired.total(), len(trials)
+    outcome.runs = len(trials)
     for trial in trials:
         outcome.violations += [f"SHIM_FAULT={trial.fault}: {wrong}" for wrong in trial.wrong]
-    outcome.guards += [f"no {kind} was ever due" for kind in KINDS if not fired[kind]]
-    if sum(trial.ended for trial in trials) < 0.95 * len(trials):
-        outcome.guards.append("fewer than 95 % of the runs ended after the fault")
+    scene.count(outcome, KINDS, Counter(kinds))
+    scene.count_ended(outcome, sum(trial.ended for trial in trials))
 
 
 if __name__ == "__main__":

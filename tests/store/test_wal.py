@@ -107,6 +107,12 @@ def test_the_log_of_an_earlier_time_behind_the_present_one_is_no_damage(log: Pat
     assert rows(log) == TRANSACTIONS + 1
 
 
+@pytest.mark.parametrize("read", range(TRANSACTIONS))
+def test_whole_frames_that_sqlite_did_not_read_are_no_damage(log: Path, read: int) -> None:
+    """They are being written just now, or are in the database and about to be gone over."""
+    Wal(log).refuse_lost(read)
+
+
 def test_remains_of_transactions_that_were_given_up_are_no_damage(log: Path) -> None:
     """Two that failed at their sync, the longer one first; what came after them is shorter."""
     remains = bytearray(log.read_bytes())

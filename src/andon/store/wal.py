@@ -30,6 +30,7 @@ class Wal:
         except FileNotFoundError:
             self._bytes = b""
         self.header = self._bytes[: _HEADER.size]
+        self._checksum: tuple[int, int] | None = None  # of the header, if that is whole
         self._order, self._page, self._salts = self._begin()
         size = _FRAME.size + self._page
         self._places = range(_HEADER.size, len(self._bytes) - size + 1, size)
@@ -43,6 +44,7 @@ class Wal:
         if magic & ~1 == _MAGIC:
             order = ">" if magic & 1 else "<"
         if _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
+            self._checksum = rest[2], rest[3]
             return order, named, (rest[0], rest[1])
         if len(self._bytes) >= _HEADER.size + _FRAME.size and any(self.header):
             salts = _FRAME.unpack_from(self._bytes, _HEADER.size)[2:4]
@@ -58,7 +60,9 @@ class Wal:
     def refuse_lost(self, read: int) -> None:
         """Raise if acknowledged transactions follow the frames that SQLite has read."""
         commits = [n for n in range(read, len(self._places)) if self._is_commit(n)]
-        if len(commits) < 2:
+        # If the next frame is whole, SQLite had another reason not to read it: it is in the
+        # database already, and the log is about to be begun anew.
+        if len(commits) < 2 or self._follows(read):
             return
         chained = 0
         for number in range(read, len(self._places)):
@@ -82,13 +86,14 @@ class Wal:
 
     def _follows(self, number: int) -> bool:
         """Whether a frame's checksum fits its bytes and the checksum of the frame before it."""
-        *_, before = self._frame(number - 1)
+        before = self._frame(number - 1)[3] if number else self._checksum
         _, _, salts, own = self._frame(number)
         place = self._places[number]
         covered = self._bytes[place : place + 8]
         start = place + _FRAME.size
         covered += self._bytes[start : start + self._page]
-        return salts == self._salts and _checksum(covered, before, self._order) == own
+        fits = before is not None and _checksum(covered, before, self._order) == own
+        return fits and salts == self._salts
 
 
 def _checksum(covered: bytes, seed: tuple[int, int], order: str) -> tuple[int, int]:
