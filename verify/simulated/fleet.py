@@ -21,13 +21,14 @@ from unittest import mock
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError
 from andon.runtime import requests, starting
-from andon.runtime.notices import log
 from andon.store.orders import Order
-from andon.store.store import AgentRow, Append, Claim, Settle, Start
+from andon.store.store import AgentRow, Append, Settle, Start
 from verify.simulated import outside
 from verify.simulated.clock import Clock
 from verify.simulated.process import Crash, Process, settings_of, without_threads
 from verify.simulated.store import MemoryStore
+
+log = logging.getLogger("andon")
 
 LEASE_SECONDS = 4.0
 # Each fault is absent, rare or frequent in a story: what never meets otherwise meets in some.
@@ -45,7 +46,7 @@ WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "sna
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
-STEPS = 60_000
+STEPS = 60_000  # callbacks; a story has some hundreds
 
 
 class Fleet:
@@ -129,9 +130,9 @@ class Fleet:
         self._until(self.clock.now + HEALING_LEASES * self.lease_seconds)
         self._look_at_ends()
 
-    def _until(self, end: float) -> None:
+    def _until(self, end: float, *, though_over: bool = False) -> None:
         for _ in range(STEPS):
-            if self.clock.now >= end or self._over():
+            if self.clock.now >= end or (self._over() and not though_over):
                 return
             self.turn(end)
         self.world.wrong(f"the fleet is busy for ever: {STEPS} callbacks in {end - self.clock.now}")
@@ -204,8 +205,7 @@ class Fleet:
             end = self.clock.now + self._pause_seconds()
             self.tell(process, f"is frozen at {name} for {end - self.clock.now:.1f} s")
             process.frozen_until, self.depth = float("inf"), self.depth + 1
-            while self.clock.now < end:
-                self.turn(end)
+            self._until(end, though_over=True)
             process.frozen_until, self.depth = 0.0, self.depth - 1
             self.tell(process, "wakes up")
             process.refuse_dead()
@@ -334,21 +334,16 @@ class Fleet:
             who = process.name if process is not None else "-"
             self.story.append(f"{self.clock.now - 1000:8.3f} s  {who:6} {what}")
 
-    def note_write(self, process: Process, message: Any) -> None:
-        if self.story is None:
+    def note_write(self, process: Process, message: Any, outcome: Any) -> None:
+        if self.story is None or not isinstance(message, Append | Settle):
             return
-        match message:
-            case Append():
-                what = ", ".join(f"{one.name} {one.state}" for one in message.entries)
-                self.tell(process, f"writes {message.run_id} under {message.fence}: {what}")
-            case Settle():
-                self.tell(
-                    process, f"settles {message.run_id} under {message.fence}: {message.state}"
-                )
-            case Claim(limit=limit) if limit:
-                pass
-            case _:
-                pass
+        held = f"{message.run_id} under {message.fence}"
+        refused = f" (refused: {type(outcome).__name__})" if isinstance(outcome, Exception) else ""
+        if isinstance(message, Append):
+            what = ", ".join(f"{one.name} {one.state}" for one in message.entries)
+            self.tell(process, f"writes {held}: {what}{refused}")
+        else:
+            self.tell(process, f"settles {held}: {message.state}{refused}")
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
