@@ -22,6 +22,7 @@ from andon.core.run import TERMINAL, State
 from andon.errors import AndonError
 from andon.runtime import requests, starting
 from andon.store.orders import Order
+from andon.store.rows import Filter
 from andon.store.store import AgentRow, Append, Settle, Start
 from verify.simulated import outside
 from verify.simulated.clock import Clock
@@ -42,7 +43,7 @@ FREQUENCIES: dict[str, tuple[float, ...]] = {
     "drain": (0, 0, 0.02),
 }
 KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order")
-WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot")
+WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot", "child")
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
@@ -71,6 +72,7 @@ class Fleet:
         self.dead: list[str] = []  # incarnations whose process is gone
         self.jumped_at = -1e9
         self.depth = 0  # how many are frozen in the middle of a callback
+        self._started = 0  # of the scripts
         self._news = True  # since the last look whether everything is over
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -145,8 +147,8 @@ class Fleet:
     def _over(self) -> bool:
         if self._news:
             rows = self.store.rows("SELECT state FROM andon_runs")
-            ended = [state for (state,) in rows if state in TERMINAL]
-            self._news = len(ended) == len(self.scripts)
+            all_over = all(state in TERMINAL for (state,) in rows)
+            self._news = all_over and self._started == len(self.scripts)
         return self._news
 
     def _end(self) -> None:
@@ -293,6 +295,7 @@ class Fleet:
         run = starting.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
         self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
         requests.write(self.store, Start(run=run))
+        self._started += 1
         for number, what in enumerate(script):
             if what == "event":
                 self.later(self._sometime(), partial(self._send, run_id, number))
@@ -320,12 +323,11 @@ class Fleet:
 
     def _resume(self) -> None:
         """Let what was stopped go on."""
-        for run_id in self.scripts:
-            row = self.store.run(run_id)
-            if row is not None and row.state in (State.PAUSED, State.KILLED) and row.stop is None:
-                self.tell(None, f"somebody resumes {run_id}")
-                with contextlib.suppress(AndonError):
-                    requests.resume(self.store, run_id)
+        for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
+            if row.stop is None:
+                self.tell(None, f"somebody resumes {row.id}")
+                with contextlib.suppress(AndonError):  # it went on with its parent
+                    requests.resume(self.store, row.id)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
