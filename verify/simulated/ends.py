@@ -8,14 +8,20 @@ from tests.chaos import laws
 
 from andon.core.run import TERMINAL, State
 from andon.runtime import requests
-from verify.simulated.outside import KINDS, expected
+from verify.simulated.outside import CHILD, KINDS, child_of, expected
 
 if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
 
 
 def broken(fleet: "Fleet") -> Iterator[str]:
-    for run_id, script in fleet.scripts.items():
+    children = {
+        child_of(run_id, number): CHILD
+        for run_id, script in fleet.scripts.items()
+        for number, what in enumerate(script)
+        if what == "child" and fleet.store.run(child_of(run_id, number)) is not None
+    }
+    for run_id, script in {**fleet.scripts, **children}.items():
         row = fleet.store.run(run_id)
         if row is None:
             yield f"{run_id} was started and is not there"

@@ -21,13 +21,15 @@ from unittest import mock
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError
 from andon.runtime import requests, starting
-from andon.runtime.notices import log
 from andon.store.orders import Order
-from andon.store.store import AgentRow, Append, Claim, Settle, Start
+from andon.store.rows import Filter
+from andon.store.store import AgentRow, Append, Settle, Start
 from verify.simulated import outside
 from verify.simulated.clock import Clock
 from verify.simulated.process import Crash, Process, settings_of, without_threads
 from verify.simulated.store import MemoryStore
+
+log = logging.getLogger("andon")
 
 LEASE_SECONDS = 4.0
 # Each fault is absent, rare or frequent in a story: what never meets otherwise meets in some.
@@ -41,11 +43,11 @@ FREQUENCIES: dict[str, tuple[float, ...]] = {
     "drain": (0, 0, 0.02),
 }
 KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order")
-WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot")
+WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot", "child")
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
-STEPS = 60_000
+STEPS = 60_000  # callbacks; a story has some hundreds
 
 
 class Fleet:
@@ -70,6 +72,7 @@ class Fleet:
         self.dead: list[str] = []  # incarnations whose process is gone
         self.jumped_at = -1e9
         self.depth = 0  # how many are frozen in the middle of a callback
+        self._started = 0  # of the scripts
         self._news = True  # since the last look whether everything is over
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -129,9 +132,9 @@ class Fleet:
         self._until(self.clock.now + HEALING_LEASES * self.lease_seconds)
         self._look_at_ends()
 
-    def _until(self, end: float) -> None:
+    def _until(self, end: float, *, though_over: bool = False) -> None:
         for _ in range(STEPS):
-            if self.clock.now >= end or self._over():
+            if self.clock.now >= end or (self._over() and not though_over):
                 return
             self.turn(end)
         self.world.wrong(f"the fleet is busy for ever: {STEPS} callbacks in {end - self.clock.now}")
@@ -144,8 +147,8 @@ class Fleet:
     def _over(self) -> bool:
         if self._news:
             rows = self.store.rows("SELECT state FROM andon_runs")
-            ended = [state for (state,) in rows if state in TERMINAL]
-            self._news = len(ended) == len(self.scripts)
+            all_over = all(state in TERMINAL for (state,) in rows)
+            self._news = all_over and self._started == len(self.scripts)
         return self._news
 
     def _end(self) -> None:
@@ -204,8 +207,7 @@ class Fleet:
             end = self.clock.now + self._pause_seconds()
             self.tell(process, f"is frozen at {name} for {end - self.clock.now:.1f} s")
             process.frozen_until, self.depth = float("inf"), self.depth + 1
-            while self.clock.now < end:
-                self.turn(end)
+            self._until(end, though_over=True)
             process.frozen_until, self.depth = 0.0, self.depth - 1
             self.tell(process, "wakes up")
             process.refuse_dead()
@@ -293,6 +295,7 @@ class Fleet:
         run = starting.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
         self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
         requests.write(self.store, Start(run=run))
+        self._started += 1
         for number, what in enumerate(script):
             if what == "event":
                 self.later(self._sometime(), partial(self._send, run_id, number))
@@ -320,12 +323,11 @@ class Fleet:
 
     def _resume(self) -> None:
         """Let what was stopped go on."""
-        for run_id in self.scripts:
-            row = self.store.run(run_id)
-            if row is not None and row.state in (State.PAUSED, State.KILLED) and row.stop is None:
-                self.tell(None, f"somebody resumes {run_id}")
-                with contextlib.suppress(AndonError):
-                    requests.resume(self.store, run_id)
+        for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
+            if row.stop is None:
+                self.tell(None, f"somebody resumes {row.id}")
+                with contextlib.suppress(AndonError):  # it went on with its parent
+                    requests.resume(self.store, row.id)
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
@@ -334,21 +336,16 @@ class Fleet:
             who = process.name if process is not None else "-"
             self.story.append(f"{self.clock.now - 1000:8.3f} s  {who:6} {what}")
 
-    def note_write(self, process: Process, message: Any) -> None:
-        if self.story is None:
+    def note_write(self, process: Process, message: Any, outcome: Any) -> None:
+        if self.story is None or not isinstance(message, Append | Settle):
             return
-        match message:
-            case Append():
-                what = ", ".join(f"{one.name} {one.state}" for one in message.entries)
-                self.tell(process, f"writes {message.run_id} under {message.fence}: {what}")
-            case Settle():
-                self.tell(
-                    process, f"settles {message.run_id} under {message.fence}: {message.state}"
-                )
-            case Claim(limit=limit) if limit:
-                pass
-            case _:
-                pass
+        held = f"{message.run_id} under {message.fence}"
+        refused = f" (refused: {type(outcome).__name__})" if isinstance(outcome, Exception) else ""
+        if isinstance(message, Append):
+            what = ", ".join(f"{one.name} {one.state}" for one in message.entries)
+            self.tell(process, f"writes {held}: {what}{refused}")
+        else:
+            self.tell(process, f"settles {held}: {message.state}{refused}")
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 

@@ -198,6 +198,14 @@ _ALL = (idempotent, probeable, compensatable, irreversible, plain_irreversible)
 KINDS = {one.__name__: one for one in _ALL}
 
 
+# What a run that was started by another one does.
+CHILD = ["idempotent", "step"]
+
+
+def child_of(run_id: str, number: int) -> str:
+    return f"{run_id}.{number}"
+
+
 async def _do(ctx: andon.Context, number: int, what: str) -> Any:
     if what in KINDS:
         key = f"{ctx.run_id}/{what}-{number}"
@@ -212,6 +220,8 @@ async def _do(ctx: andon.Context, number: int, what: str) -> Any:
             return await ctx.sleep(1.0)
         case "event":
             return await ctx.event(f"event-{number}")
+        case "child":
+            return await ctx.child(AGENT, CHILD, id=child_of(ctx.run_id, number))
         case "pair":
             both = _do(ctx, number, "step"), _do(ctx, number + 100, "idempotent")
             return list(await asyncio.gather(*both))
@@ -245,6 +255,8 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
             return f"{run_id}/{what}-{number}"
         if what == "pair":
             return [one(number, "step"), one(number + 100, "idempotent")]
+        if what == "child":
+            return expected(child_of(run_id, number), CHILD)
         return {"step": number * 2, "plain": number * 2, "event": number}.get(what)
 
     return [one(number, what) for number, what in enumerate(script)]

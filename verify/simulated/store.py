@@ -85,8 +85,8 @@ class ProcessStore:
             fleet.tell(process, "the store refuses a commit")
             raise StoreUnavailable("the simulation refuses this commit")
         outcomes = self._store.write(batch)
-        for message in batch:
-            fleet.note_write(process, message)
+        for message, outcome in zip(batch, outcomes, strict=True):
+            fleet.note_write(process, message, outcome)
         if fleet.strikes("slow disk"):
             fleet.pass_time(fleet.chance.uniform(0.1, 0.6) * fleet.lease_seconds)
         if fleet.strikes("lost acknowledgement"):
