@@ -9,7 +9,8 @@ from tests.testing import crash_agents
 from andon.errors import BadInput, Refused
 from andon.store import open_store
 from andon.testing import crashtest
-from andon.testing.crash import CrashTest
+from andon.testing.crash import prepared
+from andon.testing.crash.kills import Kill
 from andon.testing.crash.report import Report
 
 
@@ -98,10 +99,19 @@ def test_what_was_not_tried_is_said() -> None:
 
 
 def test_what_there_is_no_time_for_is_said_too() -> None:
-    with CrashTest(crash_agents.plain, {}, seconds=60) as test:
+    with prepared(crash_agents.plain) as test:
         report = test.run(lambda done, total, tried: setattr(test, "end_at", 0.0))
     assert len(report.tried) == 1
     assert report.untried
+
+
+def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:
+    with prepared(crash_agents.plain, points="effect:started") as test:
+        test.plain()
+        tried, outcome = test.trial(Kill("effect:started", "nobody"))
+        report = test._report([tried], [outcome], [])
+    assert (report.findings, report.clean) == ([], False)
+    assert "1 kills were not reached" in str(report)
 
 
 def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
@@ -122,6 +132,12 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
             {"points": "effekt"},
             "'effekt' is not one; expected some of boundary",
         ),
+        (
+            crash_agents.plain,
+            {"points": "undo:started"},
+            "came past none of the points undo:started",
+        ),
+        (crash_agents.plain, {"most": 0}, "expected at least one kill"),
         (crash_agents.plain, {"points": " , "}, "expected some of boundary, effect, inside, named"),
         (crash_agents.plain, {"store": "sqlite:///x.db"}, "of a scratch database"),
         (crash_agents.plain, {"nmae": 1}, "did you mean 'name'"),

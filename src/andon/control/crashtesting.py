@@ -26,7 +26,10 @@ def run(
     if len(agents) != 1:
         names = ", ".join(sorted(agent.name for agent in agents))
         raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
-    with crash.CrashTest(agents[0], given, **options) as test, _progress(json=json) as tell:
+    with (
+        crash.CrashTest(agents[0], given, crash.Options(**options)) as test,
+        _progress(json=json) as tell,
+    ):
         report = test.run(tell)
     if junit is not None:
         Path(junit).write_text(reports.junit(report), "utf-8")
