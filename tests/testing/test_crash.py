@@ -8,7 +8,7 @@ from tests.testing import crash_agents
 
 from andon.errors import BadInput, Refused
 from andon.store import open_store
-from andon.testing import crashtest
+from andon.testing import FakeModel, call, crashtest
 from andon.testing.crash import prepared
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.report import Report
@@ -55,6 +55,18 @@ def test_what_a_run_waits_for_comes_at_once() -> None:
     assert report.result == ["approve", "went", "CHILD"]
     assert len(report.tried) == 8
     assert all(trial.reached for trial in report.tried)
+
+
+def test_an_agent_with_a_model_pays_for_each_tool_call_once(fake_model: FakeModel) -> None:
+    """The conversation is never refused, and the same call has the same id after a kill."""
+    fake_model.script = [[call("pay", amount=1), call("pay", amount=2)], "Paid."]
+    report = crashtest(
+        crash_agents.talker, points="step:executed,effect:executed", check="sort world.txt"
+    )
+    assert report.clean, report
+    assert report.result == "Paid."
+    assert [effect.worst for effect in report.effects] == [2]
+    assert {request.status for request in fake_model.requests} == {200}
 
 
 def test_what_happens_twice_is_found_with_its_reason() -> None:
