@@ -1,5 +1,6 @@
 """The crash test finds what is wrong with an agent, and nothing with one that is right."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,12 @@ def test_what_there_is_no_time_for_is_said_too() -> None:
         report = test.run(lambda done, total, tried: setattr(test, "end_at", 0.0))
     assert len(report.tried) == 1
     assert report.untried
+
+
+def test_a_trial_that_the_end_of_the_test_cuts_off_is_no_finding() -> None:
+    with prepared(crash_agents.stuck, points="step:before,step:executed") as test:
+        report = test.run(lambda *_: setattr(test, "end_at", time.monotonic() + 0.3))
+    assert (report.findings, report.untried) == ([], ["step:executed waits"])
 
 
 def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:

@@ -167,6 +167,9 @@ class CrashTest:
         while queue and time.monotonic() < self.end_at:
             wanted = queue.pop(0)
             one, outcome = self.trial(*wanted)
+            if outcome.state == "hung" and time.monotonic() >= self.end_at:
+                queue.insert(0, wanted)  # the time of the test was over, not that of the trial
+                break
             tried.append(one)
             outcomes.append(outcome)
             if self.options.deep and len(wanted) == 1 and one.reached:
