@@ -103,9 +103,7 @@ class Forker:
         self._process.stdin.flush()
         while not self._pids:
             self.pump(LIMIT_SECONDS)
-        pid = self._pids.pop(0)
-        self.ended.pop(pid, None)  # a number may come back
-        return Process(self, pid)
+        return Process(self, self._pids.pop(0))
 
     def pump(self, seconds: float) -> None:
         """Take what the forker says."""
@@ -121,6 +119,7 @@ class Forker:
                     self.ended[words["pid"]] = words["status"]
                 else:
                     self._pids.append(words["pid"])
+                    self.ended.pop(words["pid"], None)  # a number may come back
             seconds = 0
 
     def close(self) -> None:

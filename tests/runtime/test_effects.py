@@ -159,7 +159,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], No
     """Have something happen at a named moment, the first time that it is reached."""
     reached: list[str] = []
 
-    def point(here: str) -> None:
+    def point(here: str, about: object = None) -> None:
         if here == name and not reached:
             reached.append(here)
             action()

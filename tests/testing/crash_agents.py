@@ -1,11 +1,13 @@
 """Agents for the crash tests: one that is right in every way, and some that are wrong in one."""
 
 import asyncio
-import itertools
+import json
+import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import andon
 from andon.testing import point
@@ -66,6 +68,30 @@ async def waiter(ctx: andon.Context) -> list[Any]:
     return [answer.decision, await ctx.event("go"), await ctx.child(leaf, "child")]
 
 
+def ask_model(talk: list[dict[str, Any]]) -> dict[str, Any]:
+    """As a client of OpenAI's would."""
+    body = json.dumps({"model": "m", "messages": talk}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urlopen(Request(url, body, {"authorization": "Bearer fake"})) as answer:
+        message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
+    return message
+
+
+@andon.agent
+async def talker(ctx: andon.Context) -> str:
+    """An agent as most are: the model asks for tools, and each call is an effect of its own."""
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "pay"}]
+    while True:
+        message = await ctx.step(ask_model, talk)
+        talk = [*talk, message]
+        if not message.get("tool_calls"):
+            return str(message["content"])
+        for call in message["tool_calls"]:
+            amount = json.loads(call["function"]["arguments"])["amount"]
+            done = await ctx.effect(pay, amount, key=call["id"])
+            talk = [*talk, {"role": "tool", "tool_call_id": call["id"], "content": done}]
+
+
 def lie(*args: Any, key: str) -> Any:
     return andon.did_not_happen()
 
@@ -96,9 +122,6 @@ def roll() -> int:
 async def gambler(ctx: andon.Context) -> int:
     found: int = await ctx.step(roll)
     return found
-
-
-numbers = itertools.count()
 
 
 def waits(_: int) -> None:

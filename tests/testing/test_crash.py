@@ -1,5 +1,6 @@
 """The crash test finds what is wrong with an agent, and nothing with one that is right."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from tests.testing import crash_agents
 
 from andon.errors import BadInput, Refused
 from andon.store import open_store
-from andon.testing import crashtest
-from andon.testing.crash import CrashTest
+from andon.testing import FakeModel, call, crashtest
+from andon.testing.crash import prepared
+from andon.testing.crash.kills import Kill
 from andon.testing.crash.report import Report
 
 
@@ -56,6 +58,18 @@ def test_what_a_run_waits_for_comes_at_once() -> None:
     assert all(trial.reached for trial in report.tried)
 
 
+def test_an_agent_with_a_model_pays_for_each_tool_call_once(fake_model: FakeModel) -> None:
+    """The conversation is never refused, and the same call has the same id after a kill."""
+    fake_model.script = [[call("pay", amount=1), call("pay", amount=2)], "Paid."]
+    report = crashtest(
+        crash_agents.talker, points="step:executed,effect:executed", check="sort world.txt"
+    )
+    assert report.clean, report
+    assert report.result == "Paid."
+    assert [effect.worst for effect in report.effects] == [2]
+    assert {request.status for request in fake_model.requests} == {200}
+
+
 def test_what_happens_twice_is_found_with_its_reason() -> None:
     report = crashtest(crash_agents.liar, points="effect:executed")
     assert shown(report) == [("twice", "trust"), ("twice", "forget")]
@@ -98,10 +112,25 @@ def test_what_was_not_tried_is_said() -> None:
 
 
 def test_what_there_is_no_time_for_is_said_too() -> None:
-    with CrashTest(crash_agents.plain, {}, seconds=60) as test:
+    with prepared(crash_agents.plain) as test:
         report = test.run(lambda done, total, tried: setattr(test, "end_at", 0.0))
     assert len(report.tried) == 1
     assert report.untried
+
+
+def test_a_trial_that_the_end_of_the_test_cuts_off_is_no_finding() -> None:
+    with prepared(crash_agents.stuck, points="step:before,step:executed") as test:
+        report = test.run(lambda *_: setattr(test, "end_at", time.monotonic() + 0.3))
+    assert (report.findings, report.untried) == ([], ["step:executed waits"])
+
+
+def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:
+    with prepared(crash_agents.plain, points="effect:started") as test:
+        test.plain()
+        tried, outcome = test.trial(Kill("effect:started", "nobody"))
+        report = test._report([tried], [outcome], [])
+    assert (report.findings, report.clean) == ([], False)
+    assert "1 kills were not reached" in str(report)
 
 
 def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
@@ -122,6 +151,12 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
             {"points": "effekt"},
             "'effekt' is not one; expected some of boundary",
         ),
+        (
+            crash_agents.plain,
+            {"points": "undo:started"},
+            "came past none of the points undo:started",
+        ),
+        (crash_agents.plain, {"most": 0}, "expected at least one kill"),
         (crash_agents.plain, {"points": " , "}, "expected some of boundary, effect, inside, named"),
         (crash_agents.plain, {"store": "sqlite:///x.db"}, "of a scratch database"),
         (crash_agents.plain, {"nmae": 1}, "did you mean 'name'"),

@@ -15,6 +15,7 @@ import pytest
 from tests.testing import crash_agents
 
 from andon.control import cli, crashtesting
+from andon.testing.crash.report import Tried
 
 AGENTS = crash_agents.__file__
 
@@ -82,6 +83,7 @@ def test_a_question_is_a_finding_only_if_that_is_asked_for(
         ((f"{AGENTS}:plain", "--seconds", "soon"), "expected seconds"),
         ((f"{AGENTS}:plain", "--send", "go"), "expected name=value"),
         ((f"{AGENTS}:tour",), "missing argument 'name'"),
+        ((f"{AGENTS}:plain", "--junit", "/nowhere/x.xml"), "there is no such folder"),
     ],
 )
 def test_bad_input_is_2(capsys: pytest.CaptureFixture[str], words: Any, said: str) -> None:
@@ -97,9 +99,10 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    tried = Tried(kills=(), reached=True, state="", findings=[], asked=[], seconds=0)
     with crashtesting._progress(json=False) as tell:
         for done in (1, 2, 3):
-            tell(done, 3, None)
+            tell(done, 3, tried)
     assert "3/3" in terminal.getvalue()
 
 
@@ -183,11 +186,12 @@ def below(pid: int) -> list[int]:
 
 def test_ctrl_c_leaves_nothing_running_and_no_folder(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text(ENDLESS)
+    (tmp_path / "queue.py").write_text("raise SystemExit('not yours')\n")
     marker = tmp_path / "marker"
     environ = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "andon", "crashtest", "never.py", f"marker={marker}"],
+        [sys.executable, "-P", "-m", "andon", "crashtest", "never.py", f"marker={marker}"],
         cwd=tmp_path,
         env=environ,
         stderr=subprocess.PIPE,

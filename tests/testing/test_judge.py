@@ -119,6 +119,8 @@ def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> No
     ]
     assert findings(plain, outcome(step(digest="other"))) == []
     assert judge.repeated(outcome(step(stored=False), step())) == {"price"}
+    failed = [line("begun", "step", name="price"), line("raised", "step", name="price")]
+    assert judge.repeated(outcome(failed, step(digest="d"))) == set()  # it was retried
 
 
 def test_the_end_of_the_run_is_compared() -> None:

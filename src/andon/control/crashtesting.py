@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
 from andon.control import output
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
+from andon.testing import crash
+from andon.testing.crash import report as reports
+from andon.testing.crash.report import Effect, Report, Tried
 
 
 def run(
@@ -20,13 +25,15 @@ def run(
     json: bool,
 ) -> int:
     """0 if nothing is wrong, 1 if something is."""
-    from andon.testing import crash
-    from andon.testing.crash import report as reports
-
     if len(agents) != 1:
         names = ", ".join(sorted(agent.name for agent in agents))
         raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
-    with crash.CrashTest(agents[0], given, **options) as test, _progress(json=json) as tell:
+    if junit is not None and not Path(junit).absolute().parent.is_dir():
+        raise BadInput(f"--junit {junit}: there is no such folder")
+    with (
+        crash.CrashTest(agents[0], given, crash.Options(**options)) as test,
+        _progress(json=json) as tell,
+    ):
         report = test.run(tell)
     if junit is not None:
         Path(junit).write_text(reports.junit(report), "utf-8")
@@ -38,29 +45,27 @@ def run(
 
 
 @contextlib.contextmanager
-def _progress(*, json: bool) -> Iterator[Callable[[int, int, Any], None]]:
+def _progress(*, json: bool) -> Iterator[Callable[[int, int, Tried], None]]:
     """A bar on a terminal; elsewhere a line for each trial that shows something."""
-    import click
-
     if not sys.stderr.isatty() or json:
         yield lambda done, total, tried: _note(tried) if not json else None
         return
     with click.progressbar(length=1, label="killing", file=sys.stderr, show_pos=True) as bar:
 
-        def tell(done: int, total: int, tried: Any) -> None:
+        def tell(done: int, total: int, tried: Tried) -> None:
             bar.length = total
             bar.update(done - bar.pos, None)
 
         yield tell
 
 
-def _note(tried: Any) -> None:
+def _note(tried: Tried) -> None:
     if tried.findings:
         what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
         output.note(output.clean(f"killed at {tried}: {what}"))
 
 
-def _tell(report: Any) -> None:
+def _tell(report: Report) -> None:
     how = f"{report.state}: {output.clean(report.error)}" if report.error else report.state
     output.say(
         f"plain run: {how}; {output.plural(report.steps, 'step')}, "
@@ -78,7 +83,7 @@ def _tell(report: Any) -> None:
         output.say(output.clean(line))
 
 
-def _verdict(effect: Any) -> str:
+def _verdict(effect: Effect) -> str:
     if effect.worst > effect.plain:
         return "TWICE"
     return f"a person is asked ({effect.asked})" if effect.asked else "once"

@@ -149,7 +149,7 @@ def killed(request: pytest.FixtureRequest) -> "Tried":
     if not tried.reached:
         pytest.skip(f"this time the run did not come past {tried}")
     said = [f"{one.what}\nwhy  {one.why}\ndo   {one.do}" for one in tried.findings]
-    said += [f"a person would be asked about {name}" for name in tried.asked if test.strict]
+    said += [f"a person would be asked about {name}" for name in tried.asked if test.options.strict]
     if said:
         pytest.fail("\n".join([f"killed at {tried}", *said]), pytrace=False)
     return tried

@@ -40,6 +40,7 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
     In scratch folders, each with a store of its own, never the configured one; with --store
     postgresql://… in that database, which must be empty. Exit 0: nothing found. 1: findings.
     """
+    # All of andon is imported before their folder is searched first: their queue.py is theirs.
     from andon.control import arguments as typed
     from andon.control import crashtesting, loading
 

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+import msgspec
 
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
@@ -24,41 +24,36 @@ from andon.testing.crash.report import Effect, Report, Tried
 from andon.testing.crash.scratch import Hook
 from andon.testing.crash.trial import Forker, Outcome, Site
 
-DEFAULT_POINTS = ",".join(kills.FAMILIES)
-DEFAULT_SECONDS = 300.0
 # A trial may take so many times as long as the plain run, and so much more.
 PATIENCE, MORE_SECONDS = 5.0, 20.0
 # A plain function is not killed at an instruction but after a time, which it may not take again.
 TRIES = 3
 
 
+class Options(msgspec.Struct, kw_only=True):
+    """What may be said about a crash test; see `andon crashtest`."""
+
+    points: str = ",".join(kills.FAMILIES)
+    most: int | None = None
+    seconds: float = 300.0
+    deep: bool = False
+    strict: bool = False
+    store: str | None = None
+    send: dict[str, Any] = {}
+    before: Hook | str | None = None
+    check: Hook | str | None = None
+    keep: Path | str | None = None
+
+
 class CrashTest:
     """A crash test that is under way: `with CrashTest(…) as test:`"""
 
-    def __init__(
-        self,
-        agent: Agent,
-        given: dict[str, Any],
-        *,
-        points: str = DEFAULT_POINTS,
-        most: int | None = None,
-        seconds: float = DEFAULT_SECONDS,
-        deep: bool = False,
-        strict: bool = False,
-        store: str | None = None,
-        send: dict[str, Any] | None = None,
-        before: Hook | str | None = None,
-        check: Hook | str | None = None,
-        keep: Path | str | None = None,
-    ) -> None:
-        self.agent, self.given = agent, bind(agent.row, (), given)
-        self.points, self.most, self.deep, self.strict = kills.families(points), most, deep, strict
-        self.seconds, self.end_at, self.began = seconds, inf, time.monotonic()
-        self._store, self._send, self._keep = store, send or {}, keep
-        self._before, self._check = (
-            scratch.hook(before, "before"),
-            scratch.hook(check, "check"),
-        )
+    def __init__(self, agent: Agent, given: dict[str, Any], options: Options) -> None:
+        self.agent, self.given, self.options = agent, bind(agent.row, (), given), options
+        self.points = kills.families(options.points)
+        if options.most is not None and options.most < 1:
+            raise BadInput(f"most={options.most}: expected at least one kill")
+        self.end_at, self.began = inf, time.monotonic()
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> "CrashTest":
@@ -72,7 +67,7 @@ class CrashTest:
         """Start the processes that will start workers."""
         refuse_if_pulled()
         with self._closing as closing:
-            folder = closing.enter_context(scratch.folder(self._keep))
+            folder = closing.enter_context(scratch.folder(self.options.keep))
             environ = scratch.environment(folder)
             command = scratch.command(self.agent)
             forkers = tuple(Forker(command, environ) for _ in range(2))
@@ -83,10 +78,10 @@ class CrashTest:
                 given=self.given,
                 folder=folder,
                 forkers=(forkers[0], forkers[1]),
-                new_store=closing.enter_context(scratch.stores(self._store)),
-                send=self._send,
-                before=self._before,
-                check=self._check,
+                new_store=closing.enter_context(scratch.stores(self.options.store)),
+                send=self.options.send,
+                before=scratch.hook(self.options.before, "before"),
+                check=scratch.hook(self.options.check, "check"),
             )
             self._closing = closing.pop_all()
 
@@ -106,7 +101,7 @@ class CrashTest:
         return self.first
 
     def _plain(self, *, other: bool) -> Outcome:
-        until = min(self.end_at, time.monotonic() + self.seconds)
+        until = min(self.end_at, time.monotonic() + self.options.seconds)
         outcome = self.site.trial(until=until, other=other)
         if outcome.state == "hung":
             waits = f"; it waits for {outcome.waits}" if outcome.waits else ""
@@ -128,14 +123,17 @@ class CrashTest:
 
     def kills(self) -> list[Kill]:
         """Where the plain run came past."""
-        return kills.all_kills(self.first.lines, self.points)
+        found = kills.all_kills(self.first.lines, self.points)
+        if not found:
+            raise BadInput(f"the plain run came past none of the points {', '.join(self.points)}")
+        return found
 
     def trial(self, *wanted: Kill) -> tuple[Tried, Outcome]:
         outcome = self._killed(wanted)
         tries = 1
         while outcome.died < len(wanted) and any(one.after for one in wanted) and tries < TRIES:
             # The function was faster this time: another one, killed earlier.
-            wanted = tuple(structs.replace(one, after=one.after / 4) for one in wanted)
+            wanted = tuple(msgspec.structs.replace(one, after=one.after / 4) for one in wanted)
             outcome, tries = self._killed(wanted), tries + 1
         reached = outcome.died == len(wanted)
         findings = judge.judged(self.first, outcome, compare=self.compare) if reached else []
@@ -159,19 +157,22 @@ class CrashTest:
         self, tell: Callable[[int, int, Tried], None] = lambda done, total, tried: None
     ) -> Report:
         """Everything; `tell` hears of each trial."""
-        self.end_at = time.monotonic() + self.seconds
+        self.end_at = time.monotonic() + self.options.seconds
         self.plain()
         every = self.kills()
-        queue: list[tuple[Kill, ...]] = [(one,) for one in kills.chosen(every, self.most)]
+        queue: list[tuple[Kill, ...]] = [(one,) for one in kills.chosen(every, self.options.most)]
         left = [str(one) for one in every if (one,) not in queue]
         tried: list[Tried] = []
         outcomes: list[Outcome] = []
         while queue and time.monotonic() < self.end_at:
             wanted = queue.pop(0)
             one, outcome = self.trial(*wanted)
+            if outcome.state == "hung" and time.monotonic() >= self.end_at:
+                queue.insert(0, wanted)  # the time of the test was over, not that of the trial
+                break
             tried.append(one)
             outcomes.append(outcome)
-            if self.deep and len(wanted) == 1 and one.reached:
+            if self.options.deep and len(wanted) == 1 and one.reached:
                 queue += self._second(wanted[0], outcome)
             tell(len(tried), len(tried) + len(queue), one)
         left += [", then ".join(map(str, one)) for one in queue]
@@ -183,7 +184,7 @@ class CrashTest:
         later = kills.all_kills(outcome.lines[ends[-1] + 1 :], self.points)
         unlike = {(one.point, one.name): one for one in reversed(later)}
         seconds = [(first, one) for one in reversed(unlike.values())]
-        return seconds if self.most is None else seconds[: self.most]
+        return seconds if self.options.most is None else seconds[: self.options.most]
 
     def _report(
         self, tried: list[Tried], outcomes: Sequence[Outcome], untried: list[str]
@@ -200,44 +201,18 @@ class CrashTest:
             varies=self.varies,
             repeated=sorted({name for one in reached for name in judge.repeated(one)}),
             effects=_effects(self.first, reached),
-            strict=self.strict,
+            strict=self.options.strict,
             seconds=time.monotonic() - self.began,
         )
 
 
-def prepared(
-    agent: Agent,
-    /,
-    *args: Any,
-    points: str = DEFAULT_POINTS,
-    most: int | None = None,
-    seconds: float = DEFAULT_SECONDS,
-    deep: bool = False,
-    strict: bool = False,
-    store: str | None = None,
-    send: dict[str, Any] | None = None,
-    before: Hook | str | None = None,
-    check: Hook | str | None = None,
-    keep: Path | str | None = None,
-    **kwargs: Any,
-) -> CrashTest:
+def prepared(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> CrashTest:
     """A crash test of that agent with these arguments, and options."""
     if not isinstance(agent, Agent):
         raise BadInput(f"crashtest: expected an agent, found {agent!r}")
-    return CrashTest(
-        agent,
-        bind(agent.row, args, kwargs),
-        points=points,
-        most=most,
-        seconds=seconds,
-        deep=deep,
-        strict=strict,
-        store=store,
-        send=send,
-        before=before,
-        check=check,
-        keep=keep,
-    )
+    names = options_and_kwargs.keys() & set(Options.__struct_fields__)
+    options = Options(**{name: options_and_kwargs.pop(name) for name in names})
+    return CrashTest(agent, bind(agent.row, args, options_and_kwargs), options)
 
 
 def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:

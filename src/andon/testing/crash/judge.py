@@ -186,12 +186,12 @@ def _finished(outcome: Outcome) -> Counter[tuple[str, str]]:
 
 def repeated(outcome: Outcome) -> set[str]:
     """Steps that were executed again because their worker died before their result was stored."""
-    begun = Counter(
-        (line.name, line.digest)
-        for line in outcome.lines
-        if line.role == "step" and line.what == "begun"
-    )
-    return {name for name, _ in begun - _finished(outcome)}
+
+    def calls(what: str) -> Counter[tuple[str, str]]:
+        steps = [line for line in outcome.lines if line.role == "step" and line.what == what]
+        return Counter((line.name, line.digest) for line in steps)
+
+    return {name for name, _ in calls("begun") - calls("raised") - _finished(outcome)}
 
 
 # ── the run ───────────────────────────────────────────────────────────────────────────────────

@@ -68,6 +68,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def clean(self) -> bool:
+        if not any(trial.reached for trial in self.tried):
+            return False  # nothing was tried, so nothing is shown
         return not self.findings and not (self.strict and self.asked)
 
     def __str__(self) -> str:
@@ -134,6 +136,8 @@ def summary(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
+    if not any(trial.reached for trial in report.tried):
+        return "NOTHING SHOWN"
     if not report.clean:
         return "NOT crash-safe"
     return "clean" if not report.asked else "clean, but for questions to people"

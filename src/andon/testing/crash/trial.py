@@ -5,6 +5,7 @@ to send, and moves the clock to the next time that is waited for. It does not an
 who is asked about an effect in doubt: there the trial ends.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -80,9 +81,7 @@ class Forker:
         self._process.stdin.flush()
         while not self._pids:
             self._listen(end)
-        pid = self._pids.pop(0)
-        self._ended.pop(pid, None)  # a number may come back
-        return pid
+        return self._pids.pop(0)
 
     def wait(self, pid: int, until: float) -> int | None:
         """Its status: -9 after SIGKILL, None if it has not ended by then."""
@@ -109,12 +108,14 @@ class Forker:
                     self._ended[pid] = status
                 case {"pid": pid}:
                     self._pids.append(pid)
+                    self._ended.pop(pid, None)  # a number may come back
                 case _:
                     self._ready = True
 
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended already
+                assert pipe is not None
                 pipe.close()
         self._process.kill()
         self._process.wait()
