@@ -60,7 +60,11 @@ class Client:
 
     async def __aenter__(self) -> "Client":
         self._store = await asyncio.to_thread(open_store, self.settings.store)
-        await self._set_clock()
+        try:
+            await self._set_clock()
+        except BaseException:
+            await close(self._store)
+            raise
         return self
 
     async def __aexit__(self, *_: Any) -> None:
