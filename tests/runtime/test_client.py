@@ -31,6 +31,23 @@ async def test_a_run_is_started_by_agent_or_by_name(lab: Lab) -> None:
         assert await lab.result(second) == "hello b hello b "
 
 
+async def test_what_is_started_at_the_same_time_shares_a_commit(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, sizes, write = agent(hello), [], lab.client._store.write
+
+    def counted(batch: list[Any]) -> Any:
+        sizes.append(len(batch))
+        return write(batch)
+
+    monkeypatch.setattr(lab.client._store, "write", counted)
+    starts = [lab.client.start(one, str(number), id=f"r-{number % 9}") for number in range(10)]
+    *ids, other = await asyncio.gather(*starts, return_exceptions=True)
+    assert sizes == [10]
+    assert ids == [f"r-{number}" for number in range(9)]
+    assert isinstance(other, Conflict)  # of two inputs under one id the first counts
+
+
 async def test_starting_is_idempotent_on_the_id(lab: Lab) -> None:
     one = agent(hello)
     assert await lab.client.start(one, "a", id="r-7") == "r-7"

@@ -31,6 +31,8 @@ from andon.store.writer import Writer
 
 # Rings may be lost; then this is how late a waiter hears of the end.
 POLL_SECONDS = 0.5
+# For starts that nobody waits for any more.
+CLOSE_SECONDS = 2.0
 # How long the store's clock is known after it was asked; clocks drift less than a millisecond.
 CLOCK_SECONDS = 10.0
 
@@ -57,7 +59,11 @@ class Client:
 
     async def __aenter__(self) -> "Client":
         self._store = await asyncio.to_thread(open_store, self.settings.store)
-        await self._set_clock()
+        try:
+            await self._set_clock()
+        except BaseException:
+            await close(self._store)
+            raise
         return self
 
     async def __aexit__(self, *_: Any) -> None:
@@ -66,7 +72,7 @@ class Client:
                 await self._leaving.leave()
         finally:
             if self._writer is not None:
-                self._writer.close()
+                self._writer.close(CLOSE_SECONDS)
             await close(self._store)
 
     async def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -268,7 +268,7 @@ class Context:
         expires: float | None = None,
     ) -> Answer:
         """Ask a person; nothing is held while nobody answers. Raises Unresolved after `expires`."""
-        refuse_unkeepable("the question", question)
+        refuse_unkeepable("the", "question", question)
         digest = value.digest((question, value_), {}, "the ask")
         operation = Operation(self._attempt, EntryKind.ASK, "ask", key, digest)
         async with operation.alone():

@@ -34,12 +34,14 @@ class Operation:
                 f"{kind} {name!r}: called inside a step, or from a task or thread that is not the "
                 "agent's. Call it from the agent's own code; a step must be one unit of work."
             )
-        key = None if key is None else str(key)
-        refuse_unkeepable(f"{kind} name", name)
-        refuse_unkeepable(f"{kind} key", key or "")
+        refuse_unkeepable(kind, "name", name)
         self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
-        self.key = key
-        self.place = here.place() if key is None else f"@{kind}/{name}/{key}"
+        self.key = None if key is None else str(key)
+        if self.key is None:
+            self.place = here.place()
+        else:
+            refuse_unkeepable(kind, "key", self.key)
+            self.place = f"@{kind}/{name}/{self.key}"
         self.since = attempt.host.clock.now()
         self.cuttable = False  # as a step whose function can be cancelled
         self.hand: Hand | None = None  # while it executes
@@ -263,11 +265,11 @@ def named(function: Callable[..., Any], name: str | None) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def refuse_unkeepable(what: str, text: str) -> None:
+def refuse_unkeepable(of: str, what: str, text: str) -> None:
     """Refuse text that not every database can keep, before anything is executed."""
     try:
         if "\0" not in text and (text.isascii() or text.encode()):
             return
     except (AttributeError, TypeError, UnicodeEncodeError):
         pass
-    raise BadInput(f"{what} {text!r}: expected Unicode text without NUL")
+    raise BadInput(f"{of} {what} {text!r}: expected Unicode text without NUL")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from andon.core.journal import Entry
     from andon.store.limits import Held
 
+NO_CLAIM = -1
 OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
 
 
@@ -143,11 +144,11 @@ class SqlFleet(SqlSupervisors):
             returned += self._take_back(
                 worker_id, state, words, interrupted=True, limit=m.interruption_limit
             )
-        found = self.q("look", worker_id=m.worker_id)
+        found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
         if not found:  # it never registered here
             return ClaimResult(runs=[], wake_in=None, returned=returned)
         [[drain, limited, overdue, due, unresumed, wake_in, *stops]] = found
-        recalled, latched, window, orders = stops
+        recalled, latched, window, orders, repeated = stops
         latches = json.loads(latched)
         # What is due waits, and nothing is undone, while everything is held.
         free = not any(scope == Scope.FLEET for scope, *_ in latches)
@@ -164,7 +165,11 @@ class SqlFleet(SqlSupervisors):
         rate_in = None
         if m.limit > 0 and free:
             held = [(scope, name, value, 0) for scope, name, value, _ in latches]
-            rows, rate_in = self._claim_runs(m, held, limited=limited or bool(held))
+            if repeated:  # its commit's outcome was unknown
+                before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
+                rows = self._with_starts([_claimed(row) for row in before])
+            else:
+                rows, rate_in = self._claim_runs(m, held, limited=limited or bool(held))
         # A bounded number was woken: there may be more.
         soon = wake_in if not (due or unresumed) else 0.0 if free else None
         times = [seconds for seconds in (soon, rate_in, window) if seconds is not None]
@@ -180,10 +185,10 @@ class SqlFleet(SqlSupervisors):
 
     def hear(self, worker_id: str) -> ClaimResult:
         """The orders that a claim would tell of, for a worker that claims nothing any more."""
-        found = self.read("look", worker_id=worker_id)
+        found = self.read("look", worker_id=worker_id, claim=NO_CLAIM)
         if not found:
             return ClaimResult(runs=[], wake_in=None, returned=0)
-        *_, latched, _, orders = found[0]
+        *_, latched, _, orders, _ = found[0]
         halted = any(kind == Kind.HALT for *_, kind in json.loads(latched))
         return ClaimResult(runs=[], wake_in=None, returned=0, told=told(orders), halted=halted)
 
@@ -209,10 +214,6 @@ class SqlFleet(SqlSupervisors):
         self, m: Claim, held: list[Held], *, limited: bool
     ) -> tuple[list[Claimed], float | None]:
         """The runs, and when a rate lets the next one begin."""
-        if m.number:
-            before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
-            if before:
-                return self._with_starts([_claimed(row) for row in before]), None
         if limited:
             rows, rate_in = self._claim_admitted(m, held)
         else:

@@ -346,7 +346,8 @@ SELECT one ->> 0, (one ->> 1)::bigint, (one ->> 2)::bigint, %(worker_id)s, %(cla
 -- look --
 -- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
 -- anything has become due, when the next thing will, which of its runs somebody wants undone, which
--- scopes are held, when an order becomes hard, and which orders there are for it.
+-- scopes are held, when an order becomes hard, which orders there are for it, and whether this very
+-- claim has claimed before.
 -- After lock_worker, and not with it: what it had to wait for must be seen.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon.limits),
@@ -379,7 +380,9 @@ SELECT drain_asked_at IS NOT NULL,
          WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL
            AND (t.stage = 'fenced' OR NOT EXISTS (
                   SELECT 1 FROM andon.runs c
-                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')))
+                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running'))),
+       EXISTS (SELECT 1 FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
+                WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s)
   FROM andon.workers WHERE id = %(worker_id)s;
 
 -- lock_runs --

@@ -192,9 +192,17 @@ class SqliteStore(SqlStore):
         return outcomes
 
     def _apply_one(self, message: Message) -> Outcome:
-        if not isinstance(message, Append) or not is_plain(message):
-            return self.apply(message)
-        return self.apply(message) if self._append_all([Group(0, message)]) else None
+        if isinstance(message, Append) and is_plain(message) and self._append_one(message):
+            return None
+        return self.apply(message)
+
+    def _append_one(self, m: Append) -> bool:
+        """The way of a lone step. False: nothing is written, and why is to be found out."""
+        group = Group(0, m)
+        if not self._writer.execute(self._sql["advance_head"], _heading(group)).fetchall():
+            return False
+        self._insert_all([group])
+        return True
 
     def _append_all(self, groups: list[Group]) -> list[int]:
         """Write what may be written; answers the places of the rest."""
@@ -238,20 +246,7 @@ class SqliteStore(SqlStore):
     def _advance_all(self, groups: list[Group]) -> set[str]:
         """Move the heads of all groups whose fence holds; answers their runs."""
         rows = self._writer.executemany(
-            self._sql["advance_head"],
-            [
-                (  # in the order in which the statement names them, which is quicker than names
-                    group.entries[-1].seq,
-                    group.entries[-1].hash,
-                    group.step,
-                    group.progress is not None,
-                    group.run_id,
-                    group.fence.counter,
-                    group.fence.epoch,
-                    group.entries[0].seq - 1,
-                )
-                for group in groups
-            ],
+            self._sql["advance_head"], [_heading(group) for group in groups]
         )
         return {row[0] for row in rows}
 
@@ -368,6 +363,21 @@ class SqliteStore(SqlStore):
             with self._writing, self._reading:
                 self._writer.close()
                 self._reader.close()
+
+
+def _heading(group: Group) -> tuple[Any, ...]:
+    """In the order in which advance_head names its values, which is quicker than by their names."""
+    last = group.entries[-1]
+    return (
+        last.seq,
+        last.hash,
+        group.step,
+        group.progress is not None,
+        group.run_id,
+        group.fence.counter,
+        group.fence.epoch,
+        group.entries[0].seq - 1,
+    )
 
 
 class _Patience:

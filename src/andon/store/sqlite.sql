@@ -313,7 +313,8 @@ SELECT value ->> 0, value ->> 1, value ->> 2, :worker_id, :claim, unixepoch('sub
 -- look --
 -- What a claim has to know, in one: whether this worker shall go, whether there are limits, whether
 -- anything has become due, when the next thing will, which of its runs somebody wants undone, which
--- scopes are held, when an order becomes hard, and which orders there are for it.
+-- scopes are held, when an order becomes hard, which orders there are for it, and whether this very
+-- claim has claimed before.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon_limits),
        EXISTS (SELECT 1 FROM andon_workers WHERE state = 'live' AND lease_until < unixepoch('subsec')),
@@ -343,7 +344,9 @@ SELECT drain_asked_at IS NOT NULL,
          WHERE t.worker = :worker_id AND t.ended_at IS NULL
            AND (t.stage = 'fenced' OR NOT EXISTS (
                   SELECT 1 FROM andon_runs c
-                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')))
+                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running'))),
+       EXISTS (SELECT 1 FROM andon_runs r JOIN andon_attempts a ON a.run_id = r.id AND a.fence = r.fence
+                WHERE r.worker = :worker_id AND r.state = 'running' AND a.claim = :claim)
   FROM andon_workers WHERE id = :worker_id;
 
 -- lock_runs --
