@@ -110,7 +110,7 @@ def test_the_log_of_an_earlier_time_behind_the_present_one_is_no_damage(log: Pat
 @pytest.mark.parametrize("read", range(TRANSACTIONS))
 def test_whole_frames_that_sqlite_did_not_read_are_no_damage(log: Path, read: int) -> None:
     """They are being written just now, or are in the database and about to be gone over."""
-    Wal(log).refuse_lost(read)
+    Wal(str(log)).refuse_lost(read)
 
 
 def test_remains_of_transactions_that_were_given_up_are_no_damage(log: Path) -> None:
