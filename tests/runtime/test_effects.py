@@ -732,7 +732,8 @@ async def test_an_effect_in_doubt_of_a_task_that_nobody_awaits(local: Lab) -> No
 
     async def body(ctx: andon.Context) -> str:
         task = asyncio.create_task(ctx.effect(order))
-        await asyncio.sleep(0.05)
+        while local.effects(ctx.run_id).get("order") not in ("in_doubt", "confirmed"):
+            await asyncio.sleep(0.001)
         return f"{task.done()}"
 
     async with local.working(agent(body)):
