@@ -211,11 +211,11 @@ def _clock(store: Store) -> Iterator[Check]:
 
 
 def _locks(store: Store) -> Iterator[Check]:
-    folder: Path | None = getattr(store, "folder", None)
+    folder: str | None = getattr(store, "folder", None)
     if folder is None:
         return
     free, held = [], 0
-    for path in sorted(folder.glob("*.lock")):
+    for path in sorted(Path(folder).glob("*.lock")):
         if path.name == "open.lock":
             continue
         if _is_free(path):
