@@ -25,7 +25,7 @@ from verify.calls import Call, recorded
 from verify.layer import Effort, Outcome, Say
 
 SECTOR = 512
-IMAGES = 1600  # at scale 1; each is opened
+IMAGES = 1200  # at scale 1; each is opened
 WORKED = 40  # of these, worked to the end
 KINDS = ("dropped", "kept", "reordered", "torn")
 

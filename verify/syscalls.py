@@ -193,6 +193,8 @@ def judge(outcome: Outcome, trials: list[Trial]) -> None:
     for trial in trials:
         outcome.violations += [f"SHIM_FAULT={trial.fault}: {wrong}" for wrong in trial.wrong]
     scene.count(outcome, KINDS, Counter(kinds))
+    if outcome.faults < outcome.runs / 2:
+        outcome.guards.append(f"only {outcome.faults} of {outcome.runs} faults were ever due")
     scene.count_ended(outcome, sum(trial.ended for trial in trials))
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,23 @@ def test_what_was_written_is_verified(andon: Terminal) -> None:
     assert found["ok"] is True
     assert found["damage"] == []
     assert (found["runs"], found["effects"]) == (1, 1)
+
+
+def test_however_runs_end_or_wait_they_are_verified(andon: Terminal) -> None:
+    with andon.worker():
+        failed = andon.start("fails", "why=so")
+        waiting, paused, killed, gone = (andon.start("listener") for _ in range(4))
+        family = andon.start("parent")
+        andon("wait", failed, "--timeout", "30", code=1)
+        andon("wait", family, "--timeout", "30")
+        for word, run in (("pause", paused), ("kill", killed), ("cancel", gone)):
+            andon(word, run)
+        andon("send", waiting, "go", "1")
+        andon("wait", waiting, "--timeout", "30")
+        andon("run", "--", sys.executable, "-c", "")
+        found = andon.json("verify")
+    assert found["damage"] == []
+    assert found["runs"] == 8
 
 
 def test_a_store_without_runs_is_in_order(local: Terminal) -> None:
