@@ -21,7 +21,7 @@ SEEDS = 30_000  # at scale 1
 FEWEST = 5_000
 CHUNK = 50
 # Red is red: a broken product is not simulated to the end.
-ENOUGH = 10
+ENOUGH = 3
 
 
 class Told(NamedTuple):

@@ -41,10 +41,12 @@ CANARIES = "canaries"
 SCALES = {"ci": 0.1, "verify": 1.0, "soak": 30.0}
 
 
-def find(name: str) -> Layer | None:
-    """The check of a layer; None if nobody has written it."""
-    if importlib.util.find_spec(f"verify.{name}") is None:
-        return None
+def present(name: str) -> bool:
+    """Whether somebody has written that layer."""
+    return importlib.util.find_spec(f"verify.{name}") is not None
+
+
+def find(name: str) -> Layer:
     layer: Layer = importlib.import_module(f"verify.{name}").check
     return layer
 
@@ -52,11 +54,10 @@ def find(name: str) -> Layer | None:
 def checked(name: str, effort: Effort, say: Say) -> Outcome:
     """What a layer answers. One that is not there, or that fails, is red like one that found."""
     began = time.monotonic()
-    layer = find(name)
-    if layer is None:
+    if not present(name):
         return Outcome(name, "nothing", 0, 0, guards=[f"missing: there is no verify/{name}.py"])
     try:
-        return layer(effort, say)
+        return find(name)(effort, say)
     except Exception as error:  # noqa: BLE001 (the other layers are still to be asked)
         traceback.print_exc()
         wrong = f"the layer itself failed: {type(error).__name__}: {error}"
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"── {name}", flush=True)
             outcomes.append(checked(name, effort, _say))
             print(report.line(outcomes[-1]), flush=True)
-    caught = canaries.try_all(_present(), _say) if CANARIES in names else []
+    caught = canaries.try_all(filter(present, LAYERS), _say) if CANARIES in names else []
     if given.json:
         found = {
             "product": andon.__file__,
@@ -97,10 +98,6 @@ def main(arguments: list[str] | None = None) -> int:
     if not given.only:
         (ROOT / "docs" / "verification.md").write_text(page)
     return int(report.is_red(outcomes, caught))
-
-
-def _present() -> list[str]:
-    return [name for name in LAYERS if find(name) is not None]
 
 
 def _try_canary(name: str) -> int:
