@@ -55,6 +55,10 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
         raise found
     if any(latch.kind == Kind.HALT and latch.scope == Scope.FLEET for latch in store.latches()):
         return str(found)
+    row = store.stop(str(found))
+    on_its_way = time.monotonic() - words["began"]
+    if row is not None and row.lifted_at and store.now() - row.lifted_at < on_its_way:
+        return str(found)  # by somebody who had seen this very pull
     # It was lifted in the store and not here: the order of this host is an old one there.
     return _ordered(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
 

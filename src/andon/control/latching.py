@@ -86,7 +86,9 @@ class Latching:
         if row is None:
             self._order(found, found.order)
         elif row.lifted_at is not None:
-            if row.lifted_by and found.at <= row.lifted_at:
+            # By the store's clock: when it was pulled here is known by ours.
+            pulled_at = store.now() - (time.time() - found.at)
+            if row.lifted_by and pulled_at <= row.lifted_at:
                 self._clear(found, row)
             else:  # pulled again since then
                 self._order(found, f"{found.order}-{os.urandom(4).hex()}")

@@ -54,7 +54,7 @@ class Fleet:
         late = now - self._began > TOLD_SECONDS
         if not late and any(owner.listens for owner in self._owners):
             return
-        words = self._words | {"wait": self._wait, "within": STORE_SECONDS}
+        words = self._words | {"wait": self._wait, "within": STORE_SECONDS, "began": self._began}
         try:
             self._start(words, self._store)
         except OSError as error:
