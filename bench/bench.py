@@ -45,7 +45,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     whole = not (given.quick or given.only or given.systems)
-    began, load = time.monotonic(), machine.load()
+    began, load, commit = time.monotonic(), machine.load(), machine.commit()
     with Cluster() as cluster:
         measuring = Measuring(cluster, systems, workloads, quick=given.quick)
         try:
@@ -59,7 +59,7 @@ def main() -> int:
         systems=systems,
         versions=measuring.versions,
         machine=machine.facts(),
-        commit=machine.commit(),
+        commit=commit,
         on=machine.today(),
         load=f"{load} before, {machine.load()} after",
         minutes=(time.monotonic() - began) / 60,

@@ -227,7 +227,8 @@ class System:
         asked = time.monotonic()
         leaver.send_signal(signal.SIGTERM)
         took = _exit_seconds(leaver, asked)
-        found = {"exit": took, "code": str(leaver.returncode), **self.left_behind(leaver)}
+        code = None if leaver.returncode is None else str(leaver.returncode)
+        found = {"exit": took, "code": code, **self.left_behind(leaver)}
         kill(leaver)
         self.workers.remove(leaver)
         self.serves = (0, 0)
