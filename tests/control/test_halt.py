@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.control.terminal import Terminal, until
 
+from andon.control import halted
 from andon.store import open_store
+from andon.store.orders import Reauthorize
 from andon.supervisor import home as homes
 from andon.supervisor.latch import Latch
 
@@ -206,8 +209,6 @@ def test_a_setting_that_is_wrong_does_not_keep_the_order_from_its_store(local: T
 
 
 def test_a_halt_that_was_lifted_in_the_store_alone_is_ordered_there_again(local: Terminal) -> None:
-    from andon.store.orders import Reauthorize
-
     local("run", "agents.py:greet")
     first = local.json("halt")
     store = open_store(local.url)
@@ -219,6 +220,24 @@ def test_a_halt_that_was_lifted_in_the_store_alone_is_ordered_there_again(local:
         second = local.json("halt")
         assert second["receipt"] == first["receipt"]
         assert [one.id for one in store.latches()] == [second["store"]["order"]]
+    finally:
+        store.close()
+
+
+def test_a_halt_that_was_lifted_while_it_was_on_its_way_is_not_ordered_again(
+    local: Terminal,
+) -> None:
+    local("run", "agents.py:greet")
+    first = local.json("halt")
+    words = {"order": first["receipt"], "began": time.monotonic() - 3600}
+    store = open_store(local.url)
+    try:
+        [held] = store.latches()
+        store.write([Reauthorize(epoch=held.epoch, scope="fleet", by="ana", why="looked at it")])
+        assert halted._ordered(store, words) == first["receipt"]
+        assert store.latches() == []
+        halted._ordered(store, words | {"began": time.monotonic()})
+        assert len(store.latches()) == 1
     finally:
         store.close()
 
