@@ -23,7 +23,7 @@ from andon.supervisor.tree import Tree
 BURST_SECONDS = 0.02
 REST_SECONDS = 0.1  # between rounds once the limit is over
 # For those whom one blow reaches all: they need the processor to die, and we would take it.
-DYING_SECONDS, GLANCE_SECONDS = 0.01, 0.004
+DYING_SECONDS, GLANCE_SECONDS = 0.03, 0.01
 
 
 @dataclass(slots=True)
