@@ -170,7 +170,8 @@ W8 = Workload(
 SCALES, QUICK_SCALES = (0, 100_000, 1_000_000), (0, 1_000, 10_000)
 W9 = Workload(
     "W9",
-    "an effect against a step, in an agent's loop: a step (the model), then an effect (the tool)",
+    "an effect against a step, in an agent's loop: a step (the model), then an effect (the tool), "
+    "in `ctx.together()`",
     (
         Column("step commits", "commits per step", "×"),
         Column("effect commits", "commits per effect", "×"),

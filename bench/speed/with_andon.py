@@ -5,6 +5,7 @@ it is (`ctx.checkpoint`), the grace period is set with `--grace`. Everything els
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -52,6 +53,13 @@ async def run(ctx: andon.Context, scene: str, key: str, count: int = 1) -> None:
 
     scenes.begun(key)
     commits = len(COMMITS)
+    async with ctx.together() if scene == "loop" else contextlib.nullcontext():
+        await play(ctx, scene, key, count, write)
+    scenes.note(f"commits-{key}", str(len(COMMITS) - commits))
+    scenes.done(key)
+
+
+async def play(ctx: andon.Context, scene: str, key: str, count: int, write: Any) -> None:
     for name, given in scenes.plan(scene, key, count):
         if name == "act":
             await ctx.effect(act, key, key=key)
@@ -66,8 +74,6 @@ async def run(ctx: andon.Context, scene: str, key: str, count: int = 1) -> None:
             await ctx.step(scenes.result, *given)
         else:
             await ctx.step(scenes.perform, name, given)
-    scenes.note(f"commits-{key}", str(len(COMMITS) - commits))
-    scenes.done(key)
 
 
 class Andon(System):
