@@ -233,8 +233,9 @@ def overtaken(site: Site, attempts: dict[str, list[Any]]) -> list[str]:
     ]
 
 
-# Claims overlap on PostgreSQL, and a commit is seen some time after the times that it wrote: what a
-# claim could have taken is what its snapshot saw waiting, and no other claim had begun to take.
+# Claims overlap on PostgreSQL, and a commit is seen some time after the times that it wrote. What
+# a claim saw waiting it could have taken, unless another one was about to: whichever took it in the
+# end must have begun after this one was over.
 # STABLE: with the snapshot of the claim's own statement.
 WITNESS = """
 ALTER TABLE andon.runs ADD COLUMN seen pg_snapshot;
@@ -262,7 +263,7 @@ SELECT new.run_id, old.run_id
   JOIN andon.attempts next ON next.run_id = old.run_id AND next.number = old.number + 1
  WHERE new.number = 1 AND old.ending IN ('returned', 'cut')
    AND pg_visible_in_snapshot(old.ended, new.seen)
-   AND next.claimed >= pg_snapshot_xmax(new.seen)
+   AND pg_visible_in_snapshot(new.claimed, next.seen)
 """
 
 

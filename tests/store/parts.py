@@ -6,9 +6,11 @@ from typing import Any
 
 from andon.core.journal import GENESIS, Entry, EntryKind, chain
 from andon.core.lease import Fence
+from andon.core.value import content_name
 from andon.store.store import (
     AgentRow,
     Append,
+    Blob,
     Claim,
     Claimed,
     ClaimResult,
@@ -101,6 +103,10 @@ def begin(store: Store, run_id: str = "r", worker_id: str = "w", **changes: Any)
     register(store, worker_id)
     start(store, run_id, **changes)
     return take(store, run_id, worker_id)
+
+
+def blob(body: str) -> Blob:
+    return Blob(name=content_name(body.encode()), body=body)
 
 
 def effect(name: str = "pay", *, seq: int = 1, state: str = "started", **changes: Any) -> EffectRow:

@@ -16,6 +16,7 @@ from tests.store.parts import (
     Held,
     agent_row,
     begin,
+    blob,
     claim,
     do,
     effect,
@@ -93,14 +94,13 @@ def test_an_id_that_means_another_input_is_refused_and_changes_nothing(store: St
 
 
 def test_a_started_run_has_its_input_and_its_blobs(store: Store) -> None:
-    start(
-        store, "r", blobs=(Blob(name="address", body="large"),), labels='{"team":"a"}', priority=3
-    )
+    large = blob("large")
+    start(store, "r", blobs=(large,), labels='{"team":"a"}', priority=3)
     run = store.run("r")
     assert run is not None
     assert (run.state, run.labels, run.priority, run.root_id) == ("queued", '{"team":"a"}', 3, "r")
     assert (run.head_seq, run.head_hash) == (0, store.journal("r")[0].hash)
-    assert store.blob("address") == "large"
+    assert store.blob(large.name) == "large"
 
 
 def test_a_run_that_starts_later_is_not_claimed_before(store: Store) -> None:
@@ -446,9 +446,10 @@ def test_asking_for_text_with_a_nul_is_refused(store: Store) -> None:
 
 def test_a_blob_is_stored_once(store: Store) -> None:
     held = begin(store)
-    do(store, held.append(blobs=(Blob(name="address", body="body"),)))
-    do(store, held.append(blobs=(Blob(name="address", body="body"), Blob(name="second", body="b"))))
-    assert (store.blob("address"), store.blob("second")) == ("body", "b")
+    first, second = blob("body"), blob("b")
+    do(store, held.append(blobs=(first,)))
+    do(store, held.append(blobs=(first, second)))
+    assert (store.blob(first.name), store.blob(second.name)) == ("body", "b")
     with pytest.raises(NotFound):
         store.blob("nothing")
 
@@ -637,13 +638,14 @@ def test_a_sleeping_run_wakes_when_its_time_has_come(store: Store) -> None:
 )
 def test_an_attempt_ends_in_any_state(store: Store, state: str) -> None:
     held = begin(store)
-    end = held.entry(kind=EntryKind.END, state=state, blob="b")
+    body = blob("body")
+    end = held.entry(kind=EntryKind.END, state=state, blob=body.name)
     message = held.settle(
         state,
         entries=(end,),
         error='"why"',
         effects=(effect(),),
-        blobs=(Blob(name="b", body="body"),),
+        blobs=(body,),
     )
     assert do(store, message) == state
     run = store.run("r")
@@ -651,7 +653,7 @@ def test_an_attempt_ends_in_any_state(store: Store, state: str) -> None:
     assert (run.state, run.worker, run.error, run.head_hash) == (state, None, '"why"', end.hash)
     [attempt] = store.attempts("r")
     assert (attempt.ending, attempt.ended_at is not None) == (state, True)
-    assert (store.blob("b"), len(store.ledger("r"))) == ("body", 1)
+    assert (store.blob(body.name), len(store.ledger("r"))) == ("body", 1)
     refused(store, held.append(), Fenced)
 
 

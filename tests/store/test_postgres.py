@@ -15,6 +15,7 @@ from tests.store.parts import (
     LONG,
     Held,
     begin,
+    blob,
     claim,
     do,
     effect,
@@ -471,16 +472,14 @@ def test_a_run_starts_on_an_async_connection(store: PostgresStore, postgres_url:
             first = await store.start_on_async(user, new_run("r"))
             again = await store.start_on_async(user, new_run("r"))
             await user.rollback()
-            third = await store.start_on_async(
-                user, new_run("r", blobs=(Blob(name="b", body="1"),))
-            )
+            third = await store.start_on_async(user, new_run("r", blobs=(blob("1"),)))
             await user.commit()
             with pytest.raises(Conflict):
                 await store.start_on_async(user, new_run("r", given="other"))
             return [first, again, third]
 
     assert asyncio.run(go()) == [True, False, True]
-    assert store.blob("b") == "1"
+    assert store.blob(blob("1").name) == "1"
 
 
 def test_a_swallowed_error_in_the_callers_transaction_is_refused(store: PostgresStore) -> None:

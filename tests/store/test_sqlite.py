@@ -14,7 +14,8 @@ from andon.core.journal import check_chain
 from andon.errors import BadInput, Fenced, StoreError, StoreUnavailable
 from andon.store import open_store, sqlite
 from andon.store.rows import Filter
-from andon.store.sqlite import SqliteStore, refuse_unsafe
+from andon.store.sqlite import SqliteStore
+from andon.store.sqlite_disk import file_system, refuse_unsafe
 from andon.store.store import Beat, Blob
 
 
@@ -47,7 +48,7 @@ def test_a_network_file_system_is_refused(path: Path, kind: str) -> None:
 
 
 def test_a_local_file_system_is_known_by_name(path: Path) -> None:
-    assert sqlite.file_system(Path("/proc/self")) == "proc"
+    assert file_system(Path("/proc/self")) == "proc"
     refuse_unsafe(path, create=True, kind="ext4")
 
 

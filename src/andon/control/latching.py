@@ -26,6 +26,8 @@ log = logging.getLogger("andon")
 
 # An order that was not answered by an event is given again.
 AGAIN_SECONDS = 1.0
+# Two clocks are compared, one of them in milliseconds: in doubt the pull is the newer one.
+DOUBT_SECONDS = 0.005
 # How often, and for how long after a pull, it is looked how that stands: somebody waits then.
 FOLLOW_SECONDS, FOLLOWED_SECONDS = 0.05, 15.0
 
@@ -88,7 +90,7 @@ class Latching:
         elif row.lifted_at is not None:
             # By the store's clock: when it was pulled here is known by ours.
             pulled_at = store.now() - (time.time() - found.at)
-            if row.lifted_by and pulled_at <= row.lifted_at:
+            if row.lifted_by and pulled_at + DOUBT_SECONDS <= row.lifted_at:
                 self._clear(found, row)
             else:  # pulled again since then
                 self._order(found, f"{found.order}-{os.urandom(4).hex()}")

@@ -19,6 +19,7 @@ from andon.store import bell, from_root, migrate, queries
 from andon.store.groups import Group, is_plain, parted
 from andon.store.reads import values
 from andon.store.sql import NUL, SqlStore, begun, settling
+from andon.store.sqlite_disk import file_system, make_private, refuse_unsafe
 from andon.store.store import Append, Settle, Start
 from andon.store.wal import Wal
 
@@ -34,16 +35,10 @@ if TYPE_CHECKING:
 
     File = str | os.PathLike[str]
 
-# 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
-SAFE_VERSION = (3, 51, 3)
 # How long a write waits for other processes' writes: theirs take milliseconds.
 BUSY_SECONDS = 20.0
 # Pages in the WAL before the writer moves them into the database, outside any waiter's time.
 CHECKPOINT_PAGES = 1000
-# Locks do not work there as SQLite needs them to.
-NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
-)
 
 # What one message may do to the batch it shares: errors of the database, text or numbers that
 # cannot be handed to it at all, and text that it does not have as it was written.
@@ -63,6 +58,8 @@ class SqliteStore(SqlStore):
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
         refuse_unsafe(self.path, create=create)
+        with _translated(self.path):
+            make_private(self.path)
         self.folder = self.path + ".d"
         with _translated(self.path):
             log = Wal(self.path + "-wal")
@@ -465,45 +462,3 @@ def _translate(error: Exception, path: File) -> AndonError:  # noqa: PLR0911 (a 
             )
         case _:
             return StoreError(f"{path}: {type(error).__name__}: {error}")
-
-
-def file_system(path: File) -> str:
-    """The type of file system that holds `path`, as the kernel calls it; '' if unknown."""
-    best, kind = "", ""
-    with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:
-        for line in mounts:
-            mount, found = line.split()[1:3]
-            mount = mount.replace("\\040", " ")
-            inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
-            if inside and len(mount) >= len(best):
-                best, kind = mount, found
-    return kind
-
-
-def refuse_unsafe(
-    path: File, *, create: bool, version: str | None = None, kind: str | None = None
-) -> None:
-    """Refuse what would lose data later, before anything is written."""
-    version = version or apsw.sqlite_lib_version()
-    if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
-        raise StoreError(
-            f"SQLite {version} can corrupt a database in WAL mode; expected 3.51.3 or newer. "
-            "Upgrade apsw: pip install -U apsw"
-        )
-    kind = kind if kind is not None else file_system(path)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreError(
-            f"{path}: is on a network file system ({kind}), where SQLite's locks are not safe. "
-            "Use a local disk, or PostgreSQL: ANDON_STORE=postgresql://…"
-        )
-    if os.path.isdir(path):
-        raise BadInput(f"{path}: expected a file, found a folder")
-    if not os.path.exists(path) and not create:
-        raise StoreError(
-            f"{path}: there is no database. Start a worker or a run first, or set ANDON_STORE."
-        )
-    with _translated(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Others must not read what runs were given; SQLite makes its other files alike.
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

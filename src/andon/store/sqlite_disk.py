@@ -1,0 +1,65 @@
+"""The file of an SQLite store: not where data would be lost later, and for nobody else to read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import apsw
+
+from andon.errors import BadInput, StoreError
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    File = str | os.PathLike[str]
+
+# 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
+SAFE_VERSION = (3, 51, 3)
+# Locks do not work there as SQLite needs them to.
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
+)
+
+
+def file_system(path: File) -> str:
+    """The type of file system that holds `path`, as the kernel calls it; '' if unknown."""
+    best, kind = "", ""
+    with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:
+        for line in mounts:
+            mount, found = line.split()[1:3]
+            mount = mount.replace("\\040", " ")
+            inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
+            if inside and len(mount) >= len(best):
+                best, kind = mount, found
+    return kind
+
+
+def refuse_unsafe(
+    path: File, *, create: bool, version: str | None = None, kind: str | None = None
+) -> None:
+    """Refuse what would lose data later, before anything is written."""
+    version = version or apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
+        raise StoreError(
+            f"SQLite {version} can corrupt a database in WAL mode; expected 3.51.3 or newer. "
+            "Upgrade apsw: pip install -U apsw"
+        )
+    kind = kind if kind is not None else file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{path}: is on a network file system ({kind}), where SQLite's locks are not safe. "
+            "Use a local disk, or PostgreSQL: ANDON_STORE=postgresql://…"
+        )
+    if os.path.isdir(path):
+        raise BadInput(f"{path}: expected a file, found a folder")
+    if not os.path.exists(path) and not create:
+        raise StoreError(
+            f"{path}: there is no database. Start a worker or a run first, or set ANDON_STORE."
+        )
+
+
+def make_private(path: File) -> None:
+    """Others must not read what runs were given; SQLite makes its other files alike."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
