@@ -263,7 +263,7 @@ SELECT new.run_id, old.run_id
   JOIN andon.attempts next ON next.run_id = old.run_id AND next.number = old.number + 1
  WHERE new.number = 1 AND old.ending IN ('returned', 'cut')
    AND pg_visible_in_snapshot(old.ended, new.seen)
-   AND pg_visible_in_snapshot(new.claimed, next.seen)
+   AND next.claimed <> new.claimed AND pg_visible_in_snapshot(new.claimed, next.seen)
 """
 
 
