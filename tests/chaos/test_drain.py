@@ -173,12 +173,12 @@ def check_story(site: Site) -> None:
     assert counted["untouched"] >= given_back - begun, "those whose code was never entered"
     assert counted["runs"] == counted["finished"] + given_back
     assert counted["resumed"] == given_back
-    # The last line of a run is written before it is settled, and that is heard of after it.
+    # The last line of a run is written before it is settled, and that is heard of after it. How
+    # many there are is left to chance; tests/control/test_deploys.py has some for certain.
     last = {key.partition("@")[0]: key for _, key, _ in seen(site, "ended")}
     ended = len(set(last.values()) & set(after_told(site, "ended")))
     settled = len(after_told(site, "settled")) - given_back
     assert ended <= counted["finished"] <= settled, counted
-    assert ended > 0, "nothing was ever finished by a worker that had been told to go"
     assert sum(one["state"] == "exited" for deploy in found for one in deploy["workers"]) == (
         ROUNDS * WORKERS
     )
