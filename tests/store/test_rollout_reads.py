@@ -1,5 +1,7 @@
 """What `andon deploys`, `andon events` and `andon doctor` ask a store, on both databases."""
 
+import time
+
 from tests.store.parts import agent_row, begin, do, register, start, take, worker_row
 
 from andon.store.store import AskDrain, Depart, Drain, Note, Register, Store
@@ -70,3 +72,15 @@ def test_a_drain_is_told_from_being_asked_to_its_end(store: Store) -> None:
     assert (gone.state, gone.drain) == ("gone", '{"exit": "clean"}')
     assert (live.state, live.ended_at) == ("live", None)
     assert [one.id for one in store.fleet(gone.ended_at + 1)] == ["other"]
+
+
+def test_a_drain_that_could_not_be_written_at_once_counts_from_when_it_was_told(
+    store: Store,
+) -> None:
+    register(store, "w")
+    before = store.now()
+    message = Drain(worker_id="w", drain="{}", ago=0.5, made_at=time.monotonic() - 100.0)
+    do(store, message)
+    [found] = store.fleet(0.0)
+    assert found.drain_asked_at is not None
+    assert before - 102.0 < found.drain_asked_at < before - 100.0

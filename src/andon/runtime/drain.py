@@ -7,6 +7,7 @@ somebody is told a second time. How it went is kept with the worker's row.
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class Drain:
             worker_id=worker_id,
             drain=json.dumps(body),
             ago=max(own_time() - self.told_at, 0.0),
+            made_at=time.monotonic(),
         )
         self.worker.writer.submit_from_thread(message).add_done_callback(self._announced)
 

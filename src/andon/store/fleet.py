@@ -6,6 +6,7 @@ A run goes back to the queue in the same commit in which its worker is ended.
 from __future__ import annotations
 
 import json
+import time
 
 from andon.core.run import Event, State, advance
 from andon.core.stop import Kind, Scope
@@ -75,7 +76,9 @@ class SqlFleet(SqlSupervisors):
             self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
 
     def _drain(self, m: Drain) -> float:
-        rows = self.q("begin_drain", worker_id=m.worker_id, drain=m.drain, ago=m.ago)
+        # What was given back before this could be written was given back after it was told.
+        ago = m.ago + (time.monotonic() - m.made_at if m.made_at else 0.0)
+        rows = self.q("begin_drain", worker_id=m.worker_id, drain=m.drain, ago=ago)
         if not rows:
             raise Fenced("", worker=m.worker_id)
         self._note("worker.draining", worker=m.worker_id, **json.loads(m.drain))

@@ -157,6 +157,7 @@ class Drain(Struct):
     worker_id: str
     drain: str  # JSON: why, and how long it has
     ago: float = 0.0  # seconds since it was told
+    made_at: float = 0.0  # when that was so, by time.monotonic(); 0: now
 
 
 class AskDrain(Struct):
