@@ -102,6 +102,7 @@ class Andon(System):
 
     def effects(self, count: int) -> dict[str, Any]:
         """A loop of steps, and one of a step and an effect: what the effects add."""
+        self._looped("steps", count)  # what else a new worker and a new database have to write
         steps, turns = self._looped("steps", count), self._looped("loop", count)
         step, turn = steps["gap"], turns["gap"]
         return {
