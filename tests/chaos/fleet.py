@@ -16,6 +16,7 @@ import msgspec
 from tests.chaos import world
 from tests.chaos.worker import Order
 
+import andon
 from andon.core.run import TERMINAL
 from andon.runtime import requests
 from andon.store.rows import Filter
@@ -36,7 +37,8 @@ def until(condition: Callable[[], Any], what: str = "", seconds: float = LIMIT_S
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    # The very andon that is tested: it may be a copy with a planted bug.
+    path = os.pathsep.join([str(Path(andon.__file__).parents[1]), str(ROOT)])
     return {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "default"}
 
 
