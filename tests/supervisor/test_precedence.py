@@ -33,3 +33,13 @@ def test_who_may_not_goes_on_as_it_is() -> None:
         ahead()
         os._exit(os.sched_getscheduler(0) != os.SCHED_OTHER)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+def test_who_never_went_ahead_stays_as_it_was_started() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        abreast()
+        os._exit(os.sched_getscheduler(0) != os.SCHED_BATCH)
+    assert os.waitpid(pid, 0)[1] == 0

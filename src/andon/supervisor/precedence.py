@@ -15,6 +15,7 @@ def ahead() -> None:
 
 
 def abreast() -> None:
-    """Be one of many again."""
+    """Be one of many again; who never went ahead stays as it was started."""
     with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        if os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
