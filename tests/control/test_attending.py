@@ -94,6 +94,9 @@ def test_a_worker_that_does_not_end_a_killed_run_is_killed_and_buried(
     wired.told("kill", child="child-w", order=receipt)
     sleeper.kill()
     sleeper.wait()
+    wired.contact()
+    wired.contact()
+    assert stop_of(store, receipt).closed_at is None  # it is its supervisor that knows how
     wired.say("exited", **exited(child))
     proved(store, receipt)
     [row] = store.targets(receipt)

@@ -144,8 +144,9 @@ class Tending:
         """Whose end nobody heard of: this process, or their supervisor, was not there."""
         others = {one.id for one in store.supervisors()} - {self._supervisor.id}
         for row in rows.values():
-            waiting = any(one.pid == row.pid for one in self._ended)
-            if row.supervisor not in others and not waiting and is_gone(self._here, row):
+            # Its supervisor is about to say how it ended, and what it has left behind.
+            told = self._own.wards.of(row) or any(one.pid == row.pid for one in self._ended)
+            if row.supervisor not in others and not told and is_gone(self._here, row):
                 self._bury(row, "its process is gone")
 
     def _dismiss(self, store: Store) -> None:
