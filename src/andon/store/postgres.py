@@ -49,6 +49,7 @@ DIRECT_BYTES = 16_000
 T = TypeVar("T")
 _RETURNS = ("SELECT", "RETURNING", "WITH")
 _LOCKS = {"lock_worker", "lock_workers", "lock_limits", "lock_orders", "lock_stops"}
+_LOCKS |= {"lock_thread", "share_thread"}
 
 
 class PostgresStore(SqlStore):

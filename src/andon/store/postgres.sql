@@ -1086,3 +1086,148 @@ UPDATE andon.runs SET stop = %(stop)s WHERE id = %(run_id)s AND state = 'killed'
 UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
  WHERE target = %(target)s AND ended_at IS NULL
 RETURNING stop_id;
+
+-- graph_fence --
+-- Its row is locked already: nobody can claim the run before this is committed.
+SELECT 1 FROM andon.runs
+ WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
+   AND (SELECT epoch FROM andon.meta) = %(epoch)s;
+
+-- share_thread --
+-- Nobody takes pieces away that a writer has just found.
+SELECT pg_advisory_xact_lock_shared(hashtextextended(%(thread)s, 4701822938610213713));
+
+-- lock_thread --
+SELECT pg_advisory_xact_lock(hashtextextended(%(thread)s, 4701822938610213713));
+
+-- known_pieces --
+SELECT name FROM andon.graph_pieces
+ WHERE thread = %(thread)s AND name IN (SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex'));
+
+-- insert_piece --
+INSERT INTO andon.graph_pieces (thread, name, body) VALUES (%(thread)s, %(name)s, %(body)s)
+ON CONFLICT (thread, name) DO NOTHING;
+
+-- save_checkpoint --
+INSERT INTO andon.graph_checkpoints (thread, namespace, id, parent, kind, body, versions, metadata, graph_run)
+VALUES (%(thread)s, %(namespace)s, %(id)s, %(parent)s, %(kind)s, %(body)s, %(versions)s, %(metadata)s, %(graph_run)s)
+ON CONFLICT (thread, namespace, id) DO UPDATE
+   SET parent = excluded.parent, kind = excluded.kind, body = excluded.body,
+       versions = excluded.versions, metadata = excluded.metadata, graph_run = excluded.graph_run;
+
+-- save_channel --
+INSERT INTO andon.graph_channels (thread, namespace, channel, version, kind, body)
+VALUES (%(thread)s, %(namespace)s, %(channel)s, %(version)s, %(kind)s, %(body)s)
+ON CONFLICT (thread, namespace, channel, version) DO UPDATE
+   SET kind = excluded.kind, body = excluded.body;
+
+-- save_write --
+-- The first one counts, and of special ones the last.
+INSERT INTO andon.graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
+VALUES (%(thread)s, %(namespace)s, %(checkpoint)s, %(task)s, %(idx)s, %(channel)s, %(path)s, %(kind)s, %(body)s)
+ON CONFLICT (thread, namespace, checkpoint, task, idx) DO UPDATE
+   SET channel = excluded.channel, path = excluded.path, kind = excluded.kind, body = excluded.body
+ WHERE excluded.idx < 0;
+
+-- graph_checkpoint --
+SELECT thread, namespace, id, parent, kind, body, versions, metadata FROM andon.graph_checkpoints
+ WHERE thread = %(thread)s AND namespace = %(namespace)s AND id = %(id)s;
+
+-- graph_latest --
+SELECT thread, namespace, id, parent, kind, body, versions, metadata FROM andon.graph_checkpoints
+ WHERE thread = %(thread)s AND namespace = %(namespace)s ORDER BY id DESC LIMIT 1;
+
+-- graph_checkpoints --
+SELECT thread, namespace, id, metadata FROM andon.graph_checkpoints
+ WHERE thread = %(thread)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+   AND (%(id)s::text IS NULL OR id = %(id)s) AND (%(before)s::text IS NULL OR id < %(before)s)
+ ORDER BY id DESC, namespace LIMIT %(limit)s;
+
+-- all_graph_checkpoints --
+SELECT thread, namespace, id, metadata FROM andon.graph_checkpoints
+ WHERE (%(before)s::text IS NULL OR id < %(before)s)
+ ORDER BY id DESC, thread, namespace LIMIT %(limit)s;
+
+-- graph_checkpoints_of --
+SELECT thread, namespace, id, metadata FROM andon.graph_checkpoints
+ WHERE graph_run IN (SELECT jsonb_array_elements_text(%(runs)s::text::jsonb)) ORDER BY thread, namespace, id;
+
+-- graph_channels --
+SELECT channel, kind, body FROM andon.graph_channels
+ WHERE thread = %(thread)s AND namespace = %(namespace)s
+   AND (channel, version) IN (SELECT pair ->> 0, pair ->> 1 FROM jsonb_array_elements(%(pairs)s::text::jsonb) pair);
+
+-- graph_writes --
+-- In the order in which LangGraph applies the writes of a step.
+SELECT task, channel, kind, body FROM andon.graph_writes
+ WHERE thread = %(thread)s AND namespace = %(namespace)s AND checkpoint = %(id)s
+ ORDER BY path, task, idx;
+
+-- graph_pieces --
+SELECT name, body FROM andon.graph_pieces
+ WHERE thread = %(thread)s AND name IN (SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex'));
+
+-- drop_graph_checkpoint --
+DELETE FROM andon.graph_checkpoints WHERE thread = %(thread)s AND namespace = %(namespace)s AND id = %(id)s;
+
+-- drop_graph_writes --
+DELETE FROM andon.graph_writes WHERE thread = %(thread)s AND namespace = %(namespace)s AND checkpoint = %(id)s;
+
+-- graph_versions --
+SELECT namespace, versions FROM andon.graph_checkpoints WHERE thread = %(thread)s;
+
+-- graph_channel_keys --
+SELECT namespace, channel, version FROM andon.graph_channels WHERE thread = %(thread)s;
+
+-- drop_graph_channel --
+DELETE FROM andon.graph_channels
+ WHERE thread = %(thread)s AND namespace = %(namespace)s AND channel = %(channel)s AND version = %(version)s;
+
+-- graph_parted --
+-- The values that are in pieces.
+SELECT kind, body FROM andon.graph_channels WHERE thread = %(thread)s AND kind IN ('@piece', '@list')
+UNION ALL
+SELECT kind, body FROM andon.graph_writes WHERE thread = %(thread)s AND kind IN ('@piece', '@list');
+
+-- graph_blocks --
+-- Each piece, with its body if that names others.
+SELECT name, CASE WHEN substr(body, 1, 1) <> '\x76'::bytea THEN body END FROM andon.graph_pieces
+ WHERE thread = %(thread)s;
+
+-- drop_graph_piece --
+DELETE FROM andon.graph_pieces WHERE thread = %(thread)s AND name = %(name)s;
+
+-- drop_thread_checkpoints --
+DELETE FROM andon.graph_checkpoints WHERE thread = %(thread)s;
+
+-- drop_thread_channels --
+DELETE FROM andon.graph_channels WHERE thread = %(thread)s;
+
+-- drop_thread_writes --
+DELETE FROM andon.graph_writes WHERE thread = %(thread)s;
+
+-- drop_thread_pieces --
+DELETE FROM andon.graph_pieces WHERE thread = %(thread)s;
+
+-- copy_thread_checkpoints --
+INSERT INTO andon.graph_checkpoints (thread, namespace, id, parent, kind, body, versions, metadata, graph_run)
+SELECT %(target)s::text, namespace, id, parent, kind, body, versions, metadata, graph_run
+  FROM andon.graph_checkpoints WHERE thread = %(source)s
+ON CONFLICT (thread, namespace, id) DO NOTHING;
+
+-- copy_thread_channels --
+INSERT INTO andon.graph_channels (thread, namespace, channel, version, kind, body)
+SELECT %(target)s::text, namespace, channel, version, kind, body
+  FROM andon.graph_channels WHERE thread = %(source)s
+ON CONFLICT (thread, namespace, channel, version) DO NOTHING;
+
+-- copy_thread_writes --
+INSERT INTO andon.graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
+SELECT %(target)s::text, namespace, checkpoint, task, idx, channel, path, kind, body
+  FROM andon.graph_writes WHERE thread = %(source)s
+ON CONFLICT (thread, namespace, checkpoint, task, idx) DO NOTHING;
+
+-- copy_thread_pieces --
+INSERT INTO andon.graph_pieces (thread, name, body)
+SELECT %(target)s::text, name, body FROM andon.graph_pieces WHERE thread = %(source)s
+ON CONFLICT (thread, name) DO NOTHING;

@@ -22,6 +22,13 @@ from andon.errors import (
     StoreUnavailable,
 )
 from andon.store.fleet import SqlFleet
+from andon.store.graphs import (
+    CopyThread,
+    DropCheckpoints,
+    DropThread,
+    SaveCheckpoint,
+    SaveWrites,
+)
 from andon.store.orders import (
     Attend,
     Bury,
@@ -56,6 +63,7 @@ from andon.store.store import (
     Settle,
     Start,
 )
+from andon.store.threads import SqlThreads
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
@@ -82,7 +90,7 @@ _RINGS: tuple[type, ...] = (Start, Deliver, Drain, AskDrain, Depart, Settle, Reg
 _RINGS += (Recall, SetLimit, Order, Ended, Bury, Report, Escalate, Resume, Reauthorize)
 
 
-class SqlStore(SqlFleet):
+class SqlStore(SqlFleet, SqlThreads):
     """The part of a store that is the same for every SQL database."""
 
     url: str
@@ -119,6 +127,11 @@ class SqlStore(SqlFleet):
             Enlist: self._enlist,
             Attend: self._attend,
             Dismiss: self._dismiss,
+            SaveCheckpoint: self._save_checkpoint,
+            SaveWrites: self._save_writes,
+            DropThread: self._drop_thread,
+            DropCheckpoints: self._drop_checkpoints,
+            CopyThread: self._copy_thread,
         }
 
     # ── what a dialect provides ───────────────────────────────────────────────────────────────

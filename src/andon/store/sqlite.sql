@@ -1007,3 +1007,149 @@ UPDATE andon_runs SET stop = :stop WHERE id = :run_id AND state = 'killed';
 UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
  WHERE target = :target AND ended_at IS NULL
 RETURNING stop_id;
+
+-- graph_fence --
+-- The write lock is held already: nobody can claim the run before this is committed.
+SELECT 1 FROM andon_runs
+ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND (SELECT epoch FROM andon_meta) = :epoch;
+
+-- share_thread --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- lock_thread --
+-- Nothing to do: the write lock is held already.
+SELECT 1;
+
+-- known_pieces --
+SELECT name FROM andon_graph_pieces
+ WHERE thread = :thread AND name IN (SELECT unhex(value) FROM json_each(:names));
+
+-- insert_piece --
+INSERT INTO andon_graph_pieces (thread, name, body) VALUES (:thread, :name, :body)
+ON CONFLICT (thread, name) DO NOTHING;
+
+-- save_checkpoint --
+INSERT INTO andon_graph_checkpoints (thread, namespace, id, parent, kind, body, versions, metadata, graph_run)
+VALUES (:thread, :namespace, :id, :parent, :kind, :body, :versions, :metadata, :graph_run)
+ON CONFLICT (thread, namespace, id) DO UPDATE
+   SET parent = excluded.parent, kind = excluded.kind, body = excluded.body,
+       versions = excluded.versions, metadata = excluded.metadata, graph_run = excluded.graph_run;
+
+-- save_channel --
+INSERT INTO andon_graph_channels (thread, namespace, channel, version, kind, body)
+VALUES (:thread, :namespace, :channel, :version, :kind, :body)
+ON CONFLICT (thread, namespace, channel, version) DO UPDATE
+   SET kind = excluded.kind, body = excluded.body;
+
+-- save_write --
+-- The first one counts, and of special ones the last.
+INSERT INTO andon_graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
+VALUES (:thread, :namespace, :checkpoint, :task, :idx, :channel, :path, :kind, :body)
+ON CONFLICT (thread, namespace, checkpoint, task, idx) DO UPDATE
+   SET channel = excluded.channel, path = excluded.path, kind = excluded.kind, body = excluded.body
+ WHERE excluded.idx < 0;
+
+-- graph_checkpoint --
+SELECT thread, namespace, id, parent, kind, body, versions, metadata FROM andon_graph_checkpoints
+ WHERE thread = :thread AND namespace = :namespace AND id = :id;
+
+-- graph_latest --
+SELECT thread, namespace, id, parent, kind, body, versions, metadata FROM andon_graph_checkpoints
+ WHERE thread = :thread AND namespace = :namespace ORDER BY id DESC LIMIT 1;
+
+-- graph_checkpoints --
+SELECT thread, namespace, id, metadata FROM andon_graph_checkpoints
+ WHERE thread = :thread AND (:namespace IS NULL OR namespace = :namespace)
+   AND (:id IS NULL OR id = :id) AND (:before IS NULL OR id < :before)
+ ORDER BY id DESC, namespace LIMIT :limit;
+
+-- all_graph_checkpoints --
+SELECT thread, namespace, id, metadata FROM andon_graph_checkpoints
+ WHERE (:before IS NULL OR id < :before)
+ ORDER BY id DESC, thread, namespace LIMIT :limit;
+
+-- graph_checkpoints_of --
+SELECT thread, namespace, id, metadata FROM andon_graph_checkpoints
+ WHERE graph_run IN (SELECT value FROM json_each(:runs)) ORDER BY thread, namespace, id;
+
+-- graph_channels --
+SELECT channel, kind, body FROM andon_graph_channels
+ WHERE thread = :thread AND namespace = :namespace
+   AND (channel, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:pairs));
+
+-- graph_writes --
+-- In the order in which LangGraph applies the writes of a step.
+SELECT task, channel, kind, body FROM andon_graph_writes
+ WHERE thread = :thread AND namespace = :namespace AND checkpoint = :id
+ ORDER BY path, task, idx;
+
+-- graph_pieces --
+SELECT name, body FROM andon_graph_pieces
+ WHERE thread = :thread AND name IN (SELECT unhex(value) FROM json_each(:names));
+
+-- drop_graph_checkpoint --
+DELETE FROM andon_graph_checkpoints WHERE thread = :thread AND namespace = :namespace AND id = :id;
+
+-- drop_graph_writes --
+DELETE FROM andon_graph_writes WHERE thread = :thread AND namespace = :namespace AND checkpoint = :id;
+
+-- graph_versions --
+SELECT namespace, versions FROM andon_graph_checkpoints WHERE thread = :thread;
+
+-- graph_channel_keys --
+SELECT namespace, channel, version FROM andon_graph_channels WHERE thread = :thread;
+
+-- drop_graph_channel --
+DELETE FROM andon_graph_channels
+ WHERE thread = :thread AND namespace = :namespace AND channel = :channel AND version = :version;
+
+-- graph_parted --
+-- The values that are in pieces.
+SELECT kind, body FROM andon_graph_channels WHERE thread = :thread AND kind IN ('@piece', '@list')
+UNION ALL
+SELECT kind, body FROM andon_graph_writes WHERE thread = :thread AND kind IN ('@piece', '@list');
+
+-- graph_blocks --
+-- Each piece, with its body if that names others.
+SELECT name, CASE WHEN substr(body, 1, 1) <> x'76' THEN body END FROM andon_graph_pieces
+ WHERE thread = :thread;
+
+-- drop_graph_piece --
+DELETE FROM andon_graph_pieces WHERE thread = :thread AND name = :name;
+
+-- drop_thread_checkpoints --
+DELETE FROM andon_graph_checkpoints WHERE thread = :thread;
+
+-- drop_thread_channels --
+DELETE FROM andon_graph_channels WHERE thread = :thread;
+
+-- drop_thread_writes --
+DELETE FROM andon_graph_writes WHERE thread = :thread;
+
+-- drop_thread_pieces --
+DELETE FROM andon_graph_pieces WHERE thread = :thread;
+
+-- copy_thread_checkpoints --
+INSERT INTO andon_graph_checkpoints (thread, namespace, id, parent, kind, body, versions, metadata, graph_run)
+SELECT :target, namespace, id, parent, kind, body, versions, metadata, graph_run
+  FROM andon_graph_checkpoints WHERE thread = :source
+ON CONFLICT (thread, namespace, id) DO NOTHING;
+
+-- copy_thread_channels --
+INSERT INTO andon_graph_channels (thread, namespace, channel, version, kind, body)
+SELECT :target, namespace, channel, version, kind, body
+  FROM andon_graph_channels WHERE thread = :source
+ON CONFLICT (thread, namespace, channel, version) DO NOTHING;
+
+-- copy_thread_writes --
+INSERT INTO andon_graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
+SELECT :target, namespace, checkpoint, task, idx, channel, path, kind, body
+  FROM andon_graph_writes WHERE thread = :source
+ON CONFLICT (thread, namespace, checkpoint, task, idx) DO NOTHING;
+
+-- copy_thread_pieces --
+INSERT INTO andon_graph_pieces (thread, name, body)
+SELECT :target, name, body FROM andon_graph_pieces WHERE thread = :source
+ON CONFLICT (thread, name) DO NOTHING;

@@ -11,6 +11,7 @@ else owns the run now, and the write is refused with Fenced.
 from __future__ import annotations
 
 from andon.core.struct import Struct
+from andon.store.graphs import GraphMessage
 from andon.store.orders import StopMessage
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from andon.core.journal import Entry
     from andon.core.lease import Fence
     from andon.store import rows
+    from andon.store.graphs import GraphKey, GraphRow
     from andon.store.orders import StopRow, SupervisorRow, TargetRow, Told
 else:
     Any = Protocol = object
@@ -363,6 +365,7 @@ Message = (
     | Deliver
     | Log
     | StopMessage
+    | GraphMessage
 )
 
 Outcome = Any
@@ -433,6 +436,19 @@ class Store(Protocol):
     def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
         """Live ones, and those that have ended since."""
 
+    def graph_checkpoint(
+        self, thread: str, namespace: str, one: str | None = None
+    ) -> GraphRow | None: ...
+    def graph_checkpoints(
+        self,
+        thread: str | None,
+        namespace: str | None = None,
+        *,
+        one: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[GraphKey]: ...
+    def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]: ...
     def agents(self, name: str | None = None) -> list[AgentRow]: ...
     def limits(self) -> list[rows.LimitRow]: ...
     def usage(self) -> rows.Usage:
