@@ -44,7 +44,9 @@ def test_a_list_is_the_same_again(elements: list[Value]) -> None:
 
 
 @given(lists, lists, st.randoms(use_true_random=False))
-def test_what_is_not_sent_is_there_already(before: list[Value], after: list[Value], _: object) -> None:
+def test_what_is_not_sent_is_there_already(
+    before: list[Value], after: list[Value], _: object
+) -> None:
     """The store holds all of the first list; the second one shares a part with it."""
     _, first = pieces.listed(before)
     kept, second = pieces.listed([*before, *after])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from andon.core import pieces
 from andon.core.lease import Fence
-from andon.errors import AndonError, BadInput, NotStorable, StoreUnavailable
+from andon.errors import AndonError, BadInput, NotStorable
 from andon.settings import load as load_settings
 from andon.store import open_store
 from andon.store.graphs import (
@@ -32,6 +32,7 @@ from andon.store.graphs import (
     SaveWrites,
     WriteRow,
 )
+from andon.store.writer import Writer
 
 try:
     from langgraph.checkpoint.base import (
@@ -73,7 +74,10 @@ class AndonSaver(BaseCheckpointSaver[str]):
         self, store: str | None = None, *, serde: SerializerProtocol | None = None
     ) -> None:
         super().__init__(serde=serde or JsonPlusSerializer(pickle_fallback=False))
-        self._store = open_store(load_settings({"store": store}).store)
+        settings = load_settings({"store": store})
+        self._store = open_store(settings.store)
+        # What several threads save at the same time is one commit.
+        self._writer = Writer(self._store, patience_seconds=settings.patience_seconds)
         # Not asyncio's own: tools that wait there would keep saves waiting.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="andon-saver")
 
@@ -86,6 +90,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
     def close(self) -> None:
         """Let go of the database. What was saved is saved."""
         self._threads.shutdown()
+        self._writer.close()
         self._store.close()
 
     # ── saving ────────────────────────────────────────────────────────────────────────────────
@@ -330,19 +335,8 @@ class AndonSaver(BaseCheckpointSaver[str]):
         return await loop.run_in_executor(self._threads, lambda: context.run(do, *given))
 
     def _write(self, *messages: GraphMessage) -> None:
-        if not messages:
-            return
-        try:
-            outcomes = self._store.write(messages)
-        except StoreUnavailable:
-            # A connection that was idle for hours is gone, or the outcome of a commit is not
-            # known: written twice it is the same.
-            outcomes = self._store.write(messages)
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
-        if self._store.needs_upkeep():
-            self._store.checkpoint()
+        for waiting in [self._writer.submit_from_thread(message) for message in messages]:
+            waiting.result()
 
 
 class _Taken:

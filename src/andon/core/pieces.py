@@ -9,7 +9,7 @@ A value is (kind, body): the kind is its serializer's, and body is all of it, un
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -38,40 +38,45 @@ class Piece(NamedTuple):
 
 
 def named(body: bytes) -> bytes:
-    return blake2b(body, digest_size=_NAME_BYTES).digest()
+    return sha256(body).digest()[:_NAME_BYTES]
 
 
 def whole(value: Value) -> tuple[Value, list[Piece]]:
     """A value that is not a list."""
     if len(value[1]) <= SMALL:
         return value, []
-    piece = _leaf(value)
-    return (PIECE, piece.name), [piece]
+    body = _body(value)
+    return (PIECE, named(body)), [Piece(named(body), body)]
 
 
 def listed(elements: Iterable[Value]) -> tuple[Value, list[Piece]]:
-    """A list, by its elements."""
+    """A list, by its elements. This is on the way of every save, for every message."""
     pieces: list[Piece] = []
-    tops: list[Piece] = []
-    leaves = [one if len(one[1]) <= TINY else _leaf(one) for one in elements]
-    for part in _parts(leaves) or [[]]:
-        entries = [one.name if isinstance(one, Piece) else one for one in part]
-        block = _LIST + msgspec.msgpack.encode(entries)
-        if len(leaves) <= FAN and len(block) <= SMALL:
-            return (LIST, block), [one for one in part if isinstance(one, Piece)]
-        tops.append(Piece(named(block), block))
-        pieces += _under(tops[-1], [one for one in part if isinstance(one, Piece)])
+    tops: list[tuple[bytes, bytes]] = []  # (name, body)
+    values = list(elements)
+    for part in _parts(values) or [[]]:
+        bodies = [None if len(one[1]) <= TINY else _body(one) for one in part]
+        names = [None if body is None else named(body) for body in bodies]
+        block = _LIST + msgspec.msgpack.encode(
+            [name or one for name, one in zip(names, part, strict=True)]
+        )
+        alone = len(values) <= FAN and len(block) <= SMALL
+        under = None if alone else named(block)
+        pieces += [
+            Piece(name, body, under)
+            for name, body in zip(names, bodies, strict=True)
+            if name and body
+        ]
+        if under is None:
+            return (LIST, block), pieces
+        tops.append((under, block))
     while len(tops) > 1:
         below, tops = tops, []
         for some in _parts(below):
-            block = _BLOCKS + b"".join(one.name for one in some)
-            tops.append(Piece(named(block), block))
-            pieces += _under(tops[-1], some)
-    return (PIECE, tops[0].name), [*pieces, *tops]
-
-
-def _under(block: Piece, below: Iterable[Piece]) -> Iterator[Piece]:
-    return (Piece(one.name, one.body, block.name) for one in below)
+            block = _BLOCKS + b"".join(name for name, _ in some)
+            tops.append((named(block), block))
+            pieces += [Piece(name, body, tops[-1][0]) for name, body in some]
+    return (PIECE, tops[0][0]), [*pieces, Piece(*tops[0])]
 
 
 def in_question(pieces: Sequence[Piece]) -> list[bytes]:
@@ -135,10 +140,9 @@ def _elements(body: bytes, pieces: dict[bytes, bytes]) -> Iterator[Value]:
         yield _value(pieces[one]) if isinstance(one, bytes) else (one[0], one[1])
 
 
-def _leaf(value: Value) -> Piece:
+def _body(value: Value) -> bytes:
     kind, body = value
-    body = b"".join((_VALUE, kind.encode(), b"\0", body))
-    return Piece(name=named(body), body=body)
+    return b"".join((_VALUE, kind.encode(), b"\0", body))
 
 
 def _value(body: bytes) -> Value:

@@ -1102,7 +1102,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(%(thread)s, 4701822938610213713));
 
 -- known_pieces --
 SELECT name FROM andon.graph_pieces
- WHERE thread = %(thread)s AND name IN (SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex'));
+ WHERE thread = %(thread)s
+   AND name = ANY (ARRAY(SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex')));
 
 -- insert_piece --
 INSERT INTO andon.graph_pieces (thread, name, body) VALUES (%(thread)s, %(name)s, %(body)s)
@@ -1150,7 +1151,7 @@ SELECT thread, namespace, id, metadata FROM andon.graph_checkpoints
 
 -- graph_checkpoints_of --
 SELECT thread, namespace, id, metadata FROM andon.graph_checkpoints
- WHERE graph_run IN (SELECT jsonb_array_elements_text(%(runs)s::text::jsonb)) ORDER BY thread, namespace, id;
+ WHERE graph_run = ANY (ARRAY(SELECT jsonb_array_elements_text(%(runs)s::text::jsonb))) ORDER BY thread, namespace, id;
 
 -- graph_channels --
 SELECT channel, kind, body FROM andon.graph_channels
@@ -1165,7 +1166,8 @@ SELECT task, channel, kind, body FROM andon.graph_writes
 
 -- graph_pieces --
 SELECT name, body FROM andon.graph_pieces
- WHERE thread = %(thread)s AND name IN (SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex'));
+ WHERE thread = %(thread)s
+   AND name = ANY (ARRAY(SELECT decode(jsonb_array_elements_text(%(names)s::text::jsonb), 'hex')));
 
 -- drop_graph_checkpoint --
 DELETE FROM andon.graph_checkpoints WHERE thread = %(thread)s AND namespace = %(namespace)s AND id = %(id)s;

@@ -1023,8 +1023,9 @@ SELECT 1;
 SELECT 1;
 
 -- known_pieces --
-SELECT name FROM andon_graph_pieces
- WHERE thread = :thread AND name IN (SELECT unhex(value) FROM json_each(:names));
+-- CROSS: SQLite keeps the order, and looks each name up instead of all pieces of the thread.
+SELECT p.name FROM json_each(:names) j
+ CROSS JOIN andon_graph_pieces p ON p.thread = :thread AND p.name = unhex(j.value);
 
 -- insert_piece --
 INSERT INTO andon_graph_pieces (thread, name, body) VALUES (:thread, :name, :body)
@@ -1075,9 +1076,10 @@ SELECT thread, namespace, id, metadata FROM andon_graph_checkpoints
  WHERE graph_run IN (SELECT value FROM json_each(:runs)) ORDER BY thread, namespace, id;
 
 -- graph_channels --
-SELECT channel, kind, body FROM andon_graph_channels
- WHERE thread = :thread AND namespace = :namespace
-   AND (channel, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:pairs));
+SELECT c.channel, c.kind, c.body FROM json_each(:pairs) j
+ CROSS JOIN andon_graph_channels c
+    ON c.thread = :thread AND c.namespace = :namespace
+   AND c.channel = j.value ->> 0 AND c.version = j.value ->> 1;
 
 -- graph_writes --
 -- In the order in which LangGraph applies the writes of a step.
@@ -1086,8 +1088,8 @@ SELECT task, channel, kind, body FROM andon_graph_writes
  ORDER BY path, task, idx;
 
 -- graph_pieces --
-SELECT name, body FROM andon_graph_pieces
- WHERE thread = :thread AND name IN (SELECT unhex(value) FROM json_each(:names));
+SELECT p.name, p.body FROM json_each(:names) j
+ CROSS JOIN andon_graph_pieces p ON p.thread = :thread AND p.name = unhex(j.value);
 
 -- drop_graph_checkpoint --
 DELETE FROM andon_graph_checkpoints WHERE thread = :thread AND namespace = :namespace AND id = :id;
