@@ -15,7 +15,6 @@ from andon.store.reads import build, fields
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from andon.core.pieces import Value
     from andon.store.graphs import (
@@ -164,7 +163,8 @@ class SqlThreads(SqlLimits):
             (task, channel, kind, bytes(body))
             for task, channel, kind, body in self.read("graph_writes", **place, id=row.id)
         ]
-        values = [(kind, body) for *_, kind, body in (*channels, *writes)]
+        values = [(kind, body) for _, kind, body in channels]
+        values += [(kind, body) for _, _, kind, body in writes]
         found = tuple(self._pieces_of(row.thread, values).items())
         return row.but(channels=channels, writes=writes, pieces=found)
 
