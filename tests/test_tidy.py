@@ -107,3 +107,10 @@ def test_both_databases_answer_the_same_queries() -> None:
     sqlite, postgres = queries.load("sqlite"), queries.load("postgres")
     assert sqlite.keys() ^ postgres.keys() == set()
     assert sqlite, "no queries were found"
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres", "postgres_batch"])
+def test_a_query_has_its_name_for_itself(dialect: str) -> None:
+    text = (ROOT / "src/andon/store" / f"{dialect}.sql").read_text("utf-8")
+    named = re.findall(r"^-- (\w+) --$", text, re.MULTILINE)
+    assert len(named) == len(set(named)) == len(queries.load(dialect))

@@ -1109,20 +1109,20 @@ SELECT name FROM andon.graph_pieces
 INSERT INTO andon.graph_pieces (thread, name, body) VALUES (%(thread)s, %(name)s, %(body)s)
 ON CONFLICT (thread, name) DO NOTHING;
 
--- save_checkpoint --
+-- save_graph_checkpoint --
 INSERT INTO andon.graph_checkpoints (thread, namespace, id, parent, kind, body, versions, metadata, graph_run)
 VALUES (%(thread)s, %(namespace)s, %(id)s, %(parent)s, %(kind)s, %(body)s, %(versions)s, %(metadata)s, %(graph_run)s)
 ON CONFLICT (thread, namespace, id) DO UPDATE
    SET parent = excluded.parent, kind = excluded.kind, body = excluded.body,
        versions = excluded.versions, metadata = excluded.metadata, graph_run = excluded.graph_run;
 
--- save_channel --
+-- save_graph_channel --
 INSERT INTO andon.graph_channels (thread, namespace, channel, version, kind, body)
 VALUES (%(thread)s, %(namespace)s, %(channel)s, %(version)s, %(kind)s, %(body)s)
 ON CONFLICT (thread, namespace, channel, version) DO UPDATE
    SET kind = excluded.kind, body = excluded.body;
 
--- save_write --
+-- save_graph_write --
 -- The first one counts, and of special ones the last.
 INSERT INTO andon.graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
 VALUES (%(thread)s, %(namespace)s, %(checkpoint)s, %(task)s, %(idx)s, %(channel)s, %(path)s, %(kind)s, %(body)s)

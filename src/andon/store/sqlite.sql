@@ -1031,20 +1031,20 @@ SELECT p.name FROM json_each(:names) j
 INSERT INTO andon_graph_pieces (thread, name, body) VALUES (:thread, :name, :body)
 ON CONFLICT (thread, name) DO NOTHING;
 
--- save_checkpoint --
+-- save_graph_checkpoint --
 INSERT INTO andon_graph_checkpoints (thread, namespace, id, parent, kind, body, versions, metadata, graph_run)
 VALUES (:thread, :namespace, :id, :parent, :kind, :body, :versions, :metadata, :graph_run)
 ON CONFLICT (thread, namespace, id) DO UPDATE
    SET parent = excluded.parent, kind = excluded.kind, body = excluded.body,
        versions = excluded.versions, metadata = excluded.metadata, graph_run = excluded.graph_run;
 
--- save_channel --
+-- save_graph_channel --
 INSERT INTO andon_graph_channels (thread, namespace, channel, version, kind, body)
 VALUES (:thread, :namespace, :channel, :version, :kind, :body)
 ON CONFLICT (thread, namespace, channel, version) DO UPDATE
    SET kind = excluded.kind, body = excluded.body;
 
--- save_write --
+-- save_graph_write --
 -- The first one counts, and of special ones the last.
 INSERT INTO andon_graph_writes (thread, namespace, checkpoint, task, idx, channel, path, kind, body)
 VALUES (:thread, :namespace, :checkpoint, :task, :idx, :channel, :path, :kind, :body)

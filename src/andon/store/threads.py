@@ -41,7 +41,7 @@ class SqlThreads(SqlLimits):
     def _save_checkpoint(self, m: SaveCheckpoint) -> None:
         self._save_pieces(m)
         self.q(
-            "save_checkpoint",
+            "save_graph_checkpoint",
             thread=m.thread,
             namespace=m.namespace,
             id=m.id,
@@ -53,13 +53,13 @@ class SqlThreads(SqlLimits):
             graph_run=m.graph_run,
         )
         for row in m.channels:
-            self.q("save_channel", thread=m.thread, namespace=m.namespace, **fields(row))
+            self.q("save_graph_channel", thread=m.thread, namespace=m.namespace, **fields(row))
 
     def _save_writes(self, m: SaveWrites) -> None:
         self._save_pieces(m)
         place = {"thread": m.thread, "namespace": m.namespace, "checkpoint": m.checkpoint}
         for row in m.writes:
-            self.q("save_write", **place, **fields(row))
+            self.q("save_graph_write", **place, **fields(row))
 
     def _save_pieces(self, m: SaveCheckpoint | SaveWrites) -> None:
         if m.fence is not None:
