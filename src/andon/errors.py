@@ -7,7 +7,8 @@
     │   ├── NotFound            no run, agent or ask of that name
     │   ├── Conflict            the same id or name already means something else
     │   ├── BadInput            an argument is missing, unknown or of the wrong kind
-    │   └── NotStorable         a value cannot be written to the journal
+    │   ├── NotStorable         a value cannot be written to the journal
+    │   └── Unrepairable        a transcript that no repair makes valid
     ├── Diverged                the code asks for something else than the journal has
     ├── Corrupt                 stored data does not match its hash chain
     ├── StepFailed              a step or effect ended with an error, after its retries
@@ -74,6 +75,14 @@ class BadInput(Refused):
 
 class NotStorable(Refused):
     """A value cannot be written to the journal."""
+
+
+class Unrepairable(Refused):
+    """A transcript cannot be made one that the provider takes."""
+
+    def __init__(self, text: str, *, message: int = 0, block: int | None = None) -> None:
+        super().__init__(text)
+        self.message, self.block = message, block  # where it stands
 
 
 class Diverged(AndonError):
