@@ -197,6 +197,12 @@ CHAT_OTHER = (
             CHAT_OTHER,
             "messages.[2].tool_call_id",
         ),
+        (
+            [HELLO, chat_call("a"), chat_result("a"), chat_result("a")],
+            "Invalid parameter: Duplicate value for 'tool_call_id' of 'a', in messages[2] and "
+            "messages[3].",
+            "messages.[3].tool_call_id",
+        ),
     ],
 )  # fmt: skip
 def test_chat_completions_refuse_what_is_not_paired(
@@ -228,6 +234,15 @@ def item(kind: str, name: str) -> dict[str, Any]:
         (
             [item("function_call_output", "a"), item("function_call", "a")],
             "No tool call found for function call output with call_id a.",
+        ),
+        (
+            [item("function_call", "a"), *[item("function_call_output", "a")] * 2],
+            "Duplicate function_call_output for call_id 'a'. Each function_call must have exactly "
+            "one matching function_call_output",
+        ),
+        (
+            [HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, HELLO],
+            "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
         ),
     ],
 )  # fmt: skip
@@ -288,6 +303,10 @@ DOUBLE = (
         (
             [HELLO, uses("a"), results("a", "a")],
             DOUBLE,
+        ),
+        (
+            [HELLO, uses("a"), results("a"), uses("a"), results("a")],
+            "messages.3.content.0: `tool_use` ids must be unique",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from tests.transcript.judge import refusal
 from andon import transcript
 from andon.transcript import IN_DOUBT, NOT_EXECUTED, NOT_STARTED, UNKNOWN, Done, Unrepairable
 
-EXAMPLES = 3_000  # each is a valid and a broken transcript in three formats
+EXAMPLES = 2_000  # each is a valid and a broken transcript in three formats
 LEAST = 10_000
 seen: Counter[str] = Counter()
 
@@ -149,5 +149,5 @@ def test_every_transcript_is_repaired_or_refused() -> None:
     every_transcript_is_repaired_or_refused()
     assert sum(seen[form] for form in talks.FORMATS) >= LEAST
     assert all(seen[form] >= LEAST // 4 for form in talks.FORMATS)
-    assert seen["repaired"] >= LEAST // 5
+    assert seen["repaired"] >= LEAST // 4
     assert seen["refused"] <= seen["repaired"] // 20

@@ -103,6 +103,9 @@ def repair(
     if not before:
         return Repaired(transcript)
     out, plan = _BY_FORMAT[kind].repaired(given, ledger, chosen)
+    if not out:
+        nothing = Fault(0, None, "nothing that could stay", "at least one message")
+        raise refuse(nothing, "Begin the conversation again.")
     pending = {call.id for call in plan.to_run}
     left = [fault for fault in _faults(out, kind) if fault.call_id not in pending]
     if left:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from andon.transcript.ledger import Call, Done, Ledger, Policy
-from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, pair
+from andon.transcript.ledger import Call, Ledger, Policy
+from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
 from andon.transcript.wire import as_text, parsed, quoted, refuse
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -145,24 +145,17 @@ def _written(messages: list[dict[str, Any]], plan: Plan) -> list[Any]:
         slots.setdefault(slot.at[0], []).append(slot)
     givens = {given.at[0]: given for given in plan.givens}
     out: list[Any] = []
-    later: list[Any] = []  # texts that must not part a call from its results
     for number, message in enumerate(messages):
         if message["role"] == "tool":
             if givens[number].quoted:
-                later.append(_quote(givens[number]))
-            continue
-        out += later
-        later = []
-        if number in plan.cut:
-            continue
-        if message["role"] != "assistant":
+                out.append(_quote(givens[number]))
+        elif message["role"] != "assistant":
             out.append(message)
-            continue
-        said = _said(number, message, slots.get(number, []), plan)
-        if said is not None:
-            out.append(said)
-        out += _results(slots.get(number, []), plan)
-    return out + later
+        elif number not in plan.cut:
+            said = _said(number, message, slots.get(number, []), plan)
+            out += [] if said is None else [said]
+            out += _results(slots.get(number, []), plan)
+    return out
 
 
 def _said(
@@ -170,24 +163,18 @@ def _said(
 ) -> dict[str, Any] | None:
     """An assistant message with the calls that stay; None if nothing of it stays."""
     calls = message.get("tool_calls")
-    by_place = {slot.at[1]: slot for slot in slots if slot.kept}
-    known = {slot.at[1] for slot in slots}
-    for place in range(len(calls or ())):
-        if place not in known:
-            plan.note(Change.REMOVED, (number, place), "a call without an id or a name")
     if calls is not None:
-        kept = [_renamed(calls[place], slot) for place, slot in sorted(by_place.items())]
-        if kept != calls or not calls:
-            rest = {name: part for name, part in message.items() if name != "tool_calls"}
-            message = {**rest, "tool_calls": kept} if kept else rest
-            if not calls:
-                plan.note(Change.REMOVED, (number, WHOLE), "an empty list of calls")
-    if not message.get("tool_calls") and all(message.get(name) in (None, "") for name in SPOKEN):
-        if calls is None and message.get("content") == "":
-            return message
-        plan.note(Change.REMOVED, (number, WHOLE), "an assistant message that says nothing")
-        return None
-    return message
+        for place in sorted(set(range(len(calls))) - {slot.at[1] for slot in slots}):
+            plan.note(Change.REMOVED, (number, place), "a call without an id or a name")
+        kept = [_renamed(calls[slot.at[1]], slot) for slot in slots if slot.kept]
+        if kept:
+            return message if kept == calls else {**message, "tool_calls": kept}
+        message = {name: part for name, part in message.items() if name != "tool_calls"}
+    nothing = (None,) if calls is None else (None, "")
+    if any(message.get(name) not in nothing for name in SPOKEN):
+        return message
+    plan.note(Change.REMOVED, (number, WHOLE), "an assistant message that says nothing")
+    return None
 
 
 def _renamed(call: dict[str, Any], slot: Slot) -> dict[str, Any]:
@@ -195,22 +182,17 @@ def _renamed(call: dict[str, Any], slot: Slot) -> dict[str, Any]:
 
 
 def _results(slots: list[Slot], plan: Plan) -> list[dict[str, Any]]:
-    there = [slot for slot in slots if slot.kept and isinstance(slot.answer, Given)]
-    there.sort(key=lambda slot: slot.answer.at)  # type: ignore[union-attr]
+    there, made = answers(slots)
     out = []
-    for slot in there:
-        given = slot.answer
-        assert isinstance(given, Given)
+    for slot, given in there:
         if given.home != slot.at[0]:
             plan.note(Change.MOVED, given.at, "a result, to directly behind its call", slot.id)
-        message = given.payload
-        same = message["tool_call_id"] == slot.id
-        out.append(message if same else {**message, "tool_call_id": slot.id})
-    for slot in slots:
-        if slot.kept and isinstance(slot.answer, Done):
-            content = _content(slot.answer.result)
-            out.append({"role": "tool", "tool_call_id": slot.id, "content": content})
-    return out
+        same = given.id == slot.id
+        out.append(given.payload if same else {**given.payload, "tool_call_id": slot.id})
+    return out + [
+        {"role": "tool", "tool_call_id": slot.id, "content": _content(done.result)}
+        for slot, done in made
+    ]
 
 
 def _content(result: Any) -> Any:

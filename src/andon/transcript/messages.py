@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from andon.transcript.ledger import Call, Done, Ledger, Policy
-from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, pair
+from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
 from andon.transcript.wire import BLOCKS, as_text, parsed, quoted, refuse
 
 ROLES = frozenset({"user", "assistant", "system"})
@@ -292,19 +292,15 @@ def _call(block: Block, slot: Slot) -> Block:
 
 
 def _answers(slots: list[Slot], plan: Plan) -> list[tuple[int, Block]]:
-    there = [slot for slot in slots if slot.kept and isinstance(slot.answer, Given)]
-    there.sort(key=lambda slot: slot.answer.at)  # type: ignore[union-attr]
+    there, made = answers(slots)
     out: list[tuple[int, Block]] = []
-    for slot in there:
-        given = slot.answer
-        assert isinstance(given, Given)
+    for slot, given in there:
         if given.home != slot.at[0]:
             plan.note(Change.MOVED, given.at, "a result, to first behind its call", slot.id)
-        block = given.payload
-        same = block["tool_use_id"] == slot.id
-        out.append((given.at[1], block if same else {**block, "tool_use_id": slot.id}))
-    made = [(slot.id, slot.answer) for slot in slots if slot.kept]
-    return out + [(WHOLE, _result(name, done)) for name, done in made if isinstance(done, Done)]
+        same = given.id == slot.id
+        block = given.payload if same else {**given.payload, "tool_use_id": slot.id}
+        out.append((given.at[1], block))
+    return out + [(WHOLE, _result(slot.id, done)) for slot, done in made]
 
 
 def _result(name: str, done: Done) -> Block:

@@ -259,6 +259,14 @@ def _what(done: Done) -> str:
     return text.partition(":")[0].lower() if text in STAND_INS else "the result from the ledger"
 
 
+def answers(slots: list[Slot]) -> tuple[list[tuple[Slot, Given]], list[tuple[Slot, Done]]]:
+    """The results of these calls: those that were there, in their order, and the others."""
+    kept = [slot for slot in slots if slot.kept]
+    there = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Given)]
+    made = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Done)]
+    return sorted(there, key=lambda pair: pair[1].at), made
+
+
 def text_of(content: Any) -> str:
     """The text of a result, if it is nothing else."""
     if isinstance(content, str):
