@@ -179,6 +179,9 @@ CHAT_STRAY = (
     "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
     "'tool_calls'."
 )
+CHAT_TWICE = (
+    "Invalid parameter: Duplicate value for 'tool_call_id' of 'a', in messages[2] and messages[3]."
+)
 CHAT_OTHER = (
     "Invalid parameter: 'tool_call_id' of 'x' not found in 'tool_calls' of previous message."
 )
@@ -199,8 +202,7 @@ CHAT_OTHER = (
         ),
         (
             [HELLO, chat_call("a"), chat_result("a"), chat_result("a")],
-            "Invalid parameter: Duplicate value for 'tool_call_id' of 'a', in messages[2] and "
-            "messages[3].",
+            CHAT_TWICE,
             "messages.[3].tool_call_id",
         ),
     ],
@@ -211,6 +213,12 @@ def test_chat_completions_refuse_what_is_not_paired(
     asked = json.dumps({"model": "m", "messages": talk}).encode()
     error = {"message": said, "type": "invalid_request_error", "param": param, "code": None}
     assert refusal(model.url + chat.PATH, asked) == (400, {"error": error})
+
+
+RESPONSES_TWICE = (
+    "Duplicate function_call_output for call_id 'a'. Each function_call must have exactly one "
+    "matching function_call_output"
+)
 
 
 def item(kind: str, name: str) -> dict[str, Any]:
@@ -237,8 +245,7 @@ def item(kind: str, name: str) -> dict[str, Any]:
         ),
         (
             [item("function_call", "a"), *[item("function_call_output", "a")] * 2],
-            "Duplicate function_call_output for call_id 'a'. Each function_call must have exactly "
-            "one matching function_call_output",
+            RESPONSES_TWICE,
         ),
         (
             [HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, HELLO],

@@ -279,6 +279,7 @@ def _other_result(talk: Messages, one: int, other: int) -> None:
         talk.insert(other % (len(talk) + 1), second)
 
 
+BREAK_OFF = _break_off
 BREAKS: tuple[Break, ...] = (
     _cut,
     _lose,

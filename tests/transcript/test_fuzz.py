@@ -3,14 +3,18 @@
 import json
 import re
 from collections import Counter
+from contextlib import suppress
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.transcript import talks
 from tests.transcript.judge import refusal
 
 from andon import transcript
+from andon.errors import BadInput
 from andon.transcript import IN_DOUBT, NOT_EXECUTED, NOT_STARTED, UNKNOWN, Done, Unrepairable
 
 EXAMPLES = 2_000  # each is a valid and a broken transcript in three formats
@@ -151,3 +155,29 @@ def test_every_transcript_is_repaired_or_refused() -> None:
     assert all(seen[form] >= LEAST // 4 for form in talks.FORMATS)
     assert seen["repaired"] >= LEAST // 4
     assert seen["refused"] <= seen["repaired"] // 20
+
+
+JUNK: tuple[Any, ...] = (None, 7, "", "x", [], {}, [[]], {"type": "text"}, {"type": []})
+
+
+def spoil(value: Any, chance: Random) -> Any:
+    """Put something of another kind anywhere."""
+    if isinstance(value, list | dict) and value and chance.random() < 0.85:
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = chance.choice(list(keys))
+        value[key] = spoil(value[key], chance)
+        return value
+    return chance.choice(JUNK)
+
+
+@pytest.mark.parametrize("form", talks.FORMATS)
+def test_what_is_no_transcript_is_refused_and_nothing_else_happens(form: str) -> None:
+    chance = Random(7)
+    whole = [talks.Turn(True, True, 2, True, True, False, True, 2)] * 2
+    for _ in range(1_000):
+        talk = spoil(talks.written(whole, form), chance)
+        before = json.dumps(talk)
+        with suppress(BadInput, Unrepairable):
+            found = transcript.repair(talk, format=form)
+            assert transcript.check(found.messages, form) == []
+        assert json.dumps(talk) == before

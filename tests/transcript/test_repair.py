@@ -81,6 +81,15 @@ def test_without_a_ledger_nothing_is_known() -> None:
     assert found == [Done(UNKNOWN), Move.CUT, Done(UNKNOWN)]
 
 
+@every_format
+def test_a_call_that_broke_off_is_not_run(form: str) -> None:
+    """Also if the ledger says of all it does not know that it has not begun."""
+    whole = untouched(form)
+    broken = talks.broken(whole, [(talks.BREAK_OFF, 0, 1)])
+    found = transcript.repair(broken, format=form, ledger=lambda call: NOT_STARTED)
+    assert [one.id for one in found.to_run] == ["call_0b", "call_0c"]
+
+
 def test_the_words_for_an_unknown_outcome_claim_nothing() -> None:
     for word in ("fail", "reject", "error", "denied", "success"):
         assert word not in UNKNOWN.lower()

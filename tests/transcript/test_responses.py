@@ -104,6 +104,12 @@ def test_other_calls_are_told_in_their_own_kind(kind: str) -> None:
     assert UNKNOWN in str(found[2]["output"])
 
 
+def test_a_command_of_the_shell_that_ended_has_its_exit_code() -> None:
+    asked = {"type": "shell_call", "call_id": "a", "action": {"commands": ["ls"]}}
+    [ended] = repaired(ASK, asked, ledger={"a": Done("x.txt")})[2]["output"]
+    assert (ended["stdout"], ended["outcome"]["exit_code"]) == ("x.txt", 0)
+
+
 @pytest.mark.parametrize("kind", ["computer_call", "apply_patch_call"])
 def test_what_has_no_honest_output_is_refused_unless_the_ledger_has_it(kind: str) -> None:
     talk = [ASK, {"type": kind, "call_id": "a"}]

@@ -16,7 +16,8 @@ from enum import StrEnum
 from typing import Any
 
 from andon.errors import BadInput, Unrepairable
-from andon.transcript import chat, messages, responses
+from andon.transcript import chat, responses
+from andon.transcript import messages as anthropic
 from andon.transcript.ledger import (
     IN_DOUBT,
     NOT_EXECUTED,
@@ -30,7 +31,7 @@ from andon.transcript.ledger import (
     State,
 )
 from andon.transcript.pairing import Change, Fault, Note
-from andon.transcript.wire import plain, refuse
+from andon.transcript.wire import plain, refuse, word
 
 __all__ = [
     "IN_DOUBT",
@@ -73,19 +74,19 @@ class Repaired:
 
 
 _BY_FORMAT: dict[Format, Any] = {
-    Format.ANTHROPIC: messages,
+    Format.ANTHROPIC: anthropic,
     Format.CHAT: chat,
     Format.RESPONSES: responses,
 }
 
 
-def check(transcript: Sequence[Any], format: str | None = None) -> list[Fault]:  # noqa: A002
+def check(messages: Sequence[Any], format: str | None = None) -> list[Fault]:  # noqa: A002
     """What the provider would refuse, in order; nothing if it would take the transcript."""
-    return _faults(plain(transcript), _format(transcript, format))
+    return _faults(plain(messages), _format(messages, format))
 
 
 def repair(
-    transcript: Sequence[Any],
+    messages: Sequence[Any],
     *,
     format: str | None = None,  # noqa: A002 (the word everybody types)
     ledger: Ledger | None = None,
@@ -97,11 +98,11 @@ def repair(
     it does not know is in doubt. A call that is to be run stays open in `messages` until then.
     """
     chosen = _policy(policy)
-    kind = _format(transcript, format)
-    given = plain(transcript)
+    kind = _format(messages, format)
+    given = plain(messages)
     before = _faults(given, kind)
     if not before:
-        return Repaired(transcript)
+        return Repaired(messages)
     out, plan = _BY_FORMAT[kind].repaired(given, ledger, chosen)
     if not out:
         nothing = Fault(0, None, "nothing that could stay", "at least one message")
@@ -115,10 +116,10 @@ def repair(
     return Repaired(out, tuple(plan.notes), tuple(plan.to_run))
 
 
-def detect(transcript: Sequence[Any]) -> Format:
+def detect(messages: Sequence[Any]) -> Format:
     """The format that a transcript shows signs of. Raises BadInput if it is not exactly one."""
     found: dict[Format, int] = {}
-    for number, message in enumerate(plain(transcript)):
+    for number, message in enumerate(plain(messages)):
         for kind in _signs(message):
             found.setdefault(kind, number)
     if len(found) == 1:
@@ -132,17 +133,17 @@ def detect(transcript: Sequence[Any]) -> Format:
 
 def _faults(given: Any, kind: Format) -> list[Fault]:
     if not given:
-        return [Fault(0, None, "an empty transcript", "at least one message", None, False)]
+        return [Fault(0, None, "an empty transcript", "at least one message")]
     found: list[Fault] = _BY_FORMAT[kind].faults(given)
     return found
 
 
-def _format(transcript: Sequence[Any], given: str | None) -> Format:
-    if isinstance(transcript, str | bytes | dict) or not isinstance(transcript, Sequence):
-        kind = type(transcript).__name__
+def _format(messages: Sequence[Any], given: str | None) -> Format:
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        kind = type(messages).__name__
         raise BadInput(f"expected a list of messages, found {kind}; pass the messages themselves")
     if given is None:
-        return detect(transcript)
+        return detect(messages)
     if given not in list(Format):
         raise BadInput(f"format {given!r} is unknown; one of {', '.join(Format)}")
     return Format(given)
@@ -155,7 +156,7 @@ def _policy(given: str) -> Policy:
 
 
 _ANTHROPIC = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
-_ANTHROPIC |= messages.SERVED | {"input_json_delta"}
+_ANTHROPIC |= anthropic.SERVED | {"input_json_delta"}
 _RESPONSES = frozenset({"input_text", "output_text", "input_image", "input_file"})
 
 
@@ -163,13 +164,15 @@ def _signs(message: Any) -> set[Format]:
     if not isinstance(message, dict):
         return set()
     found = set()
-    if "role" in message and ("tool_calls" in message or message["role"] in ("tool", "function")):
+    if "role" in message and (
+        "tool_calls" in message or word(message, "role") in ("tool", "function")
+    ):
         found.add(Format.CHAT)
     if isinstance(message.get("type"), str):
         found.add(Format.RESPONSES)
     content = message.get("content")
     for block in content if isinstance(content, list) else ():
-        kind = block.get("type") if isinstance(block, dict) else None
+        kind = word(block, "type") if isinstance(block, dict) else ""
         if kind in _ANTHROPIC:
             found.add(Format.ANTHROPIC)
         elif kind in _RESPONSES:

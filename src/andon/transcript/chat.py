@@ -4,7 +4,7 @@ from typing import Any
 
 from andon.transcript.ledger import Call, Ledger, Policy
 from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
-from andon.transcript.wire import as_text, parsed, quoted, refuse
+from andon.transcript.wire import as_text, parsed, quoted, refuse, word
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 SPOKEN = ("content", "refusal", "function_call", "audio")
@@ -40,14 +40,14 @@ def faults(messages: list[Any]) -> list[Fault]:
 
 
 def _shape(number: int, message: Any) -> Fault | None:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    if not isinstance(message, dict) or word(message, "role") not in ROLES:
         roles = ", ".join(sorted(ROLES))
-        return Fault(number, None, "no message", f"an object with a role of {roles}", None, False)
+        return Fault(number, None, "no message", f"an object with a role of {roles}")
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
-        return Fault(number, None, "tool_calls that are no list", "a list", None, False)
+        return Fault(number, None, "tool_calls that are no list", "a list")
     if not isinstance(message.get("content"), str | list | None):
-        return Fault(number, None, "content that is no text", "a text or parts", None, False)
+        return Fault(number, None, "content that is no text", "a text or parts")
     return None
 
 
@@ -60,7 +60,7 @@ def _assistant(number: int, message: dict[str, Any], asked: dict[str, int]) -> l
         found.append(Fault(number, None, "an assistant message that says nothing", "none"))
     for place, call in enumerate(calls or ()):
         name = _id(call)
-        if name is None or not _name(call):
+        if not name:
             found.append(Fault(number, place, "a call without an id or a name", "both"))
         elif name in asked:
             found.append(Fault(number, place, f"the id {name} twice", "an id for each call", name))
@@ -72,13 +72,13 @@ def _assistant(number: int, message: dict[str, Any], asked: dict[str, int]) -> l
 def _tool(
     number: int, message: dict[str, Any], asked: dict[str, int], open_: dict[str, int]
 ) -> list[Fault]:
-    name = message.get("tool_call_id")
-    if open_.pop(name, None) is not None:  # type: ignore[arg-type]
+    name = word(message, "tool_call_id")
+    if open_.pop(name, None) is not None:
         return []
-    if isinstance(name, str) and name in asked:
+    if name in asked:
         return [Fault(number, None, f"a second result of {name}", "one", name)]
     calls = "a call in the assistant message before it"
-    return [Fault(number, None, f"a result of {name} without a call", calls, str(name))]
+    return [Fault(number, None, f"a result of {name} without a call", calls, name)]
 
 
 def _unanswered(number: int, place: int, name: str) -> Fault:
@@ -87,14 +87,14 @@ def _unanswered(number: int, place: int, name: str) -> Fault:
     )
 
 
-def _id(call: Any) -> str | None:
-    name = call.get("id") if isinstance(call, dict) else None
-    return name if isinstance(name, str) and name else None
+def _id(call: Any) -> str:
+    """The id of a call; nothing if it is none."""
+    return word(call, "id") if isinstance(call, dict) and word(_body(call), "name") else ""
 
 
-def _name(call: dict[str, Any]) -> str:
+def _body(call: dict[str, Any]) -> dict[str, Any]:
     body = call.get("function") or call.get("custom")
-    return str(body.get("name") or "") if isinstance(body, dict) else ""
+    return body if isinstance(body, dict) else {}
 
 
 # ── repair ────────────────────────────────────────────────────────────────────────────────────
@@ -118,9 +118,9 @@ def _read(messages: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], int]
     for number, message in enumerate(messages):
         role = message["role"]
         if role == "tool":
-            name = message.get("tool_call_id")
+            name = word(message, "tool_call_id")
             content = message.get("content")
-            givens.append(Given(str(name or ""), (number, WHOLE), message, content, home))
+            givens.append(Given(name, (number, WHOLE), message, content, home))
             speaking = False
             continue
         turn += role == "assistant" and not speaking
@@ -129,12 +129,12 @@ def _read(messages: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], int]
         last = number if speaking else last
         for place, call in enumerate((speaking and message.get("tool_calls")) or ()):
             name = _id(call)
-            if name is None or not _name(call):
+            if not name:
                 continue
-            body = call.get("function") or call.get("custom") or {}
+            body = _body(call)
             arguments, whole = parsed(body.get("arguments", body.get("input", "")))
             whole = whole or "custom" in call
-            found = Call(name, _name(call), arguments, number, place)
+            found = Call(name, body["name"], arguments, number, place)
             slots.append(Slot(found, (number, place), turn, number, whole))
     return slots, givens, last
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from andon.transcript.ledger import Call, Done, Ledger, Policy
 from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
-from andon.transcript.wire import BLOCKS, as_text, parsed, quoted, refuse
+from andon.transcript.wire import BLOCKS, as_text, parsed, quoted, refuse, word
 
 ROLES = frozenset({"user", "assistant", "system"})
 FIELDS = frozenset({"type", "id", "name", "input", "cache_control", "caller", "toolset_name"})
@@ -39,19 +39,17 @@ def faults(messages: list[Any]) -> list[Fault]:
 
 
 def _shape(number: int, message: Any) -> Fault | None:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        return Fault(number, None, "no message", "role user, assistant or system", None, False)
+    if not isinstance(message, dict) or word(message, "role") not in ROLES:
+        return Fault(number, None, "no message", "role user, assistant or system")
     content = message.get("content")
     if not isinstance(content, str | list):
-        return Fault(number, None, "no content", "a text or a list of blocks", None, False)
+        return Fault(number, None, "no content", "a text or a list of blocks")
     for place, block in enumerate(content if isinstance(content, list) else ()):
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            return Fault(number, place, "no block", "an object with a type", None, False)
+            return Fault(number, place, "no block", "an object with a type")
         if block["type"] == "tool_use" and message["role"] != "assistant":
-            return Fault(
-                number, place, f"tool_use in a {message['role']} message", "tool_use by the "
-                "assistant", None, False,
-            )  # fmt: skip
+            where = f"tool_use in a {message['role']} message"
+            return Fault(number, place, where, "tool_use by the assistant")
     return None
 
 
@@ -66,10 +64,10 @@ def _results(number: int, role: str, blocks: list[Block], before: dict[str, int]
         if block["type"] != "tool_result":
             leading = False
             continue
-        name = block.get("tool_use_id")
+        name = word(block, "tool_use_id")
         if role != "user":
             found.append(Fault(number, place, f"a result in a {role} message", "the user's"))
-        elif not isinstance(name, str) or name not in before:
+        elif name not in before:
             calls = "a tool_use in the message before"
             found.append(Fault(number, place, f"a result of {name} without a call", calls))
         elif name in seen:
@@ -112,17 +110,13 @@ def _remnant(block: Block) -> str:
     kind = block["type"]
     if kind.endswith("_delta"):
         return f"{kind}, a piece of a stream"
-    if kind == "text" and not str(block.get("text") or "").strip():
+    if kind == "text" and not word(block, "text").strip():
         return "a text block without text"
     if kind == "thinking" and not block.get("signature"):
         return "thinking without its signature"
-    if kind == "tool_use" and not (_word(block, "id") and _word(block, "name")):
+    if kind == "tool_use" and not (word(block, "id") and word(block, "name")):
         return "tool_use without an id or a name"
     return ""
-
-
-def _word(block: Block, name: str) -> bool:
-    return isinstance(block.get(name), str) and bool(block[name])
 
 
 def _calls(
@@ -146,7 +140,7 @@ def _unserved(
     talk: list[list[Block]], messages: list[dict[str, Any]]
 ) -> list[tuple[int, int, Block]]:
     """Calls of the provider's own tools without a result, and results without a call."""
-    waiting: dict[Any, tuple[int, int, Block]] = {}
+    waiting: dict[str, tuple[int, int, Block]] = {}
     found: list[tuple[int, int, Block]] = []
     for number, blocks in enumerate(talk):
         if messages[number]["role"] != "assistant":
@@ -157,8 +151,10 @@ def _unserved(
         for place, block in enumerate(blocks):
             kind = block["type"]
             if kind in SERVED:
-                waiting[block.get("id")] = (number, place, block)
-            elif kind.endswith("_tool_result") and not waiting.pop(block.get("tool_use_id"), None):
+                waiting[word(block, "id")] = (number, place, block)
+            elif kind.endswith("_tool_result") and not waiting.pop(
+                word(block, "tool_use_id"), None
+            ):
                 found.append((number, place, block))
     broken = [one for one in waiting.values() if not isinstance(one[2].get("input"), dict)]
     return found + broken
@@ -225,7 +221,7 @@ def _read(talk: list[_Said]) -> tuple[list[Slot], list[Given], int]:
             if block["type"] != "tool_result":
                 home = -1
                 continue
-            name = str(block.get("tool_use_id") or "")
+            name = word(block, "tool_use_id")
             content = block.get("content")
             givens.append(Given(name, (said.number, place), block, content, home))
         before = said
@@ -318,7 +314,8 @@ def _shown(result: Any) -> Any:
 def _quote(given: Given) -> list[Block]:
     shown = _shown(given.content if given.content is not None else "")
     if isinstance(shown, list):
-        return [{"type": "text", "text": quoted(given.id)}, *shown]
+        whole = [part for part in shown if not _remnant(part)]
+        return [{"type": "text", "text": quoted(given.id)}, *whole]
     return [{"type": "text", "text": f"{quoted(given.id)}\n{shown}"}]
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from andon.transcript.ledger import (
+    NOT_STARTED,
     STAND_INS,
     Call,
     Done,
@@ -33,7 +34,6 @@ class Fault:
     found: str
     expected: str
     call_id: str | None = None
-    repairable: bool = True
 
     def __str__(self) -> str:
         block = "" if self.block is None else f", block {self.block}"
@@ -201,9 +201,11 @@ def _same(one: Call, other: Call) -> bool:
 
 
 def _drop_remnants(plan: Plan, ledger: Ledger | None) -> None:
-    """A call that broke off while it was streamed cannot have been executed, unless it is known."""
+    """A call that broke off while it was streamed was not executed, unless the ledger knows it."""
     for slot in plan.slots:
-        if slot.kept and not slot.whole and slot.answer is None and not known(ledger, slot.call):
+        if slot.whole or not slot.kept or slot.answer is not None:
+            continue
+        if known(ledger, slot.call) in (None, NOT_STARTED):
             slot.kept = False
             plan.note(Change.REMOVED, slot.at, "a call that broke off", slot.call.id)
 

@@ -5,9 +5,9 @@ A reasoning item is followed by what the model said or called next; both go toge
 
 from typing import Any
 
-from andon.transcript.ledger import Call, Done, Ledger, Policy
+from andon.transcript.ledger import STAND_INS, Call, Done, Ledger, Policy
 from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, pair
-from andon.transcript.wire import as_text, parsed, quoted, refuse
+from andon.transcript.wire import as_text, parsed, quoted, refuse, word
 
 OUTPUT_OF = {
     "function_call": "function_call_output",
@@ -19,6 +19,7 @@ OUTPUT_OF = {
     "tool_search_call": "tool_search_output",
 }
 CALL_OF = {output: call for call, output in OUTPUT_OF.items()}
+PUT_IN = frozenset({*CALL_OF, "mcp_approval_response", "compaction_trigger", "additional_tools"})
 # What has no output that says only "unknown": a picture, a state, a list of tools.
 UNSPEAKABLE = frozenset({"apply_patch_call", "computer_call", "tool_search_call"})
 ROLES = frozenset({"system", "developer", "user", "assistant"})
@@ -30,10 +31,9 @@ def kind_of(item: dict[str, Any]) -> str:
 
 
 def is_said(item: dict[str, Any]) -> bool:
-    """Whether the model produced it."""
+    """Whether the model produced it: everything that is not known to be put in."""
     kind = kind_of(item)
-    spoken = kind in ("reasoning", "mcp_list_tools", "mcp_approval_request", "item_reference")
-    return spoken or kind.endswith("_call") or item.get("role") == "assistant"
+    return item.get("role") == "assistant" if kind == "message" else kind not in PUT_IN
 
 
 def id_of_call(item: dict[str, Any]) -> str | None:
@@ -41,18 +41,19 @@ def id_of_call(item: dict[str, Any]) -> str | None:
     kind = kind_of(item)
     if kind == "tool_search_call" and item.get("execution") != "client":
         return None
-    if kind == "local_shell_call":
-        return str(item.get("id") or "") or None
-    return str(item.get("call_id") or "") or None if kind in OUTPUT_OF else None
+    return word(item, _field(kind)) or None if kind in OUTPUT_OF else None
 
 
 def id_of_output(item: dict[str, Any]) -> str | None:
     kind = kind_of(item)
     if kind == "tool_search_output" and item.get("execution") != "client":
         return None
-    if kind == "local_shell_call_output":
-        return str(item.get("id") or "")
-    return str(item.get("call_id") or "") if kind in CALL_OF else None
+    return word(item, _field(kind)) if kind in CALL_OF else None
+
+
+def _field(kind: str) -> str:
+    """Where the id stands that pairs a call with its output."""
+    return "id" if kind.startswith("local_shell_call") else "call_id"
 
 
 def faults(items: list[Any]) -> list[Fault]:
@@ -89,10 +90,10 @@ def faults(items: list[Any]) -> list[Fault]:
 
 def _shape(number: int, item: Any) -> Fault | None:
     if not isinstance(item, dict):
-        return Fault(number, None, "no item", "an object", None, False)
-    if kind_of(item) == "message" and item.get("role") not in ROLES:
+        return Fault(number, None, "no item", "an object")
+    if kind_of(item) == "message" and word(item, "role") not in ROLES:
         roles = ", ".join(sorted(ROLES))
-        return Fault(number, None, "an item without type or role", roles, None, False)
+        return Fault(number, None, "an item without type or role", roles)
     return None
 
 
@@ -145,7 +146,8 @@ def repaired(items: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[l
     last = max((turn for turn in turns if turn), default=0)
     plan = pair(slots, givens, ledger=ledger, policy=policy, last_unit=last, unique=True)
     gone = _gone(items, turns, plan)
-    return _without_lone_reasoning(_written(items, gone, plan), plan), plan
+    places = {id(item): number for number, item in enumerate(items)}
+    return _without_lone_reasoning(_written(items, gone, plan), places, plan), plan
 
 
 def _read(items: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], list[int]]:
@@ -268,15 +270,21 @@ def _output_item(slot: Slot, call: dict[str, Any], done: Done) -> dict[str, Any]
             "Done with the whole item, or take the turn back with policy='restart'."
         )
         raise refuse(fault, do)
-    head = {"type": OUTPUT_OF[kind]}
-    head["id" if kind == "local_shell_call" else "call_id"] = slot.id
+    head = {"type": OUTPUT_OF[kind], _field(kind): slot.id}
     if kind == "shell_call":
-        ended = {"stdout": "", "stderr": as_text(result), "outcome": {"type": "timeout"}}
-        return {**head, "output": [ended]}
+        return {**head, "output": [_ended(done)]}
     parts = isinstance(result, list) and result and kind != "local_shell_call"
     if parts and all(str(_type(part)).startswith("input_") for part in result):
         return {**head, "output": result}
     return {**head, "output": as_text(result)}
+
+
+def _ended(done: Done) -> dict[str, Any]:
+    """Of a command that is in doubt or was not begun, there is no exit code."""
+    if done.result in STAND_INS:
+        return {"stdout": "", "stderr": done.result, "outcome": {"type": "timeout"}}
+    code = {"type": "exit", "exit_code": int(done.error)}
+    return {"stdout": as_text(done.result), "stderr": "", "outcome": code}
 
 
 def _type(part: Any) -> Any:
@@ -286,7 +294,7 @@ def _type(part: Any) -> Any:
 def _renamed(item: dict[str, Any], slot: Slot | None) -> dict[str, Any]:
     if slot is None:
         return item
-    field = "id" if kind_of(item).startswith("local_shell_call") else "call_id"
+    field = _field(kind_of(item))
     if item.get(field) == slot.id:
         return item
     kept = {name: part for name, part in item.items() if name != "id"}  # the id is the other's
@@ -302,12 +310,13 @@ def _quote(given: Given) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": f"{quoted(given.id)}\n{said}"}
 
 
-def _without_lone_reasoning(items: list[Any], plan: Plan) -> list[Any]:
+def _without_lone_reasoning(items: list[Any], places: dict[int, int], plan: Plan) -> list[Any]:
     """Backwards, so that reasoning before reasoning that goes also goes."""
     kept: list[Any] = []
-    for number, item in reversed(list(enumerate(items))):
+    for item in reversed(items):
         if kind_of(item) == "reasoning" and not (kept and is_said(kept[-1])):
-            plan.note(Change.REMOVED, (number, WHOLE), "reasoning without its following item")
+            at = (places[id(item)], WHOLE)
+            plan.note(Change.REMOVED, at, "reasoning without its following item")
         else:
             kept.append(item)
     return kept[::-1]

@@ -30,6 +30,12 @@ def parsed(arguments: Any) -> tuple[Any, bool]:
         return arguments, False
 
 
+def word(found: dict[str, Any], name: str) -> str:
+    """The text under a name; nothing if there is none."""
+    text = found.get(name)
+    return text if isinstance(text, str) else ""
+
+
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
