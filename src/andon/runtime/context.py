@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,8 @@ class Context:
             value.digest(args, kwargs, f"step {step!r}"),
         )
         operation.cuttable = is_async(called)
-        decoder = value.result_decoder(function)
-
-        def call() -> Awaitable[Any]:
-            return invoke(operation, called, args, kwargs, timeout)
-
-        return await steps.carry_out(operation, call, decoder, retries)
+        call = partial(invoke, operation, called, args, kwargs, timeout)
+        return await steps.carry_out(operation, call, value.result_decoder(function), retries)
 
     def _apart(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
         from andon.runtime import processes

@@ -16,39 +16,37 @@ from andon.runtime.describing import describe
 from andon.runtime.operation import Operation, wait_noting_cancel
 
 
-async def carry_out(
+def carry_out(
     operation: Operation,
     call: Callable[[], Awaitable[Any]],
     decoder: value.Decoder | None,
     retries: int | Retry,
-) -> Any:
+) -> Awaitable[Any]:
     """The step's result: from the journal, or by executing it as often as its retries allow."""
-
-    def execute() -> Awaitable[Any]:
-        return _once(operation, call, decoder)
-
     if operation.key is None:
-        return await _with_retries(operation, execute, decoder, retries)
-    async with operation.alone():
-        return await _with_retries(operation, execute, decoder, retries)
+        return _with_retries(operation, _once, call, decoder, retries)
+    return _alone(operation, _once, call, decoder, retries)
 
 
-async def transact(
+def transact(
     operation: Operation,
     call: Callable[[Any], Any],
     decoder: value.Decoder | None,
     retries: int | Retry,
-) -> Any:
+) -> Awaitable[Any]:
     """The same for a step that writes to the user's own tables in the same commit."""
+    return _alone(operation, _commit, call, decoder, retries)
+
+
+async def _alone(operation: Operation, *given: Any) -> Any:
     async with operation.alone():
-        return await _with_retries(
-            operation, lambda: _commit(operation, call, decoder), decoder, retries
-        )
+        return await _with_retries(operation, *given)
 
 
 async def _with_retries(
     operation: Operation,
-    execute: Callable[[], Awaitable[Any]],
+    execute: Callable[..., Awaitable[Any]],
+    call: Callable[..., Any],
     decoder: value.Decoder | None,
     retries: int | Retry,
 ) -> Any:
@@ -60,7 +58,7 @@ async def _with_retries(
         await _until_retry(operation, value.decode(record.body or "{}"))
     while True:
         try:
-            return await execute()
+            return await execute(operation, call, decoder)
         except NotStorable as error:
             raise await _fail(operation, error) from error
         except Exception as error:
