@@ -161,7 +161,7 @@ JUNK: tuple[Any, ...] = (None, 7, "", "x", [], {}, [[]], {"type": "text"}, {"typ
 
 
 def spoil(value: Any, chance: Random) -> Any:
-    """Put something of another kind anywhere."""
+    """Put something of another kind anywhere in it."""
     if isinstance(value, list | dict) and value and chance.random() < 0.85:
         keys = list(value) if isinstance(value, dict) else range(len(value))
         key = chance.choice(list(keys))

@@ -233,6 +233,8 @@ def test_the_providers_own_tools_need_no_result(talk: list[Any]) -> None:
 def test_a_tool_of_the_providers_that_will_not_be_answered_any_more_goes() -> None:
     assert repaired(ASK, said(text("hm"), search("s")), ASK) == [ASK, said(text("hm")), ASK]
     assert repaired(ASK, said(searched("s"), text("hm")), ASK) == [ASK, said(text("hm")), ASK]
+    twice = said(search("s"), text("hm"), search("s"))
+    assert repaired(ASK, twice, ASK) == [ASK, said(text("hm")), ASK]
 
 
 # ── where it cannot be repaired ───────────────────────────────────────────────────────────────
