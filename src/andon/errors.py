@@ -101,6 +101,16 @@ class StepFailed(AndonError):
         self.name, self.error, self.message, self.place = name, error, message, place
 
 
+class Rejected(AndonError):
+    """A person did not allow a tool to be called; it was not."""
+
+    def __init__(self, name: str, *, by: str = "", why: object = None) -> None:
+        who = f" by {by}" if by else ""
+        reason = f": {why}" if why else ""
+        super().__init__(f"the tool {name!r} was not called: it was rejected{who}{reason}")
+        self.name, self.by, self.why = name, by, why
+
+
 class Unresolved(AndonError):
     """A wait ended without an outcome."""
 

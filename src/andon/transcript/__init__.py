@@ -18,6 +18,7 @@ from typing import Any
 from andon.errors import BadInput, Unrepairable
 from andon.transcript import chat, responses
 from andon.transcript import messages as anthropic
+from andon.transcript.answers import calls, results, text, turn
 from andon.transcript.ledger import (
     IN_DOUBT,
     NOT_EXECUTED,
@@ -50,9 +51,13 @@ __all__ = [
     "Repaired",
     "State",
     "Unrepairable",
+    "calls",
     "check",
     "detect",
     "repair",
+    "results",
+    "text",
+    "turn",
 ]
 
 
