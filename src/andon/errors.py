@@ -13,6 +13,7 @@
     ├── Corrupt                 stored data does not match its hash chain
     ├── StepFailed              a step or effect ended with an error, after its retries
     ├── DidNotHappen            an effect certainly did not happen
+    ├── Rejected                a person did not allow a tool to be called
     ├── Unresolved              a wait ended without an outcome: timed out or expired
     └── StoreError              the database could not answer; __cause__ has the driver's error
         └── StoreUnavailable    it may answer later: locked, full or away

@@ -8,7 +8,8 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
-from andon import transcript
+from andon import points, transcript
+from andon.store.rows import Filter
 from andon.testing import FakeModel, call
 
 FORMATS = ("anthropic", "chat", "responses")
@@ -107,7 +108,18 @@ async def test_a_loop_on_each_client(lab: Lab, ask: Callable[..., Any], fake: Fa
     assert [request.status for request in fake.requests] == [200, 200, 200]
 
 
-async def test_the_answer_and_the_calls_it_plans_are_one_commit(lab: Lab) -> None:
+async def test_the_answer_and_the_calls_it_plans_are_one_commit(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []  # how much of it is there after each commit
+
+    def look(name: str, _: Any) -> None:
+        if name == "writer:after-commit":
+            runs = lab.store.runs(Filter())
+            found.append(len(lab.store.load(runs[0].id).entries) if runs else 0)
+
+    monkeypatch.setattr(points, "watch", look)
+
     async def body(ctx: andon.Context) -> None:
         await ctx.model(answered, {"content": [tool_use("a"), tool_use("b")]})
         await ctx.event("never")
@@ -121,6 +133,9 @@ async def test_the_answer_and_the_calls_it_plans_are_one_commit(lab: Lab) -> Non
         ("effect", "planned", "a"),
         ("effect", "planned", "b"),
     ]
+    assert found[-1] == len(entries)
+    assert {1, 4} <= set(found)
+    assert not {2, 3} & set(found)
     rows = lab.store.ledger(run)
     assert {(row.name, row.key, row.state) for row in rows} == {
         ("work", "a", "planned"),
