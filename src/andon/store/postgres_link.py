@@ -143,6 +143,14 @@ class Link:
         db.adapters.register_dumper(int, Int8Dumper)
         return db
 
+    def begin(self) -> bytes:
+        """How the writer begins a transaction."""
+        begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+        if self.pooled:  # else the connection itself has these
+            for name, value in {"lock_timeout": f"{LOCK_SECONDS}s", **WRITER_SETTINGS}.items():
+                begin += f"; SET LOCAL {name} = '{value}'"
+        return begin.encode()
+
     def _refuse_unfit(self, db: Connection) -> None:
         encoding = db.info.parameter_status("server_encoding")
         if encoding != "UTF8":

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import logging
 import queue
+import select
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
-from andon.store.store import Message, Outcome, Store
+from andon.store.store import Claim, Message, Outcome, Start, Store
 
 log = logging.getLogger("andon")
 
@@ -50,6 +52,8 @@ class Writer:
         # message could be committed on the loop before it.
         self._waiting = 0
         self._counting = threading.Lock()
+        # On its way without the thread: where its answer comes, and what takes it.
+        self._sent: tuple[int, Callable[[], None]] | None = None
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
@@ -62,8 +66,9 @@ class Writer:
                 with contextlib.suppress(StoreUnavailable):  # the thread tries again
                     return self._commit_here(message)
             else:
-                future = self._send_directly(message)
-                if future is not None:
+                loop = asyncio.get_running_loop()
+                future: asyncio.Future[Any] = loop.create_future()
+                if self._send_directly(message, loop, future):
                     return await future
         return await self.submit(message)
 
@@ -78,31 +83,34 @@ class Writer:
             raise outcome
         return outcome
 
-    def _send_directly(self, message: Message) -> "asyncio.Future[Any] | None":
+    def _send_directly(
+        self, message: Message, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
+    ) -> bool:
         """Without the thread, if the store can send the message and be told when it answers."""
         descriptor = self._send_one(message)
         if descriptor is None:
             self._busy.release()
-            return None
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+            return False
 
         def readable() -> None:
             try:
-                if not self.store.receive_one(message):
+                found = self.store.receive_one(message)
+                if found is None:
                     return
             except StoreUnavailable:  # the outcome is unknown: the thread writes it again
                 self._again.append((message, loop, future))
                 self._put([])
             else:
-                _resolve([(future, None)])
+                _resolve([(future, found[0])])
                 self.commits += 1
                 point("writer:after-commit")
             loop.remove_reader(descriptor)
+            self._sent = None
             self._busy.release()
 
         loop.add_reader(descriptor, readable)
-        return future
+        self._sent = descriptor, readable
+        return True
 
     def _send_one(self, message: Message) -> int | None:
         point("writer:before-commit")
@@ -134,8 +142,18 @@ class Writer:
         items, self._turn = self._turn, []
         if self._closed:
             _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
-        elif items:
+        elif items and not self._send_lone(items):
             self._put(items)
+
+    def _send_lone(self, items: list[_Item]) -> bool:
+        """Whether all of a turn was a start or a claim, and is on its way without the thread."""
+        message, loop, future = items[0]
+        if len(items) > 1 or self._local or not isinstance(message, Start | Claim):
+            return False
+        if self._waiting or not self._busy.acquire(blocking=False):
+            return False
+        assert loop is not None
+        return self._send_directly(message, loop, future)
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -148,9 +166,22 @@ class Writer:
     def close(self, timeout: float | None = None) -> None:
         """Write what is queued, then end. To be called on the loop that submits."""
         self._hand_over()
+        self._await_sent(timeout)
         self._closed = True
         self._items.put(None)
         self._thread.join(timeout)
+
+    def _await_sent(self, timeout: float | None) -> None:
+        """Take the answer to what was sent without the thread: the loop does not turn meanwhile."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._sent is not None:
+            descriptor, readable = self._sent
+            left = None if until is None else max(0.0, until - time.monotonic())
+            watch = select.poll()
+            watch.register(descriptor, select.POLLIN)
+            if not watch.poll(None if left is None else left * 1000):
+                return
+            readable()
 
     def _work(self) -> None:
         while (items := self._items.get()) is not None:
