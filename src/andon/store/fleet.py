@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import time
-from typing import NamedTuple
 
 from andon.core.run import Event, State, advance
 from andon.core.stop import Kind, Scope
+from andon.core.struct import Struct
 from andon.errors import Conflict, Fenced, NotFound
 from andon.store.limits import wanted
 from andon.store.reads import build, fields
@@ -41,7 +41,7 @@ NO_CLAIM = -1
 OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
 
 
-class Look(NamedTuple):
+class Look(Struct):
     """What a claim has to know before it claims."""
 
     drain: bool
@@ -173,13 +173,13 @@ class SqlFleet(SqlSupervisors):
 
     def _claim_after(self, m: Claim, look: Look, returned: int) -> ClaimResult:
         """Claim after everything that comes before it, within what holds runs back."""
-        _, limited, overdue, due, unresumed, wake_in, _, latched, window, _, repeated = look
-        latches = json.loads(latched)
+        due, unresumed, window, repeated = look.due, look.unresumed, look.ends_in, look.repeated
+        latches = json.loads(look.latched)
         # What is due waits, and nothing is undone, while everything is held.
         free = not any(scope == Scope.FLEET for scope, *_ in latches)
         if window is not None and window <= 0:
             self._escalate()
-        if overdue and m.expire and self._may_expire(m):
+        if look.overdue and m.expire and self._may_expire(m):
             returned += self._expire(m)
         if due and free:
             self.q("wake_due", limit=100)
@@ -194,22 +194,22 @@ class SqlFleet(SqlSupervisors):
                 before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
                 rows = self._with_starts([claimed(row) for row in before])
             else:
-                rows, rate_in = self._claim_runs(m, held, limited=limited or bool(held))
+                rows, rate_in = self._claim_runs(m, held, limited=look.limited or bool(held))
         # A bounded number was woken: there may be more.
-        soon = wake_in if not (due or unresumed) else 0.0 if free else None
+        soon = look.wake_in if not (due or unresumed) else 0.0 if free else None
         return answer(look, rows, soon, rate_in, window, returned=returned)
 
     def _look(self, m: Claim) -> tuple[Look | None, list[Claimed] | None]:
         """What a claim has to know; and its runs, if the database could claim at once."""
         found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
-        return (Look(*found[0]) if found else None), None
+        return (build(Look, found[0]) if found else None), None
 
     def hear(self, worker_id: str) -> ClaimResult:
         """The orders that a claim would tell of, for a worker that claims nothing any more."""
         found = self.read("look", worker_id=worker_id, claim=NO_CLAIM)
         if not found:
             return ClaimResult(runs=[], wake_in=None, returned=0)
-        return answer(Look(*found[0])).but(drain=False, recalled=())
+        return answer(build(Look, found[0])).but(drain=False, recalled=())
 
     def _expire(self, m: Claim) -> int:
         """End overdue leases; answers how many runs that gives back."""

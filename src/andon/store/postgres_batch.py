@@ -27,6 +27,9 @@ ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
 # A larger message might not be taken by the network at once, and the loop would wait for it.
 DIRECT_BYTES = 16_000
+# Where the columns of claim_usual end: what it saw, and a run, whose start follows (a fence is two).
+_SEEN = 1 + len(Look.__struct_fields__)
+_RUN = _SEEN + len(Claimed.__struct_fields__)
 
 Transaction = Sequence[tuple[str, dict[str, Any]]]  # the names of queries, and what they must know
 
@@ -189,18 +192,15 @@ def usual(rows: Rows) -> tuple[Look | None, list[Claimed] | None]:
     """What claim_usual saw, None if there is no such worker; and its runs, if all was as usual."""
     if not rows:
         return None, None
-    seen, width = 1 + len(Look._fields), len(Claimed.__struct_fields__) + 1  # a fence is two
-    look = Look(*rows[0][1:seen])
+    look = build(Look, rows[0][1:_SEEN])
     if not rows[0][0]:
         return look, None
-    end = seen + width - 1
-    runs = [_with_start(row[seen:end], row[end:]) for row in rows if row[seen] is not None]
-    return look, runs
+    return look, [_with_start(row) for row in rows if row[_SEEN] is not None]
 
 
-def _with_start(run: Sequence[Any], entry: Sequence[Any]) -> Claimed:
-    start = None if entry[0] is None else build(Entry, entry)
-    return claimed(run).but(start=start) if start else claimed(run)
+def _with_start(row: Sequence[Any]) -> Claimed:
+    run, entry = claimed(row[_SEEN:_RUN]), row[_RUN:]
+    return run if entry[0] is None else run.but(start=build(Entry, entry))
 
 
 # ── one message without a thread: see postgres_direct ─────────────────────────────────────────────
