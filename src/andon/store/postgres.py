@@ -26,6 +26,7 @@ from andon.store.postgres_link import (
     WRITER_SETTINGS,
     Connection,
     Link,
+    refuse_ended,
 )
 from andon.store.postgres_schema import LOCK, make_ready
 from andon.store.reads import Rows
@@ -240,24 +241,27 @@ class PostgresStore(SqlStore):
             self._end_sending()
             return None
 
-    def receive_one(self, message: Message) -> tuple[Outcome] | None:
+    def receive_one(self, message: Message) -> tuple[Outcome, bool] | None:
         """The outcome, once it is there. Raises StoreUnavailable if nothing is known to be done."""
         assert self._direct is not None
         try:
-            answers = self._direct.receive()
+            found = self._direct.receive()
         except psycopg.Error as error:
             self._drop_writer()
             self._end_sending()
             raise StoreUnavailable(f"{self.link.name}: the connection was lost") from error
-        if answers is None:
+        if found is None:
             return None
+        rows, more = found
+        outcome = batches.outcome_of(message, rows)
+        if more:  # a ring follows, which nobody has to wait for
+            return outcome and (*outcome, True)
         self._end_sending()
-        outcome = batches.outcome_of(message, answers[-2 if self._rings else -1])
         if outcome is None:
             raise StoreUnavailable("not written directly: the long way finds out why")
         if not self._rings:
             self.announce([message], outcome)
-        return outcome
+        return (*outcome, False)
 
     def _end_sending(self) -> None:
         self._sender = None
@@ -314,7 +318,7 @@ class PostgresStore(SqlStore):
                 db.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL andon.mark = '{mark}'")
             message = append(db)
             with self._translated():
-                _refuse_ended(db, mark)
+                refuse_ended(db, mark)
                 with self._on(db):
                     outcome = self.apply(message)
             if isinstance(outcome, Exception):
@@ -480,21 +484,3 @@ _NOTIFY = f"SELECT pg_notify('{bell.CHANNEL}', '')".encode()
 
 def _answers(sql: bytes) -> bool:
     return sql.startswith(_RETURNS) or b"RETURNING" in sql
-
-
-def _refuse_ended(db: Connection, mark: str) -> None:
-    """The transaction is andon's to end: a caller that did so has split what belongs together."""
-    status = TransactionStatus.UNKNOWN if db.closed else db.info.transaction_status
-    if status == TransactionStatus.INERROR:
-        raise BadInput(
-            "a statement of this transaction failed and the error was caught; nothing was written. "
-            "Let the error pass, or put the statement into `with connection.transaction():`"
-        )
-    open_ = status == TransactionStatus.INTRANS and db.execute(
-        "SELECT current_setting('andon.mark', true)"
-    ).fetchone() == (mark,)
-    if not open_:
-        raise BadInput(
-            "the connection's transaction was ended by the code that borrowed it; its result was "
-            "not written down. Leave commit, rollback and close to andon."
-        )

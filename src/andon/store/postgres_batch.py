@@ -27,7 +27,7 @@ ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
 # A larger message might not be taken by the network at once, and the loop would wait for it.
 DIRECT_BYTES = 16_000
-# Where the columns of claim_usual end: what it saw, and a run, whose start follows (a fence is two).
+# Where columns of claim_usual end: what it saw, and a run (a fence is two), whose start follows.
 _SEEN = 1 + len(Look.__struct_fields__)
 _RUN = _SEEN + len(Claimed.__struct_fields__)
 

@@ -39,8 +39,9 @@ class Direct:
         self.link = db.pgconn
         self._sql = sql
         self._prepared: dict[str, tuple[bytes, list[str]]] = {}  # the names of their parameters
-        self._answers: list[Rows] = []
         self._syncs = 0  # that have not been answered
+        self._last: Any = None  # answer of a statement
+        self._first: Any = None  # answer of a transaction: that of its last statement
 
     def send(self, transactions: Sequence[Transaction]) -> int:
         """Send the statements; answers the descriptor on which their answers will come."""
@@ -48,7 +49,7 @@ class Direct:
             for name, _ in statements:
                 if name not in self._prepared:
                     self._prepare(name)
-        self._answers, self._syncs = [], len(transactions)
+        self._first, self._syncs = None, len(transactions)
         self.link.enter_pipeline_mode()
         for statements in transactions:
             for name, params in statements:
@@ -75,23 +76,26 @@ class Direct:
             raise psycopg.OperationalError(prepared.get_error_message())
         self._prepared[name] = command, names
 
-    def receive(self) -> list[Rows] | None:
-        """The rows of each statement; None: the answer is not whole yet."""
+    def receive(self) -> tuple[Rows, bool] | None:
+        """What the last statement of the first transaction answers, and whether more is to come.
+
+        None: it is not there yet.
+        """
         self.link.consume_input()
-        while self._syncs:
-            if self.link.is_busy():
-                return None
+        while self._syncs and not self.link.is_busy():
             result = self.link.get_result()
             if result is None:  # the end of one statement's answer
                 continue
-            if result.status == pq.ExecStatus.TUPLES_OK:
-                self._answers.append(_rows(result))
-            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+            if result.status == pq.ExecStatus.PIPELINE_SYNC:
                 self._syncs -= 1
+                self._first = self._first or self._last
+            elif result.status == pq.ExecStatus.TUPLES_OK:
+                self._last = result
             else:
                 raise psycopg.OperationalError(result.get_error_message())
-        self.link.exit_pipeline_mode()
-        return self._answers
+        if not self._syncs:
+            self.link.exit_pipeline_mode()
+        return None if self._first is None else (_rows(self._first), self._syncs > 0)
 
 
 def _encoded(value: Any) -> bytes | None:

@@ -131,7 +131,7 @@ class SqlStore(SqlFleet):
         """Where writing takes no network, there is nothing to gain by not waiting for it."""
         return None
 
-    def receive_one(self, message: Any) -> tuple[Outcome] | None:
+    def receive_one(self, message: Any) -> tuple[Outcome, bool] | None:
         raise NotImplementedError
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────

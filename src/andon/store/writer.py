@@ -28,6 +28,9 @@ BATCH = 512
 # A run that commits on its loop gives the thread no work: it is asked to look after the database
 # this often. A WAL that is begun anew is quicker than one that grows.
 UPKEEP_COMMITS = 100
+# A loop that has submitted something a moment ago executes runs: it would take the answer to a
+# claim later than the thread does, and nothing else could be committed until then.
+QUIET_SECONDS = 0.02
 
 _Waiter = "asyncio.Future[Any] | Future[Any]"
 _Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
@@ -47,6 +50,7 @@ class Writer:
         self._busy = threading.Lock()
         self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._turn: list[_Item] = []  # submitted in this turn of the loop
+        self._turned_at = 0.0  # the last turn in which anything was
         self._again: list[_Item] = []  # sent before anything queued, with unknown outcome
         # Of the thread: also what it has taken from the queue and not yet committed. Else a later
         # message could be committed on the loop before it.
@@ -97,11 +101,14 @@ class Writer:
                 found = self.store.receive_one(message)
                 if found is None:
                     return
+                outcome, more = found
+                _resolve([(future, outcome)])
+                if more:
+                    return
             except StoreUnavailable:  # the outcome is unknown: the thread writes it again
                 self._again.append((message, loop, future))
                 self._put([])
             else:
-                _resolve([(future, found[0])])
                 self.commits += 1
                 point("writer:after-commit")
             loop.remove_reader(descriptor)
@@ -148,7 +155,10 @@ class Writer:
     def _send_lone(self, items: list[_Item]) -> bool:
         """Whether all of a turn was a start or a claim, and is on its way without the thread."""
         message, loop, future = items[0]
+        turned_at, self._turned_at = self._turned_at, time.monotonic()
         if len(items) > 1 or self._local or not isinstance(message, Start | Claim):
+            return False
+        if isinstance(message, Claim) and self._turned_at < turned_at + QUIET_SECONDS:
             return False
         if self._waiting or not self._busy.acquire(blocking=False):
             return False
@@ -185,15 +195,16 @@ class Writer:
 
     def _work(self) -> None:
         while (items := self._items.get()) is not None:
-            batch, taken = list(items), 1
-            last = False
-            while len(batch) < BATCH and not self._items.empty() and not last:
-                following = self._items.get()
-                last = following is None
-                batch += following or ()
-                taken += 1
+            # Not before what was sent directly is answered: what comes meanwhile is taken along.
             with self._busy:
-                batch, self._again = self._again + batch, []
+                batch, taken = [*self._again, *items], 1
+                self._again = []
+                last = False
+                while len(batch) < BATCH and not self._items.empty() and not last:
+                    following = self._items.get()
+                    last = following is None
+                    batch += following or ()
+                    taken += 1
                 if batch:
                     self._settle(batch, self._outcomes([message for message, _, _ in batch]))
                 with self._counting:
