@@ -190,6 +190,15 @@ def test_a_claim_wakes_what_is_due_before_it_takes(store: Store, carry: Carry) -
     assert result.wake_in == 0.0
 
 
+def test_a_claim_gives_up_what_nobody_resumed_in_time(store: Store, carry: Carry) -> None:
+    held = begin(store)
+    owed = effect(state="confirmed", kind="compensatable", undo="m:f", undo_within=0.0)
+    store.write([held.append(effects=(owed,), of={"state": "confirmed"})])
+    do(store, held.settle("queued", returned=True))
+    [run] = carry(store, claiming()).runs
+    assert run.undoing is not None
+
+
 def test_a_claim_ends_a_lease_that_is_over_before_it_takes(store: Store, carry: Carry) -> None:
     register(store)
     register(store, "silent", lease_seconds=-1)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import select
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from tests.store.parts import (
+    AGENT,
     LONG,
     Held,
     begin,
@@ -32,6 +34,7 @@ from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, Sto
 from andon.store import postgres, postgres_bell
 from andon.store.postgres import PostgresStore
 from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, SetLimit, Start
+from andon.store.writer import Writer
 from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
 
@@ -672,3 +675,41 @@ def test_a_limit_waits_for_claims_that_have_not_seen_it(
         assert not limit.done()
         user.rollback()
         assert limit.result() is True
+
+
+# ── one message without a thread ──────────────────────────────────────────────────────────────────
+
+
+def test_a_lone_start_and_a_lone_claim_need_no_thread(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(store)
+    monkeypatch.delattr(PostgresStore, "write")
+
+    async def submit() -> list[str]:
+        writer = Writer(store, patience_seconds=0)
+        assert await writer.submit(Start(run=new_run("r"))) is True
+        other = Writer(store, patience_seconds=0)  # as in another process: its loop was quiet
+        result = await other.submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
+        for one in (writer, other):
+            one.close(LONG)
+        return [run.id for run in result.runs]
+
+    assert asyncio.run(submit()) == ["r"]
+
+
+def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(
+    store: PostgresStore,
+) -> None:
+    register(store)
+    start(store, "a", "b")
+    message = Claim(worker_id="w", agents=(AGENT,), limit=1, number=1)
+    descriptor = store.send_one(message)
+    assert descriptor is not None
+    select.select([descriptor], [], [], LONG)  # it is committed
+    assert store._writer is not None
+    store._writer.close()
+    with pytest.raises(StoreUnavailable):
+        store.receive_one(message)
+    assert len(do(store, message).runs) == 1
+    assert sum(len(store.attempts(run_id)) for run_id in ("a", "b")) == 1
