@@ -689,10 +689,8 @@ def test_a_lone_start_and_a_lone_claim_need_no_thread(
     async def submit() -> list[str]:
         writer = Writer(store, patience_seconds=0)
         assert await writer.submit(Start(run=new_run("r"))) is True
-        other = Writer(store, patience_seconds=0)  # as in another process: its loop was quiet
-        result = await other.submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
-        for one in (writer, other):
-            one.close(LONG)
+        result = await writer.submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
+        writer.close(LONG)
         return [run.id for run in result.runs]
 
     assert asyncio.run(submit()) == ["r"]

@@ -376,6 +376,9 @@ class Store(Protocol):
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         """Carry the messages out in one commit. An outcome is an answer or an exception."""
 
+    def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
+        """On an event loop: StoreUnavailable where others are not done in a moment."""
+
     def send_one(self, message: Message) -> int | None:
         """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
 
@@ -469,6 +472,9 @@ class Store(Protocol):
 
     def checkpoint(self) -> None:
         """Upkeep for a moment when nobody waits."""
+
+    def needs_upkeep(self) -> bool:
+        """Whether it is time for that."""
 
     def integrity(self) -> str:
         """'ok', or what the database itself finds wrong."""

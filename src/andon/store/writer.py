@@ -25,12 +25,6 @@ log = logging.getLogger("andon")
 
 # More would make the first of a batch wait noticeably for the last.
 BATCH = 512
-# A run that commits on its loop gives the thread no work: it is asked to look after the database
-# this often. A WAL that is begun anew is quicker than one that grows.
-UPKEEP_COMMITS = 100
-# A loop that has submitted something a moment ago executes runs: it would take the answer to a
-# claim later than the thread does, and nothing else could be committed until then.
-QUIET_SECONDS = 0.02
 
 _Waiter = "asyncio.Future[Any] | Future[Any]"
 _Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
@@ -43,14 +37,13 @@ class Writer:
         self.store = store
         self.patience_seconds = patience_seconds
         self.commits = 0
-        # A single run gains nothing from the thread and pays for two switches: it may commit on
-        # its own loop, if the database is a local file and nothing else runs there.
-        self.alone = False
+        # How many runs the loop executes. If all of them wait for the same commit, the thread gains
+        # nothing and costs two switches: where the database is a local file, the loop commits.
+        self.runs = 0
         self._local = store.url.startswith("sqlite")
         self._busy = threading.Lock()
         self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._turn: list[_Item] = []  # submitted in this turn of the loop
-        self._turned_at = 0.0  # the last turn in which anything was
         self._again: list[_Item] = []  # sent before anything queued, with unknown outcome
         # Of the thread: also what it has taken from the queue and not yet committed. Else a later
         # message could be committed on the loop before it.
@@ -62,6 +55,11 @@ class Writer:
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def alone(self) -> bool:
+        """Whether a message has no other to share its commit with."""
+        return self.runs == 1
 
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
@@ -77,15 +75,20 @@ class Writer:
         return await self.submit(message)
 
     def _commit_here(self, message: Message) -> Any:
-        try:
-            [outcome] = self._commit([message])
-        finally:
-            self._busy.release()
-        if self.commits % UPKEEP_COMMITS == 0:
-            self._put([])  # the thread looks after the database: no commit here waits for that
+        [outcome] = self._commit_at_once([message])
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    def _commit_at_once(self, messages: list[Message]) -> list[Outcome]:
+        """On the loop, which waits for no other process here: then it is the thread's to wait."""
+        try:
+            outcomes = self._commit(messages, at_once=True)
+        finally:
+            self._busy.release()
+        if self.store.needs_upkeep():
+            self._put([])
+        return outcomes
 
     def _send_directly(
         self, message: Message, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
@@ -149,18 +152,34 @@ class Writer:
         items, self._turn = self._turn, []
         if self._closed:
             _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
-        elif items and not self._send_lone(items):
+        elif items and not self._commit_turn(items) and not self._send_lone(items):
             self._put(items)
 
+    def _commit_turn(self, items: list[_Item]) -> bool:
+        """Commit on the loop, if every run that it executes has a message in this turn."""
+        if not self._local or not 0 < self.runs <= len(items) or self._waiting:
+            return False
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            outcomes = self._commit_at_once([message for message, _, _ in items])
+        except Exception:  # noqa: BLE001 (the thread finds out, and tells whoever waits)
+            return False
+        _resolve(
+            [(future, outcome) for (_, _, future), outcome in zip(items, outcomes, strict=True)]
+        )
+        return True
+
     def _send_lone(self, items: list[_Item]) -> bool:
-        """Whether all of a turn was a start or a claim, and is on its way without the thread."""
+        """Send a start or a claim without the thread, if it is all there is to do.
+
+        A loop that executes runs takes the answer to a claim later than the thread does, and
+        nothing else could be committed until then.
+        """
         message, loop, future = items[0]
-        turned_at, self._turned_at = self._turned_at, time.monotonic()
-        if len(items) > 1 or self._local or not isinstance(message, Start | Claim):
+        if self._local or len(items) > 1 or self.runs > 1 or self._waiting:
             return False
-        if isinstance(message, Claim) and self._turned_at < turned_at + QUIET_SECONDS:
-            return False
-        if self._waiting or not self._busy.acquire(blocking=False):
+        if not isinstance(message, Start | Claim) or not self._busy.acquire(blocking=False):
             return False
         assert loop is not None
         return self._send_directly(message, loop, future)
@@ -238,9 +257,9 @@ class Writer:
                     log.warning("the store answers again")
                 return outcomes
 
-    def _commit(self, messages: list[Message]) -> list[Outcome]:
+    def _commit(self, messages: list[Message], *, at_once: bool = False) -> list[Outcome]:
         point("writer:before-commit")
-        outcomes = self.store.write(messages)
+        outcomes = (self.store.write_at_once if at_once else self.store.write)(messages)
         self.commits += 1
         point("writer:after-commit")
         return outcomes
