@@ -236,7 +236,10 @@ class PostgresStore(SqlStore):
             # A ring right after the commit, on its heels, is heard two switches earlier.
             self._rings = isinstance(message, Start) and self._ringer.may_ring()
             return self._direct.send([statements, RING] if self._rings else [statements])
-        except (psycopg.Error, UnicodeEncodeError):
+        except UnicodeEncodeError:  # nothing was sent
+            self._end_sending()
+            return None
+        except psycopg.Error:
             self._drop_writer()
             self._end_sending()
             return None

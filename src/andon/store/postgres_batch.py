@@ -36,7 +36,7 @@ Transaction = Sequence[tuple[str, dict[str, Any]]]  # the names of queries, and 
 
 def load() -> dict[str, bytes]:
     """The statements, with those of the queries that they contain."""
-    named, own = queries.load("postgres"), queries.load("postgres_batch")
+    named, own = queries.load("postgres"), dict(queries.load("postgres_batch"))
     # Where nothing may be claimed, nothing is looked for or locked either.
     limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM usual)"
     own["claim_usual"] = own["claim_usual"].format(

@@ -38,27 +38,30 @@ class Direct:
     def __init__(self, db: "psycopg.Connection[Any]", sql: dict[str, bytes]) -> None:
         self.link = db.pgconn
         self._sql = sql
-        self._prepared: dict[str, tuple[bytes, list[str]]] = {}  # the names of their parameters
+        self._prepared: dict[str, tuple[bytes, list[str]]] = {}  # with the names of parameters
         self._syncs = 0  # that have not been answered
         self._last: Any = None  # answer of a statement
         self._first: Any = None  # answer of a transaction: that of its last statement
 
     def send(self, transactions: Sequence[Transaction]) -> int:
         """Send the statements; answers the descriptor on which their answers will come."""
-        for statements in transactions:
-            for name, _ in statements:
-                if name not in self._prepared:
-                    self._prepare(name)
+        ready = [[self._ready(*one) for one in statements] for statements in transactions]
         self._first, self._syncs = None, len(transactions)
         self.link.enter_pipeline_mode()
-        for statements in transactions:
-            for name, params in statements:
-                command, names = self._prepared[name]
-                self.link.send_query_prepared(command, [_encoded(params[name]) for name in names])
+        for statements in ready:
+            for command, given in statements:
+                self.link.send_query_prepared(command, given)
             self.link.pipeline_sync()
         while self.link.flush():  # what is sent here is small: the network takes it at once
             select.select([], [self.link.socket], [], 1.0)
         return self.link.socket
+
+    def _ready(self, name: str, params: dict[str, Any]) -> tuple[bytes, list[bytes | None]]:
+        """The prepared statement, and its parameters as they are sent."""
+        if name not in self._prepared:
+            self._prepare(name)
+        command, names = self._prepared[name]
+        return command, [_encoded(params[one]) for one in names]
 
     def _prepare(self, name: str) -> None:
         names: list[str] = []
@@ -88,7 +91,7 @@ class Direct:
                 continue
             if result.status == pq.ExecStatus.PIPELINE_SYNC:
                 self._syncs -= 1
-                self._first = self._first or self._last
+                self._first = self._last if self._first is None else self._first
             elif result.status == pq.ExecStatus.TUPLES_OK:
                 self._last = result
             else:
