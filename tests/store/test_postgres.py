@@ -686,14 +686,32 @@ def test_a_lone_start_and_a_lone_claim_need_no_thread(
     register(store)
     monkeypatch.delattr(PostgresStore, "write")
 
-    async def submit() -> list[str]:
+    async def submit(message: Message) -> Any:
         writer = Writer(store, patience_seconds=0)
-        assert await writer.submit(Start(run=new_run("r"))) is True
-        result = await writer.submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
-        writer.close(LONG)
-        return [run.id for run in result.runs]
+        outcome = await writer.submit(message)
+        writer.close(LONG)  # its ring has an answer too
+        return outcome
 
-    assert asyncio.run(submit()) == ["r"]
+    assert asyncio.run(submit(Start(run=new_run("r")))) is True
+    claimed = asyncio.run(submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1)))
+    assert [run.id for run in claimed.runs] == ["r"]
+
+
+def test_two_writers_of_one_loop_do_not_speak_at_the_same_time(store: PostgresStore) -> None:
+    """A client and the worker in the same program."""
+    register(store)
+
+    async def submit() -> list[Any]:
+        writers = [Writer(store, patience_seconds=0) for _ in range(2)]
+        found = []
+        for number in range(20):
+            both = [w.submit(Start(run=new_run(f"{number}-{id(w)}"))) for w in writers]
+            found += [await one for one in both]
+        for writer in writers:
+            writer.close(LONG)
+        return found
+
+    assert asyncio.run(asyncio.wait_for(submit(), LONG)) == [True] * 40
 
 
 def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(

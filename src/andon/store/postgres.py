@@ -227,6 +227,9 @@ class PostgresStore(SqlStore):
         statements = None if self.link.pooled else batches.directly(message)
         if statements is None or not self._writing.acquire(blocking=False):
             return None
+        if self._sender is not None:  # this thread's, which may take its lock twice
+            self._writing.release()
+            return None
         try:
             if self._writer is None or self._writer.closed:
                 raise psycopg.OperationalError("no connection")
