@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,9 @@ from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
 from andon.runtime import branch, steps
-from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft, Durable
 from andon.runtime.leaving import log
+from andon.runtime.loop import Loop
 from andon.runtime.operation import (
     Operation,
     inside,
@@ -51,11 +51,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 CHOICES = ("approve", "edit", "reject", "respond")
 
 
-class Context:
+class Context(Loop):
     """The run, as its agent sees it."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
 
     @property
     def run_id(self) -> str:
@@ -185,65 +182,6 @@ class Context:
             return await effects.carry_out(
                 self._attempt, operation, function, args, kwargs, declared, retries, timeout
             )
-
-    # ── an agent's loop ───────────────────────────────────────────────────────────────────────
-
-    async def model(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        name: str = "model",
-        retries: int | Retry = 0,
-        timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
-        **kwargs: Any,
-    ) -> Any:
-        """Ask a model; its answer, as JSON, and the tool calls that it plans are one commit.
-
-        `function` is the client's own: of Anthropic Messages, OpenAI Chat or OpenAI Responses.
-        """
-        from andon.runtime import tools
-
-        return await tools.model(self._attempt, function, args, kwargs, name, retries, timeout)
-
-    async def tool(
-        self,
-        call_id: str,
-        name: str,
-        arguments: Any,
-        function: Callable[..., Any],
-        /,
-        *,
-        effect: str | None = None,
-        probe: Callable[..., Any] | None = None,
-        undo: Callable[..., Any] | None = None,
-        approve: bool = False,
-        retries: int | Retry = 0,
-        timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
-    ) -> Any:
-        """Call a tool as a model asked for it: an effect, once, whatever dies in between.
-
-        `effect` is its kind, if the function is not declared. `approve`: ask a person before.
-        """
-        from andon.runtime import effects, tools
-        from andon.transcript import Call
-
-        call = Call(call_id, name, arguments, 0)
-        declared = effects.declaration(function, effect, probe, undo, None)
-        return await tools.tool(
-            self._attempt, self.ask, call, function, declared, approve, retries, timeout
-        )
-
-    async def tools(
-        self, answer: Any, toolbox: Any, /, *, approve: bool | Sequence[str] = False, **options: Any
-    ) -> list[Any]:
-        """Call every tool that a model's answer asks for; the results, as its format wants them.
-
-        `toolbox`: functions by name. `approve`: the tools that a person is asked about first.
-        """
-        from andon.runtime import tools
-
-        return await tools.each(self, answer, toolbox, approve, options)
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
