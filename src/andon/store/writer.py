@@ -163,8 +163,10 @@ class Writer:
             return False
         try:
             outcomes = self._commit_at_once([message for message, _, _ in items])
-        except Exception:  # noqa: BLE001 (the thread finds out, and tells whoever waits)
+        except StoreUnavailable:  # others hold it, or its outcome is unknown: the thread's to wait
             return False
+        except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
+            outcomes = [error] * len(items)
         _resolve(
             [(future, outcome) for (_, _, future), outcome in zip(items, outcomes, strict=True)]
         )
