@@ -28,6 +28,7 @@ from andon.store.graphs import (
     CopyThread,
     DropCheckpoints,
     DropThread,
+    GraphFilter,
     SaveCheckpoint,
     SaveWrites,
     WriteRow,
@@ -176,7 +177,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         thread, namespace = _place(config)
-        row = self._store.graph_checkpoint(thread, namespace, get_checkpoint_id(config))
+        row = self._read(thread, namespace, get_checkpoint_id(config))
         return None if row is None else self._tuple(row)
 
     def list(
@@ -189,19 +190,26 @@ class AndonSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         asked = config["configurable"] if config else {}
         thread = asked.get("thread_id")
-        keys: Sequence[GraphKey] = self._store.graph_checkpoints(
-            None if thread is None else str(thread),
-            asked.get("checkpoint_ns"),
-            one=asked.get("checkpoint_id"),
+        which = GraphFilter(
+            thread=None if thread is None else str(thread),
+            namespace=asked.get("checkpoint_ns"),
+            id=asked.get("checkpoint_id"),
             before=get_checkpoint_id(before) if before else None,
             limit=None if filter else limit,
         )
+        keys: Sequence[GraphKey] = self._store.graph_checkpoints(which)
         if filter:
             keys = [key for key in keys if _fits(json.loads(key.metadata), filter)][:limit]
         for key in keys:
-            row = self._store.graph_checkpoint(key.thread, key.namespace, key.id)
-            if row is not None:  # somebody has dropped it since
+            row = self._read(key.thread, key.namespace, key.id)
+            if row is not None:  # else somebody has dropped it since
                 yield self._tuple(row)
+
+    def _read(self, thread: str, namespace: str, one: str | None) -> GraphRow | None:
+        found: GraphRow | None = self._store.graph_checkpoint(
+            GraphFilter(thread=thread, namespace=namespace, id=one)
+        )
+        return found
 
     def _tuple(self, row: GraphRow) -> CheckpointTuple:
         parts = dict(row.pieces)
@@ -262,7 +270,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
     def _all_but_latest(self, thread: str) -> DropCheckpoints:
         dropped: list[tuple[str, str]] = []
         kept: dict[str, set[str]] = {}
-        for key in self._store.graph_checkpoints(thread):  # the newest first
+        for key in self._store.graph_checkpoints(GraphFilter(thread=thread)):
             if key.namespace not in kept:
                 kept[key.namespace] = self._needed(key)
             if key.id not in kept[key.namespace]:
@@ -272,14 +280,14 @@ class AndonSaver(BaseCheckpointSaver[str]):
     def _needed(self, latest: GraphKey) -> set[str]:
         """The checkpoint, and those before it down to the stored values of its delta channels."""
         needed = {latest.id}
-        row = self._store.graph_checkpoint(latest.thread, latest.namespace, latest.id)
+        row = self._read(latest.thread, latest.namespace, latest.id)
         missing = set(json.loads(latest.metadata).get(_DELTAS, ()))
         while row is not None:
             needed.add(row.id)
             missing -= {channel for channel, *_ in row.channels}
             if not missing or row.parent is None:
                 break
-            row = self._store.graph_checkpoint(row.thread, row.namespace, row.parent)
+            row = self._read(row.thread, row.namespace, row.parent)
         return needed
 
     # ── the same, awaited ─────────────────────────────────────────────────────────────────────

@@ -41,6 +41,8 @@ class Attempt(Waiting):
         self.cleanups: list[Callable[[], Any]] = []
         self.cancelled: set[str] = set()  # operations that the code has cancelled in this attempt
         self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
+        # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
+        self.planned: dict[str, tuple[str, str]] = {}
         self._loaded: Loaded | None = None
         self._restored: Any = None
         self.oblivious = False  # it has a snapshot, and its code has not looked at it

@@ -21,9 +21,9 @@ from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
 from andon.runtime import branch, steps
-from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft, Durable
 from andon.runtime.leaving import log
+from andon.runtime.loop import Loop
 from andon.runtime.operation import (
     Operation,
     inside,
@@ -51,11 +51,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 CHOICES = ("approve", "edit", "reject", "respond")
 
 
-class Context:
+class Context(Loop):
     """The run, as its agent sees it."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
 
     @property
     def run_id(self) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,10 @@ from andon.core.queue import Retry, note_begin
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.describing import describe
+from andon.runtime.journaling import Draft
 from andon.runtime.operation import Operation, wait_noting_cancel
+
+Plans = Callable[[Any], Sequence[Draft]]
 
 
 def carry_out(
@@ -21,11 +25,16 @@ def carry_out(
     call: Callable[[], Awaitable[Any]],
     decoder: value.Decoder | None,
     retries: int | Retry,
+    plans: Plans | None = None,
 ) -> Awaitable[Any]:
-    """The step's result: from the journal, or by executing it as often as its retries allow."""
+    """The step's result: from the journal, or by executing it as often as its retries allow.
+
+    `plans`: what else is known once its result is, in the same commit.
+    """
+    execute = _once if plans is None else partial(_once, plans=plans)
     if operation.key is None:
-        return _with_retries(operation, _once, call, decoder, retries)
-    return _alone(operation, _once, call, decoder, retries)
+        return _with_retries(operation, execute, call, decoder, retries)
+    return _alone(operation, execute, call, decoder, retries)
 
 
 def transact(
@@ -70,7 +79,10 @@ async def _with_retries(
 
 
 async def _once(
-    operation: Operation, call: Callable[[], Awaitable[Any]], decoder: value.Decoder | None
+    operation: Operation,
+    call: Callable[[], Awaitable[Any]],
+    decoder: value.Decoder | None,
+    plans: Plans | None = None,
 ) -> Any:
     attempt = operation.attempt
     with operation:
@@ -92,8 +104,9 @@ async def _once(
         point("step:executed", operation)
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
-        partial = attempt.drop_partial(operation.place)
-        await operation.write(Mark.DONE, raw, checkpoint_of=partial)
+        kept = attempt.drop_partial(operation.place)
+        along = () if plans is None else plans(back)
+        await attempt.append(operation.draft(Mark.DONE, raw, checkpoint_of=kept), *along)
         if not attempt.holds:
             point("step:stored", operation)
         return back

@@ -90,6 +90,16 @@ class CopyThread(Struct):
 GraphMessage = SaveCheckpoint | SaveWrites | DropThread | DropCheckpoints | CopyThread
 
 
+class GraphFilter(Struct):
+    """Which checkpoints are meant; of one thread if it is given, else of all."""
+
+    thread: str | None = None
+    namespace: str | None = None
+    id: str | None = None
+    before: str | None = None  # older than this one
+    limit: int | None = None
+
+
 class GraphKey(Struct):
     """Which checkpoint it is, and what people look for it by."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from andon.core.journal import Entry
     from andon.core.lease import Fence
     from andon.store import rows
-    from andon.store.graphs import GraphKey, GraphRow
+    from andon.store.graphs import GraphFilter, GraphKey, GraphRow
     from andon.store.orders import StopRow, SupervisorRow, TargetRow, Told
 else:
     Any = Protocol = object
@@ -385,8 +385,11 @@ class Store(Protocol):
     def send_one(self, message: Message) -> int | None:
         """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
 
-    def receive_one(self, message: Any) -> bool:
-        """Whether the message sent is written. Raises StoreUnavailable if that is not known."""
+    def receive_one(self, message: Any) -> tuple[Outcome, bool] | None:
+        """The outcome of the message sent, and whether to call again; None: it is not there yet.
+
+        Raises StoreUnavailable if it is not known.
+        """
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.
@@ -395,6 +398,9 @@ class Store(Protocol):
         """
 
     def load(self, run_id: str) -> rows.Loaded: ...
+    def sent(self, run_id: str, name: str) -> list[str]:
+        """The bodies of all events of that name ever sent to the run, read or not."""
+
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[rows.Letter]]: ...
     def run(self, run_id: str) -> rows.RunRow | None: ...
     def runs(self, which: rows.Filter) -> list[rows.RunRow]: ...
@@ -436,18 +442,8 @@ class Store(Protocol):
     def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
         """Live ones, and those that have ended since."""
 
-    def graph_checkpoint(
-        self, thread: str, namespace: str, one: str | None = None
-    ) -> GraphRow | None: ...
-    def graph_checkpoints(
-        self,
-        thread: str | None,
-        namespace: str | None = None,
-        *,
-        one: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> list[GraphKey]: ...
+    def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None: ...
+    def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]: ...
     def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]: ...
     def agents(self, name: str | None = None) -> list[AgentRow]: ...
     def limits(self) -> list[rows.LimitRow]: ...

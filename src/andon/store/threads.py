@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from andon.errors import Corrupt, Fenced
-from andon.store.graphs import GraphKey, GraphRow
+from andon.store.graphs import GraphFilter, GraphKey, GraphRow
 from andon.store.limits import SqlLimits
 from andon.store.reads import build, fields
 
@@ -126,12 +126,10 @@ class SqlThreads(SqlLimits):
 
     # ── reads ─────────────────────────────────────────────────────────────────────────────────
 
-    def graph_checkpoint(
-        self, thread: str, namespace: str, one: str | None = None
-    ) -> GraphRow | None:
-        """The checkpoint of that id, or the latest."""
+    def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None:
+        """The checkpoint of that thread, namespace and id; without an id, the latest."""
         for last in (False,) * (_TRIES - 1) + (True,):
-            rows = self._graph_rows(thread, namespace, one)
+            rows = self._graph_rows(which)
             if not rows:
                 return None
             try:
@@ -139,16 +137,16 @@ class SqlThreads(SqlLimits):
             except KeyError as gone:
                 if last:
                     raise Corrupt(
-                        f"thread {thread!r}, checkpoint {rows[0][2]}: a piece of it is not there "
-                        f"({gone}). Restore the database from a backup."
+                        f"thread {which.thread!r}, checkpoint {rows[0][2]}: a piece of it is not "
+                        f"there ({gone}). Restore the database from a backup."
                     ) from gone
         raise AssertionError("unreachable")
 
-    def _graph_rows(self, thread: str, namespace: str, one: str | None) -> Rows:
-        place = {"thread": thread, "namespace": namespace}
-        if one is None:
+    def _graph_rows(self, which: GraphFilter) -> Rows:
+        place = {"thread": which.thread, "namespace": which.namespace}
+        if which.id is None:
             return self.read("graph_latest", **place)
-        return self.read("graph_checkpoint", **place, id=one)
+        return self.read("graph_checkpoint", **place, id=which.id)
 
     def _whole(self, row: GraphRow) -> GraphRow:
         place = {"thread": row.thread, "namespace": row.namespace}
@@ -188,22 +186,14 @@ class SqlThreads(SqlLimits):
             wanted = below - found.keys()
         return found
 
-    def graph_checkpoints(
-        self,
-        thread: str | None,
-        namespace: str | None = None,
-        *,
-        one: str | None = None,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> list[GraphKey]:
-        """Those of a thread, or of all; the newest first."""
-        cut = {"before": before, "limit": _EVERY if limit is None else limit}
-        if thread is None:
-            rows = self.read("all_graph_checkpoints", **cut)
+    def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]:
+        """The newest first."""
+        asked = fields(which) | {"limit": _EVERY if which.limit is None else which.limit}
+        if which.thread is None:
+            asked = {"before": asked["before"], "limit": asked["limit"]}
+            rows = self.read("all_graph_checkpoints", **asked)
         else:
-            place = {"thread": thread, "namespace": namespace, "id": one}
-            rows = self.read("graph_checkpoints", **place, **cut)
+            rows = self.read("graph_checkpoints", **asked)
         return [build(GraphKey, row) for row in rows]
 
     def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]:
