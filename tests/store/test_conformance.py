@@ -1058,7 +1058,7 @@ def test_hostile_text_is_only_text(store: Store) -> None:
 
 def test_the_store_tells_about_itself(store: Store) -> None:
     facts = store.facts()
-    assert (facts["schema"], facts["epoch"]) == (3, 1)
+    assert (facts["schema"], facts["epoch"]) == (4, 1)
     assert store.integrity() == "ok"
     store.checkpoint()
     assert store.free_means in ("dead", "silent")
