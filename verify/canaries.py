@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class Tried:
     caught: bool
     why: str  # it was not caught
     violations: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 class NotPlanted(Exception):
@@ -70,6 +72,7 @@ def try_all(layers: Iterable[str], say: Say) -> list[Tried]:
 
 
 def try_one(canary: Canary, say: Say) -> Tried:
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="andon-canary-") as folder:
         package = Path(folder) / "andon"
         shutil.copytree(
@@ -81,7 +84,9 @@ def try_one(canary: Canary, say: Say) -> Tried:
             found = Tried(canary.name, canary.layer, False, str(error))
         else:
             found = _run(canary, Path(folder))
-    say(f"canary {canary.name} ({canary.layer}): {'caught' if found.caught else found.why}")
+    found.seconds = time.monotonic() - began
+    how = "caught" if found.caught else f"MISSED: {found.why}"
+    say(f"{canary.name} ({canary.layer}): {how}, {found.seconds:.0f} s")
     return found
 
 
@@ -89,7 +94,7 @@ def _run(canary: Canary, folder: Path) -> Tried:
     """The layer, in a process of its own that imports the copy."""
     answer = folder / "answer.json"
     command = [sys.executable, str(ROOT / "verify" / "verify.py")]
-    command += ["--only", canary.layer, "--effort", "ci", "--json", str(answer)]
+    command += ["--only", canary.layer, "--effort", "ci", "--until-red", "--json", str(answer)]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     try:
         done = subprocess.run(

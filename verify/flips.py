@@ -79,7 +79,7 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             tally.kinds[kind] += 1
             at_the_end = kind == "cut WAL" or (hurt == "andon.db-wal" and where in last)
             judge(tally, name, place, truths[hurt], earlier=at_the_end)
-    say(f"flips: {tally.refused} refused, {tally.named} named by andon verify,"
+    say(f"{tally.refused} refused, {tally.named} named by andon verify,"
         f" {tally.earlier} told an earlier state, {tally.untouched} changed nothing")  # fmt: skip
     outcome.runs, outcome.violations = tally.kinds.total(), tally.wrong
     scene.count(outcome, KINDS, tally.kinds)

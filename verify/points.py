@@ -165,12 +165,12 @@ def carry_out(cluster: Cluster, folder: Path, forker: Forker, task: Task) -> Tas
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     with scene.scratch("points") as folder, Cluster() as cluster:
         planned = list(enumerate(tasks(effort)))
-        say(f"points: {len(planned)} trials")
+        say(f"{len(planned)} trials")
 
         def work(forker: Forker, one: tuple[int, Task]) -> Task:
             return carry_out(cluster, folder / str(one[0]), forker, one[1])
 
-        done = list(scene.shared_out(planned, work))
+        done = scene.until_red(scene.shared_out(planned, work), effort)
     judge(outcome, done)
 
 

@@ -1,4 +1,4 @@
-"""Layer 2: the real core, runtime and SQL on virtual time, with seeded faults, one story per seed.
+"""The real core, runtime and SQL on virtual time, with seeded faults, one story per seed.
 
     python verify/verify.py --only simulation --seed 1234      tells the story of that seed
 
@@ -64,17 +64,18 @@ def chunks(seeds: list[int]) -> Iterator[list[int]]:
 def told(seeds: list[int], workers: int, say: Say) -> Told:
     """Many seeds, by several processes, until enough is wrong."""
     found, faults, done = list[str](), Counter[str](), 0
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        results = pool.map(tell, chunks(seeds))
-        for some in results:
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        for some in pool.map(tell, chunks(seeds)):
             done += some.seeds
             faults.update(some.faults)
             found += some.violations
             if done % 1000 < CHUNK:
                 say(f"{done} of {len(seeds)} seeds, {sum(faults.values())} faults")
             if len(found) >= ENOUGH:
-                pool.shutdown(wait=False, cancel_futures=True)
                 break
+    finally:
+        pool.shutdown(cancel_futures=True)
     return Told(done, dict(faults), found)
 
 

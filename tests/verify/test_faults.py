@@ -64,7 +64,7 @@ with scene.scratch("planted") as folder, scene.forker() as forker:
     with scene.sited(forker, f"sqlite:///{{folder}}/andon.db", folder / "world") as site:
         # One worker, which is killed in the middle of a run that takes two seconds.
         chaos.KINDS, chaos.WORKERS, chaos.EVERY_SECONDS = {{"kill": 1}}, 1, 1.2
-        chaos.STEP_SECONDS = 0.1
+        chaos.STEP_SECONDS = (0.1,)
         print(*chaos.roll(site, 3, 1)[0].broken, sep="\\n")
 """
 FUZZ = f"""{START}
