@@ -146,6 +146,13 @@ CANARIES = (
 """,
     ),
     Canary(
+        "latch-lifted-by-deleting-its-file",
+        "points",
+        "supervisor/latch.py",
+        '            return _unreadable(f"{self.path} is missing")\n',
+        "            return FREE\n",
+    ),
+    Canary(
         "commit-error-taken-for-success",
         "syscalls",
         "store/sqlite.py",

@@ -139,8 +139,19 @@ def halts(database: str) -> list[Task]:
     )
     named = [(name, once(kills, name)) for name in HALT]
     named += [(name, once(pulls, name)) for name in test_halt.OF_THE_COMMAND]
-    named += [("supervisor:spawned", once(spawns, 2))]
+    named += [("supervisor:spawned", once(spawns, 2)), ("halt:sent", once(deleted))]
     return [Task((name,), database, act, on_host=True) for name, act in named]
+
+
+def deleted(host: Host) -> None:
+    """A halt whose files somebody deletes, each and both: it holds until it is lifted."""
+    test_halt.test_a_pull_whose_command_is_killed_holds(host, "halt:sent")
+    for names in (["latch"], ["STOP"], ["latch", "STOP"]):
+        for name in names:
+            (host.home / name).rename(host.home / f"{name}.deleted")
+        test_halt.nothing_begins(host)
+        for name in names:
+            (host.home / f"{name}.deleted").replace(host.home / name)
 
 
 def unalike(passed: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -184,7 +185,8 @@ def told(wrong: list[str]) -> Iterator[None]:
     try:
         yield
     except (AssertionError, AndonError) as error:
-        wrong.append(str(error))
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        wrong.append(str(error) or f"{place.name}: {place.line}")
 
 
 def some(found: list[Any], most: float, chance: random.Random) -> list[Any]:

@@ -17,7 +17,7 @@ from andon.supervisor import linux
 INTERRUPTED = 130  # as shells call it
 # A layer waits for the trials that are under way; a database's keeper looks every now and then.
 PUT_AWAY_SECONDS = 60
-LEAVE_SECONDS = 10.0
+LEAVE_SECONDS = 20.0
 
 
 def apart(play: Callable[[], int]) -> int:

@@ -61,10 +61,11 @@ def chunks(seeds: list[int]) -> Iterator[list[int]]:
         yield seeds[start : start + CHUNK]
 
 
-def told(seeds: list[int], workers: int, say: Say) -> Told:
+def told(seeds: list[int], effort: Effort, say: Say) -> Told:
     """Many seeds, by several processes, until enough is wrong."""
+    enough = 1 if effort.until_red else ENOUGH
     found, faults, done = list[str](), Counter[str](), 0
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn"))
     try:
         for some in pool.map(tell, chunks(seeds)):
             done += some.seeds
@@ -72,7 +73,7 @@ def told(seeds: list[int], workers: int, say: Say) -> Told:
             found += some.violations
             if done % 1000 < CHUNK:
                 say(f"{done} of {len(seeds)} seeds, {sum(faults.values())} faults")
-            if len(found) >= ENOUGH:
+            if len(found) >= enough:
                 break
     finally:
         pool.shutdown(cancel_futures=True)
@@ -88,8 +89,9 @@ def check(effort: Effort, say: Say) -> Outcome:
         for line in lines:
             say(line)
     else:
-        seeds = list(range(1, max(FEWEST, int(SEEDS * effort.scale)) + 1))
-        one = told(seeds, os.cpu_count() or 1, say)
+        # A canary may be rare, and is looked for until it is found.
+        last = SEEDS if effort.until_red else max(FEWEST, int(SEEDS * effort.scale))
+        one = told(list(range(1, last + 1)), effort, say)
     unmet = []
     if not effort.seed and not one.violations:
         unmet = [f"no {fault} struck" for fault in KINDS_OF_FAULTS if not one.faults.get(fault)]
