@@ -34,6 +34,7 @@ def apart(play: Callable[[], int]) -> int:
         try:
             return play()
         except KeyboardInterrupt:
+            print("interrupted: nothing is written", flush=True)
             return INTERRUPTED
     _pass_on(layers)
     status = _wait_for(layers)

@@ -197,6 +197,19 @@ def test_a_mutation_is_the_same_for_the_same_seed() -> None:
     assert len(set(some())) > 25
 
 
+def test_what_a_later_attempt_does_again_was_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 1\nstep r/step-0 2\n")
+    assert scene.forgotten(tmp_path, "r") == [
+        "r/step-0 was done again in attempt 2, after what follows it"
+    ]
+
+
+def test_what_an_earlier_attempt_does_late_was_not_forgotten(tmp_path: Path) -> None:
+    """It was frozen before it began, and others have gone on meanwhile."""
+    (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 2\nstep r/step-0 1\n")
+    assert scene.forgotten(tmp_path, "r") == []
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0])
 def test_every_declared_point_has_a_trial(scale: float) -> None:
     tasks = points.tasks(Effort("any", scale))

@@ -61,5 +61,5 @@ def test_whoever_interrupts_it_leaves_nobody_behind(tmp_path: Path, number: sign
         assert len(marked(mark)) == 4  # the command, the layers, the orphan and the frozen one
         os.killpg(command.pid, number)  # as a terminal does it
         assert command.wait(60) == 130
-        assert said.read() == "put away\n"
+        assert said.read() == "put away\ninterrupted: nothing is written\n"
     assert marked(mark) == []

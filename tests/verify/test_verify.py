@@ -104,6 +104,17 @@ def test_a_run_of_some_layers_writes_no_page(ask: Ask) -> None:
     assert (code, page) == (0, "")
 
 
+@pytest.mark.parametrize("partly", [["--effort", "ci"], ["--seed", "7"], ["--until-red"]])
+def test_a_run_of_less_than_everything_writes_no_page(
+    ask: Ask, partly: list[str], tmp_path: Path
+) -> None:
+    ask(GREEN, CAUGHT)
+    page = tmp_path / "docs" / "verification.md"
+    page.write_text("of everything")
+    assert verify.main(partly) == 0
+    assert page.read_text() == "of everything"
+
+
 def test_an_unknown_layer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         verify.main(["--only", "mdoel"])
