@@ -181,7 +181,7 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
         def work(forker: Forker, one: tuple[int, Task]) -> Task:
             return carry_out(cluster, folder / str(one[0]), forker, one[1])
 
-        done = scene.until_red(scene.shared_out(planned, work), effort)
+        done = scene.until_red(scene.shared_out(planned, work), effort, say)
     judge(outcome, done)
 
 

@@ -111,12 +111,14 @@ def shared_out(
             last.result()
 
 
-def until_red(results: "Generator[Result, None, None]", effort: Effort) -> list[Result]:
+def until_red(results: "Generator[Result, None, None]", effort: Effort, say: Say) -> list[Result]:
     """All of them; of a canary only until something is wrong."""
     found: list[Result] = []
     with contextlib.closing(results):
         for one in results:
             found.append(one)
+            if len(found) % 50 == 0:
+                say(f"{len(found)} done")
             if effort.until_red and one.wrong:  # type: ignore[attr-defined]
                 break
     return found

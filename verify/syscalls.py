@@ -63,7 +63,7 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
         trials = scene.shared_out(
             numbered, lambda forker, one: befall(forker, folder / str(one[0]), one[1]), preload
         )
-        judge(outcome, scene.until_red(trials, effort))
+        judge(outcome, scene.until_red(trials, effort, say))
 
 
 def calls(forker: Forker, folder: Path) -> Counter[str]:
