@@ -54,11 +54,11 @@ def screen(outcomes: list[Outcome], canaries: list[Tried]) -> str:
     return "\n".join([*lines, *([""] if wrong else []), *wrong])
 
 
-def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort) -> str:
+def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort, commit: str) -> str:
     """docs/verification.md."""
     colour = "RED" if is_red(outcomes, canaries) else "Green"
     command = "make soak" if effort.name == "soak" else "make verify"
-    made = f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d}, from commit {_commit()}"
+    made = f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d}, from commit {commit}"
     layers, planted = sum(one.seconds for one in outcomes), sum(one.seconds for one in canaries)
     parts = [
         "# What was injected, and what was found",
@@ -168,7 +168,8 @@ def _said(*command: str) -> str:
     return done.stdout.strip()
 
 
-def _commit() -> str:
+def commit() -> str:
+    """What is verified."""
     changed = _said("git", "status", "--porcelain", "--", "src", "verify", "tests")
     name = _said("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     return f"{name} and changes" if changed else name

@@ -81,6 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.canary:
         return _try_canary(given.canary)
     began, outcomes = time.monotonic(), []
+    commit = report.commit()  # now: it may be another one when all is done
     for name in names:
         if name != CANARIES:
             print(f"── {name}: {report.does(name)}", flush=True)
@@ -99,7 +100,8 @@ def main(arguments: list[str] | None = None) -> int:
         given.json.write_text(json.dumps(found, indent=2))
     print(f"\n{report.screen(outcomes, caught)}\n")
     if not (given.only or given.seed or given.until_red or given.effort == "ci"):
-        (ROOT / "docs" / "verification.md").write_text(report.page(outcomes, caught, effort))
+        page = report.page(outcomes, caught, effort, commit)
+        (ROOT / "docs" / "verification.md").write_text(page)
         print("written to docs/verification.md")
     red = report.is_red(outcomes, caught)
     print(f"{'RED' if red else 'green'} after {time.monotonic() - began:.0f} s")

@@ -51,7 +51,7 @@ def test_green_is_everything_found_and_nothing_wrong(ask: Ask) -> None:
     assert "- **model**: freeze 3" in page
     assert "**Green.**" in page
     assert "RED" not in page
-    assert report._commit() in page
+    assert report.commit() in page
 
 
 def test_a_terminal_is_shown_the_table_and_what_is_wrong() -> None:
