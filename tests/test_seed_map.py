@@ -131,7 +131,7 @@ def test_every_status_is_one_and_says_what_it_has_to(row: Row) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "andon steer",
+        "andon unsteer",
         "andon drain --harder",
         "andon dead resurrect",
         "ctx.pause",

@@ -27,6 +27,8 @@ TEXT = base64.b64encode(b"".join(hashlib.sha512(bytes([n])).digest() for n in ra
 RESULT = TEXT.decode()
 
 Step = tuple[str, list[Any]]
+# The steps of a run are in several processes: their times are in the log.
+NOTES_STEPS = bool(os.environ.get("BENCH_STAMPS"))
 STAMPS: dict[str, list[float]] = defaultdict(list)
 
 
@@ -71,8 +73,7 @@ def done(key: str) -> None:
 
 def result(key: str, number: int) -> dict[str, Any]:
     """A step that costs nothing and returns 1 KB."""
-    if os.environ.get("BENCH_STAMPS") or key.startswith("crash"):
-        # The steps of the run are in several processes, or it is counted how often they happen.
+    if NOTES_STEPS or key.startswith("crash"):  # there it is counted how often they happen
         note(f"step-{key}")
     else:
         STAMPS[key].append(time.monotonic())

@@ -7,11 +7,13 @@
     │   ├── NotFound            no run, agent or ask of that name
     │   ├── Conflict            the same id or name already means something else
     │   ├── BadInput            an argument is missing, unknown or of the wrong kind
-    │   └── NotStorable         a value cannot be written to the journal
+    │   ├── NotStorable         a value cannot be written to the journal
+    │   └── Unrepairable        a transcript that no repair makes valid
     ├── Diverged                the code asks for something else than the journal has
     ├── Corrupt                 stored data does not match its hash chain
     ├── StepFailed              a step or effect ended with an error, after its retries
     ├── DidNotHappen            an effect certainly did not happen
+    ├── Rejected                a person did not allow a tool to be called
     ├── Unresolved              a wait ended without an outcome: timed out or expired
     └── StoreError              the database could not answer; __cause__ has the driver's error
         └── StoreUnavailable    it may answer later: locked, full or away
@@ -76,6 +78,14 @@ class NotStorable(Refused):
     """A value cannot be written to the journal."""
 
 
+class Unrepairable(Refused):
+    """A transcript cannot be made one that the provider takes."""
+
+    def __init__(self, text: str, *, message: int = 0, block: int | None = None) -> None:
+        super().__init__(text)
+        self.message, self.block = message, block  # where it stands
+
+
 class Diverged(AndonError):
     """The code asks for something else than the journal has; nothing was executed."""
 
@@ -90,6 +100,16 @@ class StepFailed(AndonError):
     def __init__(self, name: str, error: str, message: str, place: str = "") -> None:
         super().__init__(f"{name}: {error}: {message}")
         self.name, self.error, self.message, self.place = name, error, message, place
+
+
+class Rejected(AndonError):
+    """A person did not allow a tool to be called; it was not."""
+
+    def __init__(self, name: str, *, by: str = "", why: object = None) -> None:
+        who = f" by {by}" if by else ""
+        reason = f": {why}" if why else ""
+        super().__init__(f"the tool {name!r} was not called: it was rejected{who}{reason}")
+        self.name, self.by, self.why = name, by, why
 
 
 class Unresolved(AndonError):

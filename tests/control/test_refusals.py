@@ -22,6 +22,7 @@ READING = [
     ("wait", "x"),
     ("answer", "x", "approve"),
     ("send", "x", "go"),
+    ("steer", "x", "faster"),
     ("verify",),
 ]
 

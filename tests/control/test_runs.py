@@ -89,6 +89,20 @@ def test_an_event_is_sent_once_by_its_id(andon: Terminal) -> None:
     assert "succeeded" in andon.error("send", run_id, "go", code=1)
 
 
+def test_a_run_is_steered(andon: Terminal) -> None:
+    with andon.worker():
+        run_id = andon.start("listener")
+        told = andon.run("steer", run_id, "faster", "--by", "grace")
+        name = told.stdout.split()[1]
+        assert told.stdout == f"told: {name} (add)\n"
+        assert f"andon steer {run_id} --retract {name}" in told.stderr
+        found = andon.json("steer", run_id, "--retract", name)
+        assert (found["change"], found["of"], found["text"]) == ("retract", name, "faster")
+        assert "nothing was said under the id 'nobody'" in andon.error(
+            "steer", run_id, "--retract", "nobody", code=4
+        )
+
+
 def test_wait_exits_0_only_when_the_run_succeeded(andon: Terminal) -> None:
     with andon.worker():
         failed = andon.start("fails", "why=out of luck")

@@ -316,6 +316,36 @@ async def test_an_undo_that_raises_leaves_the_effect_open(lab: Lab) -> None:
     assert world.done == [7]
 
 
+async def test_a_question_that_andon_can_answer_itself_by_now_is_closed(lab: Lab) -> None:
+    """Its owner was silent and is dead now. The undo that follows is lost with its worker too."""
+    world, undoing = World(), Held()
+
+    async def undo(result: Any, amount: int) -> None:
+        await undoing.here()
+
+    async def body(ctx: andon.Context) -> Any:
+        return await asyncio.gather(ctx.effect(world.pay, 7, undo=undo), ctx.event("go"))
+
+    one = agent(body)
+    async with lab.working(one) as owner:
+        run = await lab.client.start(one)
+        await world.held.reached.wait()
+        async with lab.working(one) as second:
+            bury(second, owner, "silent:its lease ended")
+            await lab.asked(run)
+            bury(second, owner)
+            await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
+            await lab.client.send(run, "go")
+            await undoing.reached.wait()
+            async with lab.working(one) as third:
+                bury(third, second)
+                assert await lab.result(run) == ["paid 7", None]
+            undoing.release.set()
+        world.held.release.set()
+    assert lab.effects(run) == {"pay": "confirmed"}
+    assert lab.store.asks(run) == []
+
+
 # ── a person is asked ─────────────────────────────────────────────────────────────────────────────
 
 

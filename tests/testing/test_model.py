@@ -179,6 +179,9 @@ CHAT_STRAY = (
     "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
     "'tool_calls'."
 )
+CHAT_TWICE = (
+    "Invalid parameter: Duplicate value for 'tool_call_id' of 'a', in messages[2] and messages[3]."
+)
 CHAT_OTHER = (
     "Invalid parameter: 'tool_call_id' of 'x' not found in 'tool_calls' of previous message."
 )
@@ -197,6 +200,11 @@ CHAT_OTHER = (
             CHAT_OTHER,
             "messages.[2].tool_call_id",
         ),
+        (
+            [HELLO, chat_call("a"), chat_result("a"), chat_result("a")],
+            CHAT_TWICE,
+            "messages.[3].tool_call_id",
+        ),
     ],
 )  # fmt: skip
 def test_chat_completions_refuse_what_is_not_paired(
@@ -205,6 +213,12 @@ def test_chat_completions_refuse_what_is_not_paired(
     asked = json.dumps({"model": "m", "messages": talk}).encode()
     error = {"message": said, "type": "invalid_request_error", "param": param, "code": None}
     assert refusal(model.url + chat.PATH, asked) == (400, {"error": error})
+
+
+RESPONSES_TWICE = (
+    "Duplicate function_call_output for call_id 'a'. Each function_call must have exactly one "
+    "matching function_call_output"
+)
 
 
 def item(kind: str, name: str) -> dict[str, Any]:
@@ -228,6 +242,14 @@ def item(kind: str, name: str) -> dict[str, Any]:
         (
             [item("function_call_output", "a"), item("function_call", "a")],
             "No tool call found for function call output with call_id a.",
+        ),
+        (
+            [item("function_call", "a"), *[item("function_call_output", "a")] * 2],
+            RESPONSES_TWICE,
+        ),
+        (
+            [HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, HELLO],
+            "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
         ),
     ],
 )  # fmt: skip
@@ -288,6 +310,10 @@ DOUBLE = (
         (
             [HELLO, uses("a"), results("a", "a")],
             DOUBLE,
+        ),
+        (
+            [HELLO, uses("a"), results("a"), uses("a"), results("a")],
+            "messages.3.content.0: `tool_use` ids must be unique",
         ),
     ],
 )

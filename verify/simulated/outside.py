@@ -66,9 +66,14 @@ class World:
     @contextmanager
     def inside(self, key: str, fence: Fence) -> Iterator[None]:
         """The call of an effect: from here on it may happen at any moment."""
+        self.fleet.current.refuse_dead()
+        self._look_at_owner(self.fleet.current, key, fence)
+        with self.underway(key):
+            yield
+
+    @contextmanager
+    def underway(self, key: str) -> Iterator[None]:
         process = self.fleet.current
-        process.refuse_dead()
-        self._look_at_owner(process, key, fence)
         self.flying.setdefault(key, []).append(process)
         try:
             yield
@@ -174,9 +179,10 @@ async def probeable(*, key: str, fence: Fence) -> str:
 
 
 async def take_back(result: Any, *, key: str) -> None:
-    await _pass()
-    _world().undo(key)
-    await _pass()
+    with _world().underway(key):
+        await _pass()
+        _world().undo(key)
+        await _pass()
 
 
 @andon.effect_of(undo=take_back)

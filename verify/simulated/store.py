@@ -94,6 +94,8 @@ class ProcessStore:
             raise StoreUnavailable("the simulation loses this acknowledgement")
         return outcomes
 
+    write_at_once = write  # nobody else holds the lock of a store in memory
+
     def hold(self, worker_id: str) -> str:
         return worker_id
 
@@ -106,6 +108,9 @@ class ProcessStore:
 
     def checkpoint(self) -> None:
         """Nothing is in a log."""
+
+    def needs_upkeep(self) -> bool:
+        return False
 
     def close(self) -> None:
         """Others go on with it."""

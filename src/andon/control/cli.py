@@ -27,7 +27,7 @@ _SECTIONS = {
     "Run": ("run", ("up", "work", "run", "start")),
     "Look": ("look", ("ps", "show", "logs", "wait")),
     "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
-    "Decide": ("decide", ("answer", "send", "compensate", "migrate")),
+    "Decide": ("decide", ("answer", "steer", "send", "compensate", "migrate")),
     "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
     "Prove": ("prove", ("verify", "doctor", "drill", "crashtest", "version")),
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 import threading
@@ -31,6 +32,8 @@ from andon.supervisor.home import without_password
 
 SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on with it
 OVER = "its run is over"
+# How many are made before it is looked which of them are garbage: some twenty short runs' worth.
+YOUNG_OBJECTS = 5000
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -148,10 +151,19 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
             note("some functions did not end in time; ending the process")
             exit_now(finish())
 
+    _collect_less()
     # Before the loop runs: else asyncio would take Ctrl-C for itself.
     with obeying(worker.store.url), orders.obeyed():
         asyncio.run(serve())
     return finish()
+
+
+def _collect_less() -> None:
+    """Leave what was imported out of every search for garbage, and do not search at every run."""
+    gc.freeze()
+    young, *older = gc.get_threshold()
+    if 0 < young < YOUNG_OBJECTS:  # not where a program has turned it off, or asks for more
+        gc.set_threshold(YOUNG_OBJECTS, *older)
 
 
 async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:

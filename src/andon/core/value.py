@@ -255,9 +255,14 @@ def annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 def result_decoder(function: Callable[..., Any]) -> Decoder | None:
     try:
-        return decoder_for(annotations(function).get("return", Any))
+        return _result_decoder(function)
     except TypeError:  # an unhashable function or annotation
         return None
+
+
+@lru_cache(maxsize=4096)
+def _result_decoder(function: Callable[..., Any]) -> Decoder | None:
+    return decoder_for(annotations(function).get("return", Any))
 
 
 def content_name(raw: bytes) -> str:

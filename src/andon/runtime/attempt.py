@@ -41,9 +41,11 @@ class Attempt(Waiting):
         self.cleanups: list[Callable[[], Any]] = []
         self.cancelled: set[str] = set()  # operations that the code has cancelled in this attempt
         self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
+        # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
+        self.planned: dict[str, tuple[str, str]] = {}
         self._loaded: Loaded | None = None
         self._restored: Any = None
-        self._looked_back = False
+        self.oblivious = False  # it has a snapshot, and its code has not looked at it
         self._scratch: Path | None = None
         self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended; see drain
         self.ending: str | None = None
@@ -106,6 +108,7 @@ class Attempt(Waiting):
         if self.run.interruptions:
             await self.in_thread(cleanup.sweep, self.run.id)
         self._loaded = loaded
+        self.oblivious = first.kind == EntryKind.SNAPSHOT
         self.letters = list(loaded.letters)
         self.checkpoints = dict(loaded.checkpoints)
         self.replay = Replay(loaded.entries, run_id=self.run.id)
@@ -288,14 +291,12 @@ class Attempt(Waiting):
     @property
     def restored(self) -> Any:
         """The state of the last snapshot of earlier attempts."""
-        self._looked_back = True
+        self.oblivious = False
         return self._restored
 
     def refuse_oblivion(self) -> None:
         """Code that begins from the start although it has a snapshot would do everything again."""
-        if self._loaded is None or self._loaded.entries[0].kind != EntryKind.SNAPSHOT:
-            return
-        if not self._looked_back:
+        if self.oblivious:
             raise Diverged(
                 f"run {self.run.id}: it has a snapshot, and its code begins without looking at "
                 "ctx.restored: it would do again what was done. Nothing was executed. Let it "

@@ -21,6 +21,7 @@ from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.journaling import close
 from andon.runtime.latched import Leaving, refuse_if_pulled
 from andon.runtime.requests import Receipt, Run
+from andon.runtime.steering import Steer
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
@@ -190,6 +191,23 @@ class Client:
         """Send an event to a run; with an `id`, at most once."""
         sent: bool = await self._ask(requests.send, run_id, name, payload, id=id)
         return sent
+
+    async def steer(
+        self,
+        run_id: str,
+        text: str | None = None,
+        *,
+        revise: str | None = None,
+        retract: str | None = None,
+        by: str = "",
+    ) -> Steer:
+        """Tell a run what it is to do from its next `ctx.steered` on; answers what was said.
+
+        `revise`, `retract`: the id of what was said before, and holds no longer.
+        """
+        request = partial(requests.steer, revise=revise, retract=retract, by=by)
+        word: Steer = await self._ask(request, run_id, text)
+        return word
 
     async def answer(
         self,

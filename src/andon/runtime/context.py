@@ -10,6 +10,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
 from andon.runtime import branch, steps
-from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft, Durable
 from andon.runtime.leaving import log
+from andon.runtime.loop import Loop
 from andon.runtime.operation import (
     Operation,
     inside,
@@ -50,11 +51,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 CHOICES = ("approve", "edit", "reject", "respond")
 
 
-class Context:
+class Context(Loop):
     """The run, as its agent sees it."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
 
     @property
     def run_id(self) -> str:
@@ -104,12 +102,8 @@ class Context:
             value.digest(args, kwargs, f"step {step!r}"),
         )
         operation.cuttable = is_async(called)
-        decoder = value.result_decoder(function)
-
-        def call() -> Awaitable[Any]:
-            return invoke(operation, called, args, kwargs, timeout)
-
-        return await steps.carry_out(operation, call, decoder, retries)
+        call = partial(invoke, operation, called, args, kwargs, timeout)
+        return await steps.carry_out(operation, call, value.result_decoder(function), retries)
 
     def _apart(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
         from andon.runtime import processes

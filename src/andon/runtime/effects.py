@@ -207,7 +207,7 @@ class _Effect:
         return draft
 
     async def write(self, state: EffectState, body: Any = None, **along: Any) -> None:
-        if self.asked is not None and state not in OPEN:
+        if self.asked is not None and state is not EffectState.IN_DOUBT:
             along.setdefault("close_ask", self.asked)
             self.asked = None
         await self.attempt.append(self.draft(state, state, body, **along))

@@ -134,10 +134,10 @@ class Journaling(Leaving):
 
     def _message(self, drafts: Sequence[Draft]) -> Append:
         entries, blobs, rows = self.number(drafts)
-        along: dict[str, Any] = drafts[0].along if len(drafts) == 1 else {}
-        if len(drafts) > 1:
-            for draft in drafts:
-                along |= draft.along
+        if len(drafts) == 1:
+            along = drafts[0].along
+        else:
+            along = {name: value for draft in drafts for name, value in draft.along.items()}
         if self._held is not None:
             held, self._held = self._held, None
             entries, blobs = (*held.entries, *entries), (*held.blobs, *blobs)

@@ -25,6 +25,20 @@ current: contextvars.ContextVar["Operation | None"] = contextvars.ContextVar(
 class Operation:
     """One call of agent code to andon: its identity, and what the journal has of it."""
 
+    __slots__ = (
+        "attempt",
+        "cuttable",
+        "digest",
+        "effect",
+        "hand",
+        "key",
+        "kind",
+        "name",
+        "place",
+        "record",
+        "since",
+    )
+
     def __init__(
         self, attempt: Attempt, kind: EntryKind, name: str, key: str | None, digest: str
     ) -> None:

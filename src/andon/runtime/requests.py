@@ -18,7 +18,7 @@ from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import WITHIN_SECONDS, Kind, Scope, verdict
 from andon.errors import BadInput, Conflict, IllegalTransition, NotFound, Refused
-from andon.runtime import latches
+from andon.runtime import latches, steering
 from andon.runtime.finding import find as find  # noqa: PLC0414 (it is one of these)
 from andon.runtime.finding import write as write  # noqa: PLC0414 (it is one of these)
 from andon.runtime.starting import new_run, resolve
@@ -183,6 +183,24 @@ def send(
         run_id=row.id, kind="event", name=name, body=body, message_id=id or uuid.uuid4().hex
     )
     return bool(write(store, message))
+
+
+def steer(
+    store: Any,
+    run_id: str,
+    text: str | None,
+    *,
+    revise: str | None = None,
+    retract: str | None = None,
+    by: str = "",
+) -> steering.Steer:
+    """Tell a run what it is to do: more, something else, or something less."""
+    row = find(store, run_id)
+    sent = store.sent(row.id, steering.EVENT)
+    said = [steering.Steer(**value.decode(body)) for body in sent]
+    word = steering.new(said, text, revise=revise, retract=retract, by=by)
+    send(store, row.id, steering.EVENT, msgspec.to_builtins(word), id=word.id)
+    return word
 
 
 def answer(

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,42 +14,48 @@ from andon.core.queue import Retry, note_begin
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.describing import describe
+from andon.runtime.journaling import Draft
 from andon.runtime.operation import Operation, wait_noting_cancel
 
+Plans = Callable[[Any], Sequence[Draft]]
 
-async def carry_out(
+
+def carry_out(
     operation: Operation,
     call: Callable[[], Awaitable[Any]],
     decoder: value.Decoder | None,
     retries: int | Retry,
-) -> Any:
-    """The step's result: from the journal, or by executing it as often as its retries allow."""
+    plans: Plans | None = None,
+) -> Awaitable[Any]:
+    """The step's result: from the journal, or by executing it as often as its retries allow.
 
-    def execute() -> Awaitable[Any]:
-        return _once(operation, call, decoder)
-
+    `plans`: what else is known once its result is, in the same commit.
+    """
+    execute = _once if plans is None else partial(_once, plans=plans)
     if operation.key is None:
-        return await _with_retries(operation, execute, decoder, retries)
-    async with operation.alone():
-        return await _with_retries(operation, execute, decoder, retries)
+        return _with_retries(operation, execute, call, decoder, retries)
+    return _alone(operation, execute, call, decoder, retries)
 
 
-async def transact(
+def transact(
     operation: Operation,
     call: Callable[[Any], Any],
     decoder: value.Decoder | None,
     retries: int | Retry,
-) -> Any:
+) -> Awaitable[Any]:
     """The same for a step that writes to the user's own tables in the same commit."""
+    return _alone(operation, _commit, call, decoder, retries)
+
+
+async def _alone(operation: Operation, *given: Any) -> Any:
     async with operation.alone():
-        return await _with_retries(
-            operation, lambda: _commit(operation, call, decoder), decoder, retries
-        )
+        return await _with_retries(operation, *given)
 
 
 async def _with_retries(
     operation: Operation,
-    execute: Callable[[], Awaitable[Any]],
+    execute: Callable[..., Awaitable[Any]],
+    call: Callable[..., Any],
     decoder: value.Decoder | None,
     retries: int | Retry,
 ) -> Any:
@@ -60,7 +67,7 @@ async def _with_retries(
         await _until_retry(operation, value.decode(record.body or "{}"))
     while True:
         try:
-            return await execute()
+            return await execute(operation, call, decoder)
         except NotStorable as error:
             raise await _fail(operation, error) from error
         except Exception as error:
@@ -72,7 +79,10 @@ async def _with_retries(
 
 
 async def _once(
-    operation: Operation, call: Callable[[], Awaitable[Any]], decoder: value.Decoder | None
+    operation: Operation,
+    call: Callable[[], Awaitable[Any]],
+    decoder: value.Decoder | None,
+    plans: Plans | None = None,
 ) -> Any:
     attempt = operation.attempt
     with operation:
@@ -94,8 +104,9 @@ async def _once(
         point("step:executed", operation)
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
-        partial = attempt.drop_partial(operation.place)
-        await operation.write(Mark.DONE, raw, checkpoint_of=partial)
+        kept = attempt.drop_partial(operation.place)
+        along = () if plans is None else plans(back)
+        await attempt.append(operation.draft(Mark.DONE, raw, checkpoint_of=kept), *along)
         if not attempt.holds:
             point("step:stored", operation)
         return back

@@ -400,7 +400,7 @@ class Worker:
         self.attempts[run.id] = attempt
         task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
         self.active[attempt] = task
-        self.writer.alone = len(self.active) == 1
+        self.writer.runs = len(self.active)
         task.add_done_callback(lambda done: self._settled(attempt, done))
 
     def _settled(self, attempt: Attempt, done: "asyncio.Task[str]") -> None:
@@ -408,7 +408,7 @@ class Worker:
         del self.active[attempt]
         if self.attempts.get(run_id) is attempt:  # else the run was claimed again meanwhile
             del self.attempts[run_id]
-        self.writer.alone = len(self.active) == 1
+        self.writer.runs = len(self.active)
         ending = "fenced" if done.cancelled() or done.exception() else done.result()
         if not done.cancelled() and done.exception():
             log.error("run %s: andon failed", run_id, exc_info=done.exception())

@@ -578,6 +578,10 @@ SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at,
 SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
   FROM andon.journal WHERE run_id = %(run_id)s ORDER BY seq DESC LIMIT 1;
 
+-- sent --
+SELECT body FROM andon.inbox
+ WHERE run_id = %(run_id)s AND kind = 'event' AND name = %(name)s ORDER BY id;
+
 -- letters --
 SELECT run_id, id, kind, name, body FROM andon.inbox
  WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)) AND NOT taken ORDER BY id;

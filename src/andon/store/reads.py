@@ -86,6 +86,9 @@ class SqlReads:
             quiet_fences=frozenset(row[0] for row in quiet),
         )
 
+    def sent(self, run_id: str, name: str) -> list[str]:
+        return [str(body) for (body,) in self.read("sent", run_id=run_id, name=name)]
+
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]:
         found: dict[str, list[Letter]] = {}
         for run_id, *row in self.read("letters", run_ids=json.dumps(list(run_ids))):

@@ -134,6 +134,13 @@ class SqlStore(SqlFleet):
     def receive_one(self, message: Any) -> bool:
         raise NotImplementedError
 
+    def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
+        """Where writing takes a network, a loop does not wait for it."""
+        raise NotImplementedError
+
+    def needs_upkeep(self) -> bool:
+        return False
+
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, message: Message) -> Outcome:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # How long a write waits for other processes' writes: theirs take milliseconds.
 BUSY_SECONDS = 20.0
+# The same on an event loop, which has more to do than to wait.
+MOMENT_SECONDS = 0.05
 # Pages in the WAL before the writer moves them into the database, outside any waiter's time.
 CHECKPOINT_PAGES = 1000
 
@@ -57,6 +59,7 @@ class SqliteStore(SqlStore):
         self._closed = False
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
+        self._patience = _Patience()  # of the writer, under its lock
         refuse_unsafe(self.path, create=create)
         with _translated(self.path):
             make_private(self.path)
@@ -64,6 +67,7 @@ class SqliteStore(SqlStore):
         with _translated(self.path):
             log = Wal(self.path + "-wal")
             self._writer = self._connect()
+            self._writer.set_busy_handler(self._patience)
             self._refuse_lost(log)
             self._writer.set_wal_hook(self._count_pages)
             if not create:
@@ -75,7 +79,7 @@ class SqliteStore(SqlStore):
 
     def _connect(self) -> apsw.Connection:
         db = apsw.Connection(self.path)
-        db.set_busy_handler(_Patience(BUSY_SECONDS))
+        db.set_busy_handler(_Patience())
         for pragma in ("synchronous = FULL", "wal_autocheckpoint = 0"):
             db.execute(f"PRAGMA {pragma}").fetchall()
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -160,6 +164,20 @@ class SqliteStore(SqlStore):
                 if len(batch) == 1 or isinstance(error, _UNAVAILABLE):
                     raise _translate(error, self.path) from error
                 outcomes = self._commit_singly(batch)
+        self.announce(batch, outcomes)
+        return outcomes
+
+    def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
+        if not self._writing.acquire(blocking=False):
+            raise StoreUnavailable(f"{self.path}: this process is writing")
+        try:
+            self._patience.seconds = MOMENT_SECONDS
+            outcomes = self._commit(batch)
+        except (*_SPOILED, StoreError) as error:
+            raise StoreUnavailable(f"{self.path}: not written: {error}") from error
+        finally:
+            self._patience.seconds = BUSY_SECONDS
+            self._writing.release()
         self.announce(batch, outcomes)
         return outcomes
 
@@ -271,9 +289,9 @@ class SqliteStore(SqlStore):
 
         Its pages are counted at each commit: the file keeps its size when it is begun anew.
         """
-        pages = self._wal_pages
-        if pages < self._checkpoint_at or not self._writing.acquire(blocking=False):
+        if not self.needs_upkeep() or not self._writing.acquire(blocking=False):
             return
+        pages = self._wal_pages
         # Who reads keeps it from being begun anew: then not at every commit, but as it grows.
         self._checkpoint_at = pages + CHECKPOINT_PAGES
         try:
@@ -283,6 +301,9 @@ class SqliteStore(SqlStore):
                     self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         finally:
             self._writing.release()
+
+    def needs_upkeep(self) -> bool:
+        return self._wal_pages >= self._checkpoint_at
 
     def _count_pages(self, _db: Any, _name: str, pages: int) -> int:
         if pages < self._wal_pages:  # it was begun anew
@@ -380,8 +401,8 @@ def _heading(group: Group) -> tuple[Any, ...]:
 class _Patience:
     """Wait for another process's commit: briefly, at random, and not for ever."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.until = seconds, 0.0
+    def __init__(self) -> None:
+        self.seconds, self.until = BUSY_SECONDS, 0.0
 
     def __call__(self, tries: int) -> bool:
         if tries == 0:

@@ -521,6 +521,10 @@ SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at,
 SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
   FROM andon_journal WHERE run_id = :run_id ORDER BY seq DESC LIMIT 1;
 
+-- sent --
+SELECT body FROM andon_inbox
+ WHERE run_id = :run_id AND kind = 'event' AND name = :name ORDER BY id;
+
 -- letters --
 SELECT run_id, id, kind, name, body FROM andon_inbox
  WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND taken = 0 ORDER BY id;

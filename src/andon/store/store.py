@@ -376,6 +376,9 @@ class Store(Protocol):
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         """Carry the messages out in one commit. An outcome is an answer or an exception."""
 
+    def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
+        """On an event loop: StoreUnavailable where others are not done in a moment."""
+
     def send_one(self, message: Message) -> int | None:
         """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
 
@@ -389,6 +392,9 @@ class Store(Protocol):
         """
 
     def load(self, run_id: str) -> rows.Loaded: ...
+    def sent(self, run_id: str, name: str) -> list[str]:
+        """The bodies of all events of that name ever sent to the run, read or not."""
+
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[rows.Letter]]: ...
     def run(self, run_id: str) -> rows.RunRow | None: ...
     def runs(self, which: rows.Filter) -> list[rows.RunRow]: ...
@@ -466,6 +472,9 @@ class Store(Protocol):
 
     def checkpoint(self) -> None:
         """Upkeep for a moment when nobody waits."""
+
+    def needs_upkeep(self) -> bool:
+        """Whether it is time for that."""
 
     def integrity(self) -> str:
         """'ok', or what the database itself finds wrong."""

@@ -23,9 +23,6 @@ log = logging.getLogger("andon")
 
 # More would make the first of a batch wait noticeably for the last.
 BATCH = 512
-# A run that commits on its loop gives the thread no work: it is asked to look after the database
-# this often. A WAL that is begun anew is quicker than one that grows.
-UPKEEP_COMMITS = 100
 
 _Waiter = "asyncio.Future[Any] | Future[Any]"
 _Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
@@ -38,9 +35,9 @@ class Writer:
         self.store = store
         self.patience_seconds = patience_seconds
         self.commits = 0
-        # A single run gains nothing from the thread and pays for two switches: it may commit on
-        # its own loop, if the database is a local file and nothing else runs there.
-        self.alone = False
+        # How many runs the loop executes. If all of them wait for the same commit, the thread gains
+        # nothing and costs two switches: where the database is a local file, the loop commits.
+        self.runs = 0
         self._local = store.url.startswith("sqlite")
         self._busy = threading.Lock()
         self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
@@ -55,6 +52,11 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def alone(self) -> bool:
+        """Whether a message has no other to share its commit with."""
+        return self.runs == 1
+
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
         if self.alone and self._nothing_queued() and self._busy.acquire(blocking=False):
@@ -68,15 +70,20 @@ class Writer:
         return await self.submit(message)
 
     def _commit_here(self, message: Message) -> Any:
-        try:
-            [outcome] = self._commit([message])
-        finally:
-            self._busy.release()
-        if self.commits % UPKEEP_COMMITS == 0:
-            self._put([])  # the thread looks after the database: no commit here waits for that
+        [outcome] = self._commit_at_once([message])
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    def _commit_at_once(self, messages: list[Message]) -> list[Outcome]:
+        """On the loop, which waits for no other process here: then it is the thread's to wait."""
+        try:
+            outcomes = self._commit(messages, at_once=True)
+        finally:
+            self._busy.release()
+        if self.store.needs_upkeep():
+            self._put([])
+        return outcomes
 
     def _send_directly(self, message: Message) -> "asyncio.Future[Any] | None":
         """Without the thread, if the store can send the message and be told when it answers."""
@@ -134,8 +141,23 @@ class Writer:
         items, self._turn = self._turn, []
         if self._closed:
             _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
-        elif items:
+        elif items and not self._commit_turn(items):
             self._put(items)
+
+    def _commit_turn(self, items: list[_Item]) -> bool:
+        """Commit on the loop, if every run that it executes has a message in this turn."""
+        if not self._local or not 0 < self.runs <= len(items) or self._waiting:
+            return False
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            outcomes = self._commit_at_once([message for message, _, _ in items])
+        except Exception:  # noqa: BLE001 (the thread finds out, and tells whoever waits)
+            return False
+        _resolve(
+            [(future, outcome) for (_, _, future), outcome in zip(items, outcomes, strict=True)]
+        )
+        return True
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -196,9 +218,9 @@ class Writer:
                     log.warning("the store answers again")
                 return outcomes
 
-    def _commit(self, messages: list[Message]) -> list[Outcome]:
+    def _commit(self, messages: list[Message], *, at_once: bool = False) -> list[Outcome]:
         point("writer:before-commit")
-        outcomes = self.store.write(messages)
+        outcomes = (self.store.write_at_once if at_once else self.store.write)(messages)
         self.commits += 1
         point("writer:after-commit")
         return outcomes

@@ -1,6 +1,7 @@
 """Commands by which people decide."""
 
 import click
+import msgspec
 
 from andon.control import output
 from andon.control.cli import Seconds, asked, cli, everywhere, opened
@@ -37,6 +38,33 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
     else:
         output.say(f"answered: {output.clean(decision)}, by {output.clean(name) or 'nobody named'}")
         output.note(f"next: {output.command('wait', row.id)}")
+
+
+@cli.command()
+@click.argument("run")
+@click.argument("text", required=False)
+@click.option("--revise", metavar="ID", help="Instead of what was said under this id.")
+@click.option("--retract", metavar="ID", help="What was said under this id holds no longer.")
+@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who says it.")
+@everywhere
+def steer(
+    run: str, text: str | None, revise: str | None, retract: str | None, by: str | None
+) -> None:
+    """Tell a run what it is to do: more, something else, or something less.
+
+    It is told at its next ctx.steered, and what it was told is in its journal.
+    """
+    from andon.control import operations
+    from andon.runtime import requests
+
+    with opened() as store:
+        row = operations.find(store, run)
+        word = requests.steer(store, row.id, text, revise=revise, retract=retract, by=named(by))
+    if asked().json:
+        output.document({"run": row.id, **msgspec.to_builtins(word)})
+    else:
+        output.say(f"told: {word.id} ({word.change})")
+        output.note(f"to take it back: {output.command('steer', row.id)} --retract {word.id}")
 
 
 @cli.command()

@@ -7,6 +7,8 @@ from typing import Any
 from andon.testing.model.wire import CREATED, Refused, Turn, count, pieces
 
 PATH = "/v1/chat/completions"
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_SPOKEN = ("content", "refusal", "function_call", "audio")
 _STRAY = (
     "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
     "'tool_calls'."
@@ -28,6 +30,7 @@ def check(body: dict[str, Any], _: Any = None) -> int:
     turns, place = 0, 0
     while place < len(messages):
         message = messages[place]
+        _refuse_malformed(place, message)
         calls = [call["id"] for call in message.get("tool_calls") or ()]
         turns += message.get("role") == "assistant"
         if message.get("role") == "tool":
@@ -38,20 +41,83 @@ def check(body: dict[str, Any], _: Any = None) -> int:
     return turns
 
 
+def _refuse_malformed(place: int, message: Any) -> None:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in _ROLES:
+        raise Refused(
+            400,
+            f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', "
+            "'function', 'tool', and 'developer'.",
+            param=f"messages[{place}].role",
+        )
+    if role != "assistant":
+        return
+    calls = message.get("tool_calls")
+    if calls == []:
+        raise Refused(
+            400,
+            f"Invalid 'messages[{place}].tool_calls': empty array. Expected an array with minimum "
+            "length 1, but got an empty array instead.",
+            param=f"messages[{place}].tool_calls",
+            code="empty_array",
+        )
+    if not calls and all(message.get(name) is None for name in _SPOKEN):
+        raise Refused(
+            400,
+            "Invalid value for 'content': expected a string, got null.",
+            param=f"messages.[{place}].content",
+        )
+    seen: set[str] = set()
+    for number, call in enumerate(calls or ()):
+        _refuse_call(f"messages[{place}].tool_calls[{number}]", call, seen)
+
+
+def _refuse_call(where: str, call: Any, seen: set[str]) -> None:
+    if not isinstance(call, dict) or not call.get("id"):
+        raise _missing(f"{where}.id")
+    body = call.get("function") or call.get("custom")
+    if not body or not body.get("name"):
+        raise _missing(f"{where}.function.name")
+    if call["id"] in seen:
+        raise Refused(
+            400,
+            f"Invalid parameter: Duplicate value for 'tool_call_id' of '{call['id']}'.",
+            param=f"{where}.id",
+        )
+    seen.add(call["id"])
+
+
+def _missing(name: str) -> Refused:
+    return Refused(
+        400,
+        f"Missing required parameter: '{name}'.",
+        param=name,
+        code="missing_required_parameter",
+    )
+
+
 def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> int:
     """The tool messages from here on; answers where they end."""
-    missing = dict.fromkeys(calls)
+    answered: dict[Any, int] = {}
     while place < len(messages) and messages[place].get("role") == "tool":
-        answered = messages[place].get("tool_call_id")
-        if answered not in calls:
+        name = messages[place].get("tool_call_id")
+        if name not in calls:
             raise Refused(
                 400,
-                f"Invalid parameter: 'tool_call_id' of '{answered}' not found in 'tool_calls' of "
+                f"Invalid parameter: 'tool_call_id' of '{name}' not found in 'tool_calls' of "
                 "previous message.",
                 param=f"messages.[{place}].tool_call_id",
             )
-        missing.pop(answered, None)
+        if name in answered:
+            raise Refused(
+                400,
+                f"Invalid parameter: Duplicate value for 'tool_call_id' of '{name}', in "
+                f"messages[{answered[name]}] and messages[{place}].",
+                param=f"messages.[{place}].tool_call_id",
+            )
+        answered[name] = place
         place += 1
+    missing = [name for name in calls if name not in answered]
     if missing:
         raise Refused(
             400,

@@ -38,12 +38,109 @@ def check(body: dict[str, Any], _: Any = None) -> int:
     if not messages:
         raise Refused(400, "messages: at least one message is required")
     before: list[str] = []
+    seen: set[str] = set()
     for place, message in enumerate(messages):
+        final = place == len(messages) - 1
+        _refuse_malformed(place, message, final=final)
         _refuse_unpaired(place, _blocks(message), before)
         before = _calls(message)
+        _refuse_reused(place, message, seen)
     if before:
         raise _unanswered(len(messages) - 1, before)
+    _refuse_unserved(messages)
+    if (body.get("thinking") or {}).get("type") in ("enabled", "adaptive"):
+        _refuse_thoughtless(messages)
     return sum(message.get("role") == "assistant" for message in messages)
+
+
+# ── one message ───────────────────────────────────────────────────────────────────────────────
+
+_ROLES = ("user", "assistant", "system")
+_TOOL_USE = {"type", "id", "name", "input", "cache_control", "caller", "toolset_name"}
+_THINKING = ("thinking", "redacted_thinking")
+_SERVED = ("server_tool_use", "mcp_tool_use")
+_TAGS = "'text', 'image', 'document', 'thinking', 'tool_use', 'tool_result', ..."
+
+
+def _refuse_malformed(place: int, message: Any, *, final: bool) -> None:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in _ROLES:
+        raise Refused(
+            400,
+            f'messages: Unexpected role "{role}". Allowed roles are "user" or "assistant"',
+        )
+    content = message.get("content")
+    if not isinstance(content, str | list):
+        raise Refused(400, f"messages.{place}.content: Input should be a valid list")
+    speaks = final and role == "assistant"
+    if not content and not speaks:
+        raise Refused(
+            400,
+            f"messages.{place}: all messages must have non-empty content except for the optional "
+            "final assistant message",
+        )
+    if not content:
+        return
+    blocks = _blocks(message)
+    for number, block in enumerate(blocks):
+        _refuse_block(f"messages.{place}.content.{number}", block, role)
+    if role == "assistant" and blocks[-1]["type"] in _THINKING:
+        raise Refused(
+            400,
+            f"messages.{place}: The final block in an assistant message cannot be `thinking`.",
+        )
+    text = blocks[-1].get("text", "") if blocks[-1]["type"] == "text" else ""
+    if speaks and text != text.rstrip():
+        raise Refused(400, "messages: final assistant content cannot end with trailing whitespace")
+
+
+def _refuse_block(where: str, block: Any, role: str) -> None:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str) or kind.endswith("_delta"):
+        raise Refused(
+            400,
+            f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected "
+            f"tags: {_TAGS}",
+        )
+    if kind == "text":
+        _refuse_silence(block)
+    if kind == "thinking" and not block.get("signature"):
+        raise Refused(400, f"{where}.thinking.signature: Field required")
+    if kind == "tool_use" and role != "assistant":
+        raise Refused(400, f"{where}: `tool_use` blocks can only be in `assistant` messages")
+    if kind == "tool_result" and role != "user":
+        raise Refused(400, f"{where}: `tool_result` blocks can only be in `user` messages")
+    if kind in ("tool_use", *_SERVED):
+        _refuse_call(f"{where}.{kind}", block)
+
+
+def _refuse_silence(block: dict[str, Any]) -> None:
+    if not isinstance(block.get("text"), str) or not block["text"]:
+        raise Refused(400, "messages: text content blocks must be non-empty")
+    if not block["text"].strip():
+        raise Refused(400, "messages: text content blocks must contain non-whitespace text")
+
+
+def _refuse_call(where: str, block: dict[str, Any]) -> None:
+    for name in ("id", "name"):
+        if not isinstance(block.get(name), str) or not block[name]:
+            raise Refused(400, f"{where}.{name}: Field required")
+    if not isinstance(block.get("input"), dict):
+        raise Refused(400, f"{where}.input: Input should be a valid dictionary")
+    for name in block.keys() - _TOOL_USE if block["type"] == "tool_use" else ():
+        raise Refused(400, f"{where}.{name}: Extra inputs are not permitted")
+
+
+def _refuse_reused(place: int, message: dict[str, Any], seen: set[str]) -> None:
+    for number, block in enumerate(_blocks(message)):
+        if block["type"] != "tool_use":
+            continue
+        if block["id"] in seen:
+            raise Refused(400, f"messages.{place}.content.{number}: `tool_use` ids must be unique")
+        seen.add(block["id"])
+
+
+# ── pairs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -63,7 +160,7 @@ def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]
     for number, block in enumerate(blocks):
         if block.get("type") != "tool_result":
             continue
-        name = block["tool_use_id"]
+        name = block.get("tool_use_id")
         if name not in before:
             raise Refused(
                 400,
@@ -91,6 +188,47 @@ def _unanswered(place: int, missing: list[str]) -> Refused:
         f"after: {', '.join(missing)}. Each `tool_use` block must have a corresponding "
         "`tool_result` block in the next message.",
     )
+
+
+def _refuse_unserved(messages: list[dict[str, Any]]) -> None:
+    """The provider's own tools: a result behind its call, at the latest in a turn that goes on."""
+    waiting: dict[str, str] = {}
+    for place, message in enumerate(messages):
+        for number, block in enumerate(_blocks(message)):
+            kind = block["type"]
+            if message["role"] != "assistant" and kind != "tool_result" and waiting:
+                name, tool = next(iter(waiting.items()))
+                raise Refused(
+                    400,
+                    f"messages.{place}: `{tool}` tool use with id `{name}` was found without a "
+                    f"corresponding `{tool}_tool_result` block",
+                )
+            if kind in _SERVED:
+                waiting[block["id"]] = block["name"]
+            elif kind.endswith("_tool_result") and waiting.pop(block["tool_use_id"], None) is None:
+                raise Refused(
+                    400,
+                    f"messages.{place}.content.{number}: unexpected `tool_use_id` found in "
+                    f"`{kind}` blocks: {block['tool_use_id']}. Each `{kind}` block must have a "
+                    "corresponding `server_tool_use` block before it.",
+                )
+
+
+def _refuse_thoughtless(messages: list[dict[str, Any]]) -> None:
+    """While tools are in use, the turn that asked for them begins with its thinking."""
+    asking = [place for place, message in enumerate(messages) if _calls(message)]
+    if not asking or asking[-1] != len(messages) - 2:
+        return
+    kind = _blocks(messages[asking[-1]])[0]["type"]
+    if kind not in _THINKING:
+        raise Refused(
+            400,
+            f"messages.{asking[-1]}.content.0.type: Expected `thinking` or `redacted_thinking`, "
+            f"but found `{kind}`. When `thinking` is enabled, a final `assistant` message must "
+            "start with a thinking block (preceeding the lastmost set of `tool_use` and "
+            "`tool_result` blocks). We recommend you include thinking blocks from previous turns. "
+            "To avoid this requirement, disable `thinking`.",
+        )
 
 
 def answer(body: dict[str, Any], turn: Turn, _: Any = None) -> dict[str, Any]:

@@ -36,28 +36,105 @@ def items_of(body: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
 
 def check(body: dict[str, Any], kept: Kept) -> int:
     """How many turns the model had; refuses what the provider refuses."""
+    items = items_of(body, kept)
     turns, speaking = 0, False
-    called: dict[str, None] = {}
-    answered: set[str] = set()
-    for item in items_of(body, kept):
-        kind = item.get("type", "message")
-        said = kind == "function_call" or item.get("role") == "assistant"
-        turns += said and not speaking
-        speaking = said or (speaking and kind == "reasoning")
-        if kind == "function_call":
-            called[item["call_id"]] = None
-        elif kind == "function_call_output":
-            if item["call_id"] not in called:
-                raise Refused(
-                    400,
-                    f"No tool call found for function call output with call_id {item['call_id']}.",
-                    param="input",
-                )
-            answered.add(item["call_id"])
-    for call_id in called:
-        if call_id not in answered:
-            raise Refused(400, f"No tool output found for function call {call_id}.", param="input")
+    called: dict[tuple[str, str], None] = {}
+    answered: set[tuple[str, str]] = set()
+    _refuse_reused(items)
+    for place, item in enumerate(items):
+        said = _is_said(item)
+        turns += said and not speaking and item.get("type") != "reasoning"
+        speaking = said and (speaking or item.get("type") != "reasoning")
+        _refuse_lone_reasoning(items, place)
+        _take_call(item, called)
+        _take_output(item, called, answered)
+    for kind, call_id in called:
+        if (kind, call_id) not in answered:
+            words = kind.replace("_", " ")
+            raise Refused(400, f"No tool output found for {words} {call_id}.", param="input")
     return turns
+
+
+_CALLS = {  # what the client answers; the provider's own tools need no output
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+}
+_OUTPUTS = {output: call for call, output in _CALLS.items()}
+_ROLES = ("system", "developer", "user", "assistant")
+
+
+def _is_said(item: dict[str, Any]) -> bool:
+    kind = item.get("type") or "message"
+    return item.get("role") == "assistant" or kind == "reasoning" or kind.endswith("_call")
+
+
+def _refuse_reused(items: list[Any]) -> None:
+    seen: set[str] = set()
+    for item in items:
+        kind = (item.get("type") or "message") if isinstance(item, dict) else ""
+        if not kind or (kind == "message" and item.get("role") not in _ROLES):
+            raise Refused(400, f"Invalid value: '{kind}'.", param="input")
+        name = item.get("id") if kind != "local_shell_call_output" else None
+        if name in seen:
+            raise Refused(
+                400,
+                f"Duplicate item found with id {name}. Remove duplicate items from your input and "
+                "try again.",
+                param="input",
+            )
+        seen |= {name} if name else set()
+
+
+def _refuse_lone_reasoning(items: list[dict[str, Any]], place: int) -> None:
+    if items[place].get("type") != "reasoning":
+        return
+    if place + 1 == len(items) or not _is_said(items[place + 1]):
+        raise Refused(
+            400,
+            f"Item '{items[place].get('id')}' of type 'reasoning' was provided without its "
+            "required following item.",
+            param="input",
+        )
+
+
+def _take_call(item: dict[str, Any], called: dict[tuple[str, str], None]) -> None:
+    kind = item.get("type") or ""
+    if kind not in _CALLS:
+        return
+    name = item.get("id" if kind == "local_shell_call" else "call_id")
+    if not name:
+        raise Refused(400, "Missing required parameter: 'input[].call_id'.", param="input")
+    if (kind, name) in called:
+        raise Refused(400, f"Duplicate {kind} for call_id '{name}'.", param="input")
+    called[kind, name] = None
+
+
+def _take_output(
+    item: dict[str, Any], called: dict[tuple[str, str], None], answered: set[tuple[str, str]]
+) -> None:
+    kind = item.get("type") or ""
+    if kind not in _OUTPUTS:
+        return
+    name = item.get("id" if kind == "local_shell_call_output" else "call_id")
+    key = (_OUTPUTS[kind], str(name))
+    if key not in called:
+        raise Refused(
+            400,
+            f"No tool call found for {kind.replace('_', ' ')} with call_id {name}.",
+            param="input",
+        )
+    if key in answered:
+        raise Refused(
+            400,
+            f"Duplicate {kind} for call_id '{name}'. Each {key[0]} must have exactly one matching "
+            f"{kind}",
+            param="input",
+        )
+    answered.add(key)
 
 
 def answer(body: dict[str, Any], turn: Turn, kept: Kept) -> dict[str, Any]:

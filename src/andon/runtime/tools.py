@@ -1,0 +1,168 @@
+"""The seam of an agent's loop: the model's answer with the calls that it plans, and each call.
+
+The answer and its plans are one commit, so that a process that dies after it leaves a ledger in
+which every call of the transcript stands: as planned, which is certainly not done. A call is an
+effect whose key is the provider's id of it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from andon.core import value
+from andon.core.effect import EffectState, Kind
+from andon.core.journal import Entry, EntryKind
+from andon.core.queue import Retry
+from andon.errors import BadInput, Rejected, StepFailed
+from andon.runtime import doubts, effects, steps
+from andon.runtime.attempt import Attempt
+from andon.runtime.journaling import Draft
+from andon.runtime.operation import Operation, invoke, is_async, named
+from andon.store.store import EffectRow
+from andon.transcript import answers
+from andon.transcript.ledger import Call, Done
+from andon.transcript.wire import plain
+
+Toolbox = Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]
+
+
+async def model(
+    attempt: Attempt,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+    retries: int | Retry,
+    timeout: float | None,  # noqa: ASYNC109 (it is journaled)
+) -> Any:
+    """What ctx.model does."""
+    digest = value.digest(plain(args), plain(kwargs), f"model {name!r}")
+    operation = Operation(attempt, EntryKind.STEP, name, None, digest)
+    operation.cuttable = is_async(function)
+    call = partial(_answer, partial(invoke, operation, function, args, kwargs, timeout))
+    plans = partial(_plans, operation)
+    answer = await steps.carry_out(operation, call, None, retries, plans)
+    for one in answers.calls(answer):  # from the journal it was planned by an earlier attempt
+        _key(operation, one)
+    return answer
+
+
+async def _answer(call: Callable[[], Any]) -> Any:
+    """As JSON: an object of a client's library would come back as something else."""
+    answer = plain(await call())
+    answers.calls(answer)  # what is no answer is refused before it is written
+    return answer
+
+
+def _key(operation: Operation, call: Call) -> str:
+    """The provider's id, and where that is used again (some number anew) the answer's place too."""
+    planned = operation.attempt.planned
+    place, key = planned.get(call.id, (operation.place, call.id))
+    if place != operation.place or operation.attempt.root.path:
+        key = f"{call.id}@{operation.place}"
+    planned[call.id] = operation.place, key
+    return key
+
+
+def _plans(operation: Operation, answer: Any) -> list[Draft]:
+    """The calls of an answer, as effects that are certainly not done."""
+    return [_plan(operation.attempt, call, _key(operation, call)) for call in answers.calls(answer)]
+
+
+def _plan(attempt: Attempt, call: Call, key: str) -> Draft:
+    place = f"@{EntryKind.EFFECT}/{call.name}/{key}"
+
+    def row(entry: Entry) -> EffectRow:
+        found = EffectRow(
+            name=call.name,
+            key=key,
+            place=place,
+            kind=Kind.IRREVERSIBLE,  # until it is called with what it is declared to be
+            state=EffectState.PLANNED,
+            seq=entry.seq,
+            fence=entry.fence,
+            quiet=False,
+            undo=None,
+            undo_within=None,
+        )
+        doubts.track(attempt, found)
+        return found
+
+    return Draft(
+        kind=EntryKind.EFFECT,
+        state=EffectState.PLANNED,
+        place=place,
+        name=call.name,
+        key=key,
+        digest=_digest(call.name, call.arguments),
+        effect=row,
+    )
+
+
+def _digest(name: str, arguments: Any) -> str:
+    return value.digest((arguments,), {}, f"tool {name!r}")
+
+
+async def tool(
+    attempt: Attempt,
+    ask: Callable[..., Any],
+    call: Call,
+    function: Callable[..., Any],
+    declared: effects.Declaration,
+    approve: bool,
+    retries: int | Retry,
+    timeout: float | None,  # noqa: ASYNC109 (it is journaled)
+) -> Any:
+    """What ctx.tool does: latch and lease, a person where one is wanted, intent, call, result."""
+    _, key = attempt.planned.get(call.id, ("", call.id))
+    arguments = call.arguments
+    if not isinstance(arguments, dict):
+        raise BadInput(
+            f"tool {call.name!r}: expected an object of arguments, found {arguments!r:.200}"
+        )
+    effects.refuse_wrong_arguments(call.name, function, (), arguments)
+    operation = Operation(attempt, EntryKind.EFFECT, call.name, key, _digest(call.name, arguments))
+    if approve and not operation.answered:
+        said = await ask(f"May the tool {call.name!r} be called?", arguments, key=f"tool/{key}")
+        if not said.approved:
+            raise Rejected(call.name, by=said.by, why=said.value)
+        arguments = said.value
+    async with operation.alone():
+        return await effects.carry_out(
+            attempt, operation, function, (), arguments, declared, retries, timeout
+        )
+
+
+async def each(
+    context: Any,
+    answer: Any,
+    toolbox: Toolbox,
+    approve: bool | Sequence[str],
+    options: dict[str, Any],
+) -> list[Any]:
+    """What ctx.tools does: all calls of an answer at once, as the results that follow its turn."""
+    functions = _by_name(toolbox)
+
+    async def one(call: Call) -> tuple[Call, Done]:
+        function = functions.get(call.name)
+        if function is None:
+            there = ", ".join(functions) or "none"
+            return call, Done(f"There is no tool {call.name!r}; there are: {there}.", error=True)
+        wanted = approve if isinstance(approve, bool) else call.name in approve
+        try:
+            given = await context.tool(
+                call.id, call.name, call.arguments, function, approve=wanted, **options
+            )
+        except (BadInput, Rejected, StepFailed) as error:
+            return call, Done(str(error), error=True)
+        return call, Done(given)
+
+    found = await asyncio.gather(*(one(call) for call in answers.calls(answer)))
+    return answers.results(answer, found)
+
+
+def _by_name(toolbox: Toolbox) -> dict[str, Callable[..., Any]]:
+    if isinstance(toolbox, Mapping):
+        return dict(toolbox)
+    return {named(function, None): function for function in toolbox}

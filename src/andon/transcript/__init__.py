@@ -1,0 +1,185 @@
+"""Transcripts that always resume: finds and repairs tool calls that have lost their results.
+
+For Anthropic Messages, OpenAI Chat Completions and OpenAI Responses. Pure: nothing is executed and
+nothing that was given is changed. Needs the standard library alone, so that an adapter, a test or
+another program can use it without andon's runtime.
+
+    found = transcript.repair(messages, ledger={"toolu_1": transcript.Done("charged")})
+    found.messages   what the provider takes; the same object if nothing had to be repaired
+    found.to_run     calls that have certainly not started: run them, and repair again
+    found.notes      what was changed, and where
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from andon.errors import BadInput, Unrepairable
+from andon.transcript import chat, responses
+from andon.transcript import messages as anthropic
+from andon.transcript.answers import calls, results, text, turn
+from andon.transcript.ledger import (
+    IN_DOUBT,
+    NOT_EXECUTED,
+    NOT_STARTED,
+    UNKNOWN,
+    Call,
+    Done,
+    Ledger,
+    Open,
+    Policy,
+    State,
+)
+from andon.transcript.pairing import Change, Fault, Note
+from andon.transcript.wire import plain, refuse, word
+
+__all__ = [
+    "IN_DOUBT",
+    "NOT_EXECUTED",
+    "NOT_STARTED",
+    "UNKNOWN",
+    "Call",
+    "Change",
+    "Done",
+    "Fault",
+    "Format",
+    "Ledger",
+    "Note",
+    "Open",
+    "Policy",
+    "Repaired",
+    "State",
+    "Unrepairable",
+    "calls",
+    "check",
+    "detect",
+    "repair",
+    "results",
+    "text",
+    "turn",
+]
+
+
+class Format(StrEnum):
+    """The wire formats of the providers."""
+
+    ANTHROPIC = "anthropic"
+    CHAT = "chat"
+    RESPONSES = "responses"
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A transcript after its repair. With calls `to_run` it is whole once they have results."""
+
+    messages: Sequence[Any]
+    notes: tuple[Note, ...] = ()
+    to_run: tuple[Call, ...] = ()
+
+
+_BY_FORMAT: dict[Format, Any] = {
+    Format.ANTHROPIC: anthropic,
+    Format.CHAT: chat,
+    Format.RESPONSES: responses,
+}
+
+
+def check(messages: Sequence[Any], format: str | None = None) -> list[Fault]:  # noqa: A002
+    """What the provider would refuse, in order; nothing if it would take the transcript."""
+    return _faults(plain(messages), _format(messages, format))
+
+
+def repair(
+    messages: Sequence[Any],
+    *,
+    format: str | None = None,  # noqa: A002 (the word everybody types)
+    ledger: Ledger | None = None,
+    policy: str = Policy.JOURNAL,
+) -> Repaired:
+    """The transcript as the provider takes it. Raises Unrepairable, naming the place, if it cannot.
+
+    `ledger` answers for a call without a result: `Done(result)`, `NOT_STARTED` or `IN_DOUBT`. What
+    it does not know is in doubt. A call that is to be run stays open in `messages` until then.
+    """
+    chosen = _policy(policy)
+    kind = _format(messages, format)
+    given = plain(messages)
+    before = _faults(given, kind)
+    if not before:
+        return Repaired(messages)
+    out, plan = _BY_FORMAT[kind].repaired(given, ledger, chosen)
+    if not out:
+        nothing = Fault(0, None, "nothing that could stay", "at least one message")
+        raise refuse(nothing, "Begin the conversation again.")
+    pending = {call.id for call in plan.to_run}
+    left = [fault for fault in _faults(out, kind) if fault.call_id not in pending]
+    if left:
+        # Named where it stands in what was given, not in what would have become of it.
+        fault = next((one for one in before if one.found == left[0].found), left[0])
+        raise refuse(fault, "Mend that place of the transcript, or go on from before it.")
+    return Repaired(out, tuple(plan.notes), tuple(plan.to_run))
+
+
+def detect(messages: Sequence[Any]) -> Format:
+    """The format that a transcript shows signs of. Raises BadInput if it is not exactly one."""
+    found: dict[Format, int] = {}
+    for number, message in enumerate(plain(messages)):
+        for kind in _signs(message):
+            found.setdefault(kind, number)
+    if len(found) == 1:
+        return next(iter(found))
+    seen = ", ".join(f"{kind} in message {number}" for kind, number in found.items())
+    raise BadInput(
+        f"expected the signs of one wire format, found {seen or 'neither tool calls nor results'}; "
+        f"give format= one of {', '.join(Format)}"
+    )
+
+
+def _faults(given: Any, kind: Format) -> list[Fault]:
+    if not given:
+        return [Fault(0, None, "an empty transcript", "at least one message")]
+    found: list[Fault] = _BY_FORMAT[kind].faults(given)
+    return found
+
+
+def _format(messages: Sequence[Any], given: str | None) -> Format:
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        kind = type(messages).__name__
+        raise BadInput(f"expected a list of messages, found {kind}; pass the messages themselves")
+    if given is None:
+        return detect(messages)
+    if given not in list(Format):
+        raise BadInput(f"format {given!r} is unknown; one of {', '.join(Format)}")
+    return Format(given)
+
+
+def _policy(given: str) -> Policy:
+    if given not in list(Policy):
+        raise BadInput(f"policy {given!r} is unknown; one of {', '.join(Policy)}")
+    return Policy(given)
+
+
+_ANTHROPIC = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+_ANTHROPIC |= anthropic.SERVED | {"input_json_delta"}
+_RESPONSES = frozenset({"input_text", "output_text", "input_image", "input_file"})
+
+
+def _signs(message: Any) -> set[Format]:
+    if not isinstance(message, dict):
+        return set()
+    found = set()
+    if "role" in message and (
+        "tool_calls" in message or word(message, "role") in ("tool", "function")
+    ):
+        found.add(Format.CHAT)
+    if isinstance(message.get("type"), str):
+        found.add(Format.RESPONSES)
+    content = message.get("content")
+    for block in content if isinstance(content, list) else ():
+        kind = word(block, "type") if isinstance(block, dict) else ""
+        if kind in _ANTHROPIC:
+            found.add(Format.ANTHROPIC)
+        elif kind in _RESPONSES:
+            found.add(Format.RESPONSES)
+    return found

@@ -1,0 +1,278 @@
+"""Which result belongs to which call, whatever the format: pure decisions about ids and places.
+
+A format reads its messages into slots (calls) and givens (results), `pair` decides, and the format
+writes: every slot that stays with its answer behind it, every given that is left over as text.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from andon.transcript.ledger import (
+    NOT_STARTED,
+    STAND_INS,
+    Call,
+    Done,
+    Ledger,
+    Move,
+    Policy,
+    known,
+    next_move,
+)
+
+Place = tuple[int, int]  # message and block; -1: the message itself
+WHOLE = -1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something the provider refuses: where, what was found, what was expected."""
+
+    message: int
+    block: int | None
+    found: str
+    expected: str
+    call_id: str | None = None
+
+    def __str__(self) -> str:
+        block = "" if self.block is None else f", block {self.block}"
+        return f"message {self.message}{block}: found {self.found}; expected {self.expected}"
+
+
+class Change(StrEnum):
+    """What a repair did."""
+
+    FILLED = "filled"  # the result came from the ledger
+    TOLD = "told"  # a stand-in says that the outcome is unknown, or that it was not executed
+    MOVED = "moved"  # a result stood in the wrong place
+    QUOTED = "quoted"  # a result without a call is kept as text
+    RENAMED = "renamed"  # two calls had one id
+    REMOVED = "removed"  # a remnant, a copy, or a turn that is begun again
+
+
+@dataclass(frozen=True)
+class Note:
+    """One change of a repair, at a place of the transcript that was given."""
+
+    change: Change
+    message: int
+    block: int | None
+    what: str
+    call_id: str | None = None
+
+    def __str__(self) -> str:
+        block = "" if self.block is None else f", block {self.block}"
+        return f"message {self.message}{block}: {self.change}: {self.what}"
+
+
+@dataclass
+class Given:
+    """A result that was there."""
+
+    id: str
+    at: Place
+    payload: Any  # the block, message or item
+    content: Any
+    home: int = -1  # the message whose calls it would answer where it stands
+    kind: str = ""  # what kind of call it answers, where there are several
+    slot: "Slot | None" = None
+    quoted: bool = False
+
+
+@dataclass
+class Slot:
+    """A call, and what becomes of it."""
+
+    call: Call
+    at: Place
+    turn: int
+    unit: int  # what is taken back at once: its message, or its turn where calls are items
+    whole: bool = True  # its arguments are complete
+    kind: str = ""
+    id: str = ""  # the id under which it goes on
+    answer: Given | Done | None = None
+    kept: bool = True
+
+    def __post_init__(self) -> None:
+        self.id = self.call.id
+
+
+@dataclass
+class Plan:
+    """All decisions about one transcript."""
+
+    slots: list[Slot]
+    givens: list[Given]
+    same: dict[tuple[str, str], list[Slot]] = field(default_factory=dict)  # by kind and id
+    notes: list[Note] = field(default_factory=list)
+    to_run: list[Call] = field(default_factory=list)
+    cut: set[int] = field(default_factory=set)  # units that are taken back
+
+    def note(self, change: Change, at: Place, what: str, call_id: str | None = None) -> None:
+        self.notes.append(Note(change, at[0], _block(at), what, call_id))
+
+
+def pair(
+    slots: list[Slot],
+    givens: list[Given],
+    *,
+    ledger: Ledger | None,
+    policy: Policy,
+    last_unit: int,
+    unique: bool,
+) -> Plan:
+    """Decide about every call and every result. `unique`: an id may occur once in all turns."""
+    plan = Plan(slots, givens)
+    for slot in slots:
+        plan.same.setdefault((slot.kind, slot.call.id), []).append(slot)
+    _match(plan)
+    _drop_copies(plan)
+    _drop_remnants(plan, ledger)
+    _rename(plan, unique)
+    _answer(plan, ledger, policy, last_unit)
+    return plan
+
+
+def _match(plan: Plan) -> None:
+    left = [given for given in plan.givens if not _take(given, _before(plan, given))]
+    for given in left:
+        same = plan.same.get((given.kind, given.id), [])
+        if _take(given, same) or _replaces_stand_in(plan, given, same):
+            continue
+        _leave_over(plan, given, same)
+
+
+def _before(plan: Plan, given: Given) -> list[Slot]:
+    """The calls it may answer: of the nearest turn before it that has one open, in order."""
+    same = plan.same.get((given.kind, given.id), [])
+    found = [slot for slot in same if slot.at < given.at and slot.answer is None]
+    return [slot for slot in found if slot.turn == found[-1].turn]
+
+
+def _take(given: Given, slots: Iterable[Slot]) -> bool:
+    for slot in slots:
+        if slot.answer is None:
+            slot.answer, given.slot = given, slot
+            return True
+    return False
+
+
+def _replaces_stand_in(plan: Plan, given: Given, slots: list[Slot]) -> bool:
+    for slot in slots:
+        shown = slot.answer
+        if isinstance(shown, Given) and text_of(shown.content) in STAND_INS:
+            if text_of(given.content) in STAND_INS:
+                return False
+            slot.answer, given.slot, shown.slot = given, slot, None
+            plan.note(Change.REMOVED, shown.at, "a stand-in whose result is there", shown.id)
+            return True
+    return False
+
+
+def _leave_over(plan: Plan, given: Given, slots: list[Slot]) -> None:
+    shown = [slot.answer.content for slot in slots if isinstance(slot.answer, Given)]
+    if given.content in shown or (shown and text_of(given.content) in STAND_INS):
+        plan.note(Change.REMOVED, given.at, "a second copy of a result", given.id)
+        return
+    given.quoted = True
+    why = "a second, different result" if slots else "a result without a call"
+    plan.note(Change.QUOTED, given.at, why + ", kept as text", given.id)
+
+
+def _drop_copies(plan: Plan) -> None:
+    """The same call twice in one turn, unless both were answered: it was stored twice."""
+    for slot in plan.slots:
+        twins = [
+            other
+            for other in plan.same[slot.kind, slot.call.id]
+            if other is not slot
+            and other.kept
+            and other.turn == slot.turn
+            and _same(other.call, slot.call)
+        ]
+        if slot.answer is None and any(one.answer or one.at < slot.at for one in twins):
+            slot.kept = False
+            plan.note(Change.REMOVED, slot.at, "a second copy of a call", slot.call.id)
+
+
+def _same(one: Call, other: Call) -> bool:
+    return (one.id, one.name, one.arguments) == (other.id, other.name, other.arguments)
+
+
+def _drop_remnants(plan: Plan, ledger: Ledger | None) -> None:
+    """A call that broke off while it was streamed was not executed, unless the ledger knows it."""
+    for slot in plan.slots:
+        if slot.whole or not slot.kept or slot.answer is not None:
+            continue
+        if known(ledger, slot.call) in (None, NOT_STARTED):
+            slot.kept = False
+            plan.note(Change.REMOVED, slot.at, "a call that broke off", slot.call.id)
+
+
+def _rename(plan: Plan, unique: bool) -> None:
+    """One id, one call: a result from the ledger must not be put to the wrong one."""
+    taken = {slot.call.id for slot in plan.slots}
+    for slot in plan.slots:
+        same = [other for other in plan.same[slot.kind, slot.call.id] if other.kept]
+        rivals = [other for other in same if unique or other.at[0] == slot.at[0]]
+        first = next((other for other in rivals if other.answer), None)
+        if slot.kept and len(same) > 1 and (slot.answer is None or slot is not (first or slot)):
+            slot.id = _fresh(slot.call.id, taken)
+            plan.note(Change.RENAMED, slot.at, f"its id is another call's; now {slot.id}", slot.id)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
+
+
+def _answer(plan: Plan, ledger: Ledger | None, policy: Policy, last_unit: int) -> None:
+    cut: set[int] = set()
+    for slot in plan.slots:
+        if not slot.kept or slot.answer is not None:
+            continue
+        call = Call(slot.id, slot.call.name, slot.call.arguments, slot.at[0], _block(slot.at))
+        state = known(ledger, call)
+        last = slot.unit == last_unit
+        match next_move(state, policy, asked=ledger is not None, last=last):
+            case Done() as done:
+                slot.answer = done
+                told = done.result in STAND_INS if isinstance(done.result, str) else False
+                plan.note(Change.TOLD if told else Change.FILLED, slot.at, _what(done), slot.id)
+            case Move.RUN:
+                plan.to_run.append(call)
+            case Move.CUT:
+                slot.kept = False
+                cut.add(slot.unit)
+                plan.note(Change.REMOVED, slot.at, "a call that is asked for again", slot.id)
+    plan.cut = cut - {slot.unit for slot in plan.slots if slot.kept}
+
+
+def _block(at: Place) -> int | None:
+    return None if at[1] == WHOLE else at[1]
+
+
+def _what(done: Done) -> str:
+    text = done.result if isinstance(done.result, str) else ""
+    return text.partition(":")[0].lower() if text in STAND_INS else "the result from the ledger"
+
+
+def answers(slots: list[Slot]) -> tuple[list[tuple[Slot, Given]], list[tuple[Slot, Done]]]:
+    """The results of these calls: those that were there, in their order, and the others."""
+    kept = [slot for slot in slots if slot.kept]
+    there = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Given)]
+    made = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Done)]
+    return sorted(there, key=lambda pair: pair[1].at), made
+
+
+def text_of(content: Any) -> str:
+    """The text of a result, if it is nothing else."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        return str(content[0].get("text", ""))
+    return ""

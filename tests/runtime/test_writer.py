@@ -1,0 +1,118 @@
+"""Group commit: who commits what waits, and who waits for whom."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from andon.errors import StoreUnavailable
+from andon.store import sqlite
+from andon.store.sqlite import SqliteStore
+from andon.store.store import Note
+from andon.store.writer import Writer
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    store = SqliteStore(tmp_path / "a.db")
+    writer = Writer(store, patience_seconds=20)
+    yield writer
+    writer.close()
+    store.close()
+
+
+def said(kind: str) -> Note:
+    return Note(kind=kind, body="{}")
+
+
+@pytest.fixture
+def committers(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that commit, in their order."""
+    found: list[int] = []
+    commit = SqliteStore._commit
+
+    def watched(self: SqliteStore, batch: Any) -> Any:
+        found.append(threading.get_ident())
+        return commit(self, batch)
+
+    monkeypatch.setattr(SqliteStore, "_commit", watched)
+    return found
+
+
+def notes(writer: Writer) -> int:
+    assert isinstance(writer.store, SqliteStore)
+    count: int = writer.store._reader.execute("SELECT count(*) FROM andon_events").get
+    return count
+
+
+async def test_when_every_run_waits_for_it_the_loop_commits(
+    writer: Writer, committers: list[int]
+) -> None:
+    writer.runs = 2
+    both = [writer.submit(said("a")), writer.submit(said("b"))]
+    for future in both:
+        await future
+    assert committers == [threading.get_ident()]
+    assert notes(writer) == 2
+
+
+@pytest.mark.parametrize("runs", [0, 2])  # none: a program that only starts runs
+async def test_while_something_else_executes_the_thread_commits(
+    writer: Writer, committers: list[int], runs: int
+) -> None:
+    writer.runs = runs
+    await writer.submit(said("a"))
+    [committer] = committers
+    assert committer != threading.get_ident()
+
+
+async def test_a_loop_waits_a_moment_for_another_process_and_its_thread_the_rest(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: dict[int, float] = {}
+    call = sqlite._Patience.__call__
+
+    def watched(self: Any, tries: int) -> bool:
+        waited[threading.get_ident()] = self.seconds
+        return call(self, tries)
+
+    monkeypatch.setattr(sqlite._Patience, "__call__", watched)
+    other = apsw.Connection(writer.store.url.removeprefix("sqlite:///"))
+    other.execute("BEGIN IMMEDIATE")
+    writer.runs = 1
+    future = writer.submit(said("a"))
+    while len(waited) < 2:
+        await asyncio.sleep(0)
+    assert not future.done()
+    other.execute("COMMIT")
+    await future
+    assert waited.pop(threading.get_ident()) == sqlite.MOMENT_SECONDS
+    assert list(waited.values()) == [sqlite.BUSY_SECONDS]
+    assert notes(writer) == 1
+
+
+async def test_what_a_loop_could_not_commit_is_committed_in_its_order(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = True
+
+    def once(self: SqliteStore, batch: Any) -> Any:
+        nonlocal refused
+        if refused:
+            refused = False
+            raise StoreUnavailable("not now")
+        return at_once(self, batch)
+
+    at_once = SqliteStore.write_at_once
+    monkeypatch.setattr(SqliteStore, "write_at_once", once)
+    writer.runs = 1
+    first = writer.submit(said("first"))
+    await asyncio.sleep(0)
+    await writer.submit(said("second"))
+    await first
+    kinds = writer.store._reader.execute("SELECT kind FROM andon_events ORDER BY id").fetchall()  # type: ignore[attr-defined]
+    assert kinds == [("first",), ("second",)]

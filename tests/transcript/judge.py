@@ -1,0 +1,21 @@
+"""The strict server's own word about a transcript, without the way over HTTP."""
+
+from typing import Any
+
+from andon.testing.model import chat, messages, responses
+from andon.testing.model.wire import Refused
+
+
+def refusal(talk: Any, form: str) -> str:
+    """Why the provider refuses it; nothing if it is taken."""
+    try:
+        match form:
+            case "anthropic":
+                messages.check({"model": "m", "max_tokens": 1, "messages": talk})
+            case "chat":
+                chat.check({"model": "m", "messages": talk})
+            case _:
+                responses.check({"model": "m", "input": talk}, {})
+    except Refused as refused:
+        return refused.message
+    return ""
