@@ -70,7 +70,11 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
         chance = random.Random(effort.seed)
         pages = tables(whole / "andon.db")
         last = range(last_two(logged / "andon.db-wal"), sys.maxsize)
-        for number in range(max(LEAST, round(FAULTS * effort.scale))):
+        # A canary may be rare, and is looked for until it is found.
+        most = 5 * FAULTS if effort.until_red else max(LEAST, round(FAULTS * effort.scale))
+        for number in range(most):
+            if effort.until_red and tally.wrong:
+                break
             kind = KINDS[number % len(KINDS)]
             hurt = "andon.db-wal" if "WAL" in kind else "andon.db"
             place = copy(logged if "WAL" in kind else whole, folder)

@@ -93,6 +93,19 @@ def test_committed_transactions_after_a_flipped_bit_are_not_passed_over(
     assert log.read_bytes() == before, "nothing was changed"
 
 
+@pytest.mark.parametrize("size", [32, 4096, 2 * FRAME])
+def test_a_log_whose_beginning_is_zeroed_is_not_passed_over(log: Path, size: int) -> None:
+    change(log, lambda found: found.__setitem__(slice(size), bytes(size)))
+    with pytest.raises(StoreError, match=r"andon\.db-wal: is damaged at frame 1:"):
+        rows(log)
+
+
+def test_a_log_that_is_all_zeroes_is_empty(log: Path) -> None:
+    """It was made longer, and the power went."""
+    log.write_bytes(bytes(log.stat().st_size))
+    assert rows(log) == 0
+
+
 def test_a_bit_in_any_frame_of_a_transaction_is_not_passed_over(long_log: Path) -> None:
     first, last = ends(long_log)[2] + 1, ends(long_log)[3]
     assert last - first >= 4

@@ -41,13 +41,16 @@ class Wal:
         if len(self.header) < _HEADER.size:
             return order, page, salts
         magic, _, named, _, *rest = _HEADER.unpack(self.header)
-        if magic & ~1 == _MAGIC:
+        known = magic & ~1 == _MAGIC  # the checksum of zeroes is zero
+        if known:
             order = ">" if magic & 1 else "<"
-        if _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
+        if known and _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
             self._checksum = rest[2], rest[3]
             return order, named, (rest[0], rest[1])
-        if len(self._bytes) >= _HEADER.size + _FRAME.size and any(self.header):
-            salts = _FRAME.unpack_from(self._bytes, _HEADER.size)[2:4]
+        for place in range(_HEADER.size, len(self._bytes) - _FRAME.size, _FRAME.size + page):
+            salts = _FRAME.unpack_from(self._bytes, place)[2:4]
+            if any(salts):  # else that is gone too
+                break
         return order, page, salts
 
     def is_current(self) -> bool:
