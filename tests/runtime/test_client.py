@@ -10,6 +10,7 @@ from tests.runtime.harness import Lab, agent, until
 
 import andon
 from andon.errors import BadInput, Conflict, NotFound
+from andon.runtime.agent import Agent
 from andon.runtime.client import Client
 from andon.settings import Settings
 
@@ -46,6 +47,32 @@ async def test_what_is_started_at_the_same_time_shares_a_commit(
     assert sizes == [10]
     assert ids == [f"r-{number}" for number in range(9)]
     assert isinstance(other, Conflict)  # of two inputs under one id the first counts
+
+
+async def test_a_name_is_looked_up_once_for_all_that_is_started_at_the_same_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab.working(Agent(hello, name="agent", version="1")):
+        pass
+    asked, agents = [], lab.client._store.agents
+
+    def counted(name: str) -> Any:
+        asked.append(name)
+        return agents(name)
+
+    monkeypatch.setattr(lab.client._store, "agents", counted)
+    given_up = asyncio.ensure_future(lab.client.start("agent", "a"))
+    starts = asyncio.gather(*(lab.client.start("agent", str(number)) for number in range(10)))
+    await asyncio.sleep(0)
+    given_up.cancel()  # the others still want to know
+    first = await starts
+    assert asked == ["agent"]
+    async with lab.working(Agent(hello, name="agent", version="2")):
+        pass
+    second = await lab.client.start("agent", "b")
+    assert asked == ["agent", "agent"], "what was known before may not be so any more"
+    versions = [(await lab.client.get(run_id)).version for run_id in (*first, second)]
+    assert versions == ["1"] * 10 + ["2"]
 
 
 async def test_starting_is_idempotent_on_the_id(lab: Lab) -> None:

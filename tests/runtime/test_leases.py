@@ -248,7 +248,7 @@ async def test_a_run_whose_last_writes_all_failed_is_not_held_for_ever(
 ) -> None:
     """What is left to say builds on what did not arrive: refused. Then the disk fails once more."""
     failed: list[str] = []
-    write = SqliteStore.write
+    write = SqliteStore._write
 
     def unreliable(store: SqliteStore, batch: Any) -> Any:
         for message in batch:
@@ -266,7 +266,7 @@ async def test_a_run_whose_last_writes_all_failed_is_not_held_for_ever(
         return str(await ctx.effect(pay))
 
     one = agent(body)
-    monkeypatch.setattr(SqliteStore, "write", unreliable)
+    monkeypatch.setattr(SqliteStore, "_write", unreliable)
     async with local.working(one):
         assert await local.result(await local.client.start(one)) == "paid"
     assert failed == ["start", "return"]

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from andon.errors import StoreUnavailable
+from andon.errors import StoreError, StoreUnavailable
 from andon.store import sqlite
 from andon.store.sqlite import SqliteStore
 from andon.store.store import Note
@@ -116,3 +116,19 @@ async def test_what_a_loop_could_not_commit_is_committed_in_its_order(
     await first
     kinds = writer.store._reader.execute("SELECT kind FROM andon_events ORDER BY id").fetchall()  # type: ignore[attr-defined]
     assert kinds == [("first",), ("second",)]
+
+
+async def test_an_error_of_the_disk_is_not_tried_again(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed fsync a second one that works proves nothing: whoever waits hears of it."""
+
+    def fail(self: SqliteStore, batch: Any) -> Any:
+        monkeypatch.undo()
+        raise StoreError("disk I/O error")
+
+    monkeypatch.setattr(SqliteStore, "_commit", fail)
+    writer.runs = 1
+    with pytest.raises(StoreError, match="disk I/O error"):
+        await writer.submit(said("a"))
+    assert notes(writer) == 0

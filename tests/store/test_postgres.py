@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import select
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from tests.store.parts import (
+    AGENT,
     LONG,
     Held,
     begin,
@@ -32,6 +34,7 @@ from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, Sto
 from andon.store import postgres, postgres_bell
 from andon.store.postgres import PostgresStore
 from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, SetLimit, Start
+from andon.store.writer import Writer
 from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
 
@@ -672,3 +675,57 @@ def test_a_limit_waits_for_claims_that_have_not_seen_it(
         assert not limit.done()
         user.rollback()
         assert limit.result() is True
+
+
+# ── one message without a thread ──────────────────────────────────────────────────────────────────
+
+
+def test_a_lone_start_and_a_lone_claim_need_no_thread(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(store)
+    monkeypatch.delattr(PostgresStore, "write")
+
+    async def submit(message: Message) -> Any:
+        writer = Writer(store, patience_seconds=0)
+        outcome = await writer.submit(message)
+        writer.close(LONG)  # its ring has an answer too
+        return outcome
+
+    assert asyncio.run(submit(Start(run=new_run("r")))) is True
+    claimed = asyncio.run(submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1)))
+    assert [run.id for run in claimed.runs] == ["r"]
+
+
+def test_two_writers_of_one_loop_do_not_speak_at_the_same_time(store: PostgresStore) -> None:
+    """A client and the worker in the same program."""
+    register(store)
+
+    async def submit() -> list[Any]:
+        writers = [Writer(store, patience_seconds=0) for _ in range(2)]
+        found = []
+        for number in range(20):
+            both = [w.submit(Start(run=new_run(f"{number}-{id(w)}"))) for w in writers]
+            found += [await one for one in both]
+        for writer in writers:
+            writer.close(LONG)
+        return found
+
+    assert asyncio.run(asyncio.wait_for(submit(), LONG)) == [True] * 40
+
+
+def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(
+    store: PostgresStore,
+) -> None:
+    register(store)
+    start(store, "a", "b")
+    message = Claim(worker_id="w", agents=(AGENT,), limit=1, number=1)
+    descriptor = store.send_one(message)
+    assert descriptor is not None
+    select.select([descriptor], [], [], LONG)  # it is committed
+    assert store._writer is not None
+    store._writer.close()
+    with pytest.raises(StoreUnavailable):
+        store.receive_one(message)
+    assert len(do(store, message).runs) == 1
+    assert sum(len(store.attempts(run_id)) for run_id in ("a", "b")) == 1

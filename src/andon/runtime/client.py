@@ -21,13 +21,14 @@ from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.journaling import close
 from andon.runtime.latched import Leaving, refuse_if_pulled
 from andon.runtime.requests import Receipt, Run
+from andon.runtime.starting import resolve
 from andon.runtime.steering import Steer
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
 from andon.store import open_store
 from andon.store.rows import Filter, RunRow
-from andon.store.store import NewRun, Start
+from andon.store.store import AgentRow, NewRun, Start
 from andon.store.writer import Writer
 
 # Rings may be lost; then this is how late a waiter hears of the end.
@@ -49,6 +50,7 @@ class Client:
         self._leaving: Leaving | None = None  # the worker in this program
         self._starting = asyncio.Lock()
         self._writer: Writer | None = None
+        self._asked: dict[str, asyncio.Task[AgentRow]] = {}  # which agents are meant, by name
         self._clock, self._clock_until = StoreClock(), 0.0  # until then it need not be asked
 
     @classmethod
@@ -112,10 +114,21 @@ class Client:
         """Without asking the store, where that can be: programs start thousands of runs."""
         if own_time() > self._clock_until:
             await self._set_clock()
-        prepare = partial(requests.prepare, self._store, agent, args, kwargs, **options)
-        if isinstance(agent, str):
-            return await asyncio.to_thread(prepare, now=self._clock.now())
-        return prepare(now=self._clock.now())
+        meant = await self._resolve(agent) if isinstance(agent, str) else agent
+        now = self._clock.now()
+        return requests.prepare(self._store, meant, args, kwargs, **options, now=now)
+
+    async def _resolve(self, name: str) -> AgentRow:
+        """What is asked in one turn of the loop is asked once: a program may start thousands."""
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = asyncio.ensure_future(self._look_up(name))
+            asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(asked)
+
+    async def _look_up(self, name: str) -> AgentRow:
+        del self._asked[name]  # who asks from now on may know that another version was promoted
+        return await asyncio.to_thread(resolve, self._store, name)
 
     async def _set_clock(self) -> None:
         self._clock_until = own_time() + CLOCK_SECONDS  # one asks, the others need not wait

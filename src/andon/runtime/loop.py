@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from andon import transcript
 from andon.core import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.runtime.attempt import Attempt
 from andon.runtime.operation import Operation
 from andon.runtime.steering import EVENT, Steer
+from andon.transcript import Call
 
 
 class Loop:
@@ -32,6 +34,8 @@ class Loop:
         /,
         *args: Any,
         name: str = "model",
+        key: str | None = None,
+        calls: Callable[[Any], Sequence[Call]] | None = None,
         retries: int | Retry = 0,
         timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
         **kwargs: Any,
@@ -39,10 +43,12 @@ class Loop:
         """Ask a model; its answer, as JSON, and the tool calls that it plans are one commit.
 
         `function` is the client's own: of Anthropic Messages, OpenAI Chat or OpenAI Responses.
+        `calls`: which calls an answer of another form plans.
         """
         from andon.runtime import tools
 
-        return await tools.model(self._attempt, function, args, kwargs, name, retries, timeout)
+        asked = tools.Asked(name=name, key=key, calls=calls or transcript.calls)
+        return await tools.model(self._attempt, function, args, kwargs, asked, retries, timeout)
 
     async def tool(
         self,
@@ -64,7 +70,6 @@ class Loop:
         `effect` is its kind, if the function is not declared. `approve`: ask a person before.
         """
         from andon.runtime import effects, tools
-        from andon.transcript import Call
 
         call = Call(call_id, name, arguments, 0)
         declared = effects.declaration(function, effect, probe, undo, None)

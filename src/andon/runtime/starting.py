@@ -17,6 +17,8 @@ QUEUE = re.compile(r"[\w.\-]{1,100}")
 
 def resolve(store: Any, agent: Any) -> AgentRow:
     """The registered agent that is meant: by name the promoted one, or the object itself."""
+    if isinstance(agent, AgentRow):
+        return agent
     if not isinstance(agent, str):
         row: AgentRow = agent.row
         return row

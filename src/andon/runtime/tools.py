@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from andon.core import value
 from andon.core.effect import EffectState, Kind
 from andon.core.journal import Entry, EntryKind
@@ -27,31 +29,39 @@ from andon.transcript.wire import plain
 Toolbox = Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is asked."""
+
+    name: str
+    key: str | None
+    calls: Callable[[Any], Sequence[Call]]  # that an answer plans
+
+
 async def model(
     attempt: Attempt,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    name: str,
+    asked: Asked,
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
     """What ctx.model does."""
-    digest = value.digest(plain(args), plain(kwargs), f"model {name!r}")
-    operation = Operation(attempt, EntryKind.STEP, name, None, digest)
+    digest = value.digest(plain(args), plain(kwargs), f"model {asked.name!r}")
+    operation = Operation(attempt, EntryKind.STEP, asked.name, asked.key, digest)
     operation.cuttable = is_async(function)
-    call = partial(_answer, partial(invoke, operation, function, args, kwargs, timeout))
-    plans = partial(_plans, operation)
+    call = partial(_answer, asked, partial(invoke, operation, function, args, kwargs, timeout))
+    plans = partial(_plans, operation, asked)
     answer = await steps.carry_out(operation, call, None, retries, plans)
-    for one in answers.calls(answer):  # from the journal it was planned by an earlier attempt
+    for one in asked.calls(answer):  # from the journal it was planned by an earlier attempt
         _key(operation, one)
     return answer
 
 
-async def _answer(call: Callable[[], Any]) -> Any:
+async def _answer(asked: Asked, call: Callable[[], Any]) -> Any:
     """As JSON: an object of a client's library would come back as something else."""
     answer = plain(await call())
-    answers.calls(answer)  # what is no answer is refused before it is written
+    asked.calls(answer)  # what is no answer is refused before it is written
     return answer
 
 
@@ -65,9 +75,9 @@ def _key(operation: Operation, call: Call) -> str:
     return key
 
 
-def _plans(operation: Operation, answer: Any) -> list[Draft]:
+def _plans(operation: Operation, asked: Asked, answer: Any) -> list[Draft]:
     """The calls of an answer, as effects that are certainly not done."""
-    return [_plan(operation.attempt, call, _key(operation, call)) for call in answers.calls(answer)]
+    return [_plan(operation.attempt, call, _key(operation, call)) for call in asked.calls(answer)]
 
 
 def _plan(attempt: Attempt, call: Call, key: str) -> Draft:

@@ -10,6 +10,7 @@ import time
 
 from andon.core.run import Event, State, advance
 from andon.core.stop import Kind, Scope
+from andon.core.struct import Struct
 from andon.errors import Conflict, Fenced, NotFound
 from andon.store.limits import wanted
 from andon.store.reads import build, fields
@@ -38,6 +39,22 @@ if TYPE_CHECKING:
 
 NO_CLAIM = -1
 OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
+
+
+class Look(Struct):
+    """What a claim has to know before it claims."""
+
+    drain: bool
+    limited: bool
+    overdue: bool
+    due: bool
+    unresumed: bool
+    wake_in: float | None
+    recalled: str  # JSON
+    latched: str  # JSON
+    ends_in: float | None  # seconds until an order becomes hard
+    orders: str  # JSON
+    repeated: bool
 
 
 class SqlFleet(SqlSupervisors):
@@ -147,17 +164,22 @@ class SqlFleet(SqlSupervisors):
             returned += self._take_back(
                 worker_id, state, words, interrupted=True, limit=m.interruption_limit
             )
-        found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
-        if not found:  # it never registered here
+        look, usual = self._look(m)
+        if look is None:  # it never registered here
             return ClaimResult(runs=[], wake_in=None, returned=returned)
-        [[drain, limited, overdue, due, unresumed, wake_in, *stops]] = found
-        recalled, latched, window, orders, repeated = stops
-        latches = json.loads(latched)
+        if usual is not None:
+            return answer(look, usual, look.wake_in, look.ends_in, returned=returned)
+        return self._claim_after(m, look, returned)
+
+    def _claim_after(self, m: Claim, look: Look, returned: int) -> ClaimResult:
+        """Claim after everything that comes before it, within what holds runs back."""
+        due, unresumed, window, repeated = look.due, look.unresumed, look.ends_in, look.repeated
+        latches = json.loads(look.latched)
         # What is due waits, and nothing is undone, while everything is held.
         free = not any(scope == Scope.FLEET for scope, *_ in latches)
         if window is not None and window <= 0:
             self._escalate()
-        if overdue and m.expire and self._may_expire(m):
+        if look.overdue and m.expire and self._may_expire(m):
             returned += self._expire(m)
         if due and free:
             self.q("wake_due", limit=100)
@@ -170,30 +192,24 @@ class SqlFleet(SqlSupervisors):
             held = [(scope, name, value, 0) for scope, name, value, _ in latches]
             if repeated:  # its commit's outcome was unknown
                 before = self.q("claimed_before", worker_id=m.worker_id, claim=m.number)
-                rows = self._with_starts([_claimed(row) for row in before])
+                rows = self._with_starts([claimed(row) for row in before])
             else:
-                rows, rate_in = self._claim_runs(m, held, limited=limited or bool(held))
+                rows, rate_in = self._claim_runs(m, held, limited=look.limited or bool(held))
         # A bounded number was woken: there may be more.
-        soon = wake_in if not (due or unresumed) else 0.0 if free else None
-        times = [seconds for seconds in (soon, rate_in, window) if seconds is not None]
-        return ClaimResult(
-            runs=rows,
-            wake_in=min(times, default=None),
-            returned=returned,
-            drain=bool(drain),
-            recalled=json.loads(recalled),
-            told=told(orders),
-            halted=any(kind == Kind.HALT for *_, kind in latches),
-        )
+        soon = look.wake_in if not (due or unresumed) else 0.0 if free else None
+        return answer(look, rows, soon, rate_in, window, returned=returned)
+
+    def _look(self, m: Claim) -> tuple[Look | None, list[Claimed] | None]:
+        """What a claim has to know; and its runs, if the database could claim at once."""
+        found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
+        return (build(Look, found[0]) if found else None), None
 
     def hear(self, worker_id: str) -> ClaimResult:
         """The orders that a claim would tell of, for a worker that claims nothing any more."""
         found = self.read("look", worker_id=worker_id, claim=NO_CLAIM)
         if not found:
             return ClaimResult(runs=[], wake_in=None, returned=0)
-        *_, latched, _, orders, _ = found[0]
-        halted = any(kind == Kind.HALT for *_, kind in json.loads(latched))
-        return ClaimResult(runs=[], wake_in=None, returned=0, told=told(orders), halted=halted)
+        return answer(build(Look, found[0])).but(drain=False, recalled=())
 
     def _expire(self, m: Claim) -> int:
         """End overdue leases; answers how many runs that gives back."""
@@ -221,7 +237,7 @@ class SqlFleet(SqlSupervisors):
             rows, rate_in = self._claim_admitted(m, held)
         else:
             rows, rate_in = self.q("claim_runs", **wanted(m), limit=m.limit, chosen=None), None
-        runs = [_claimed(row) for row in rows]
+        runs = [claimed(row) for row in rows]
         if runs:
             begun = [(run.id, run.fence.counter, run.attempt) for run in runs]
             self.q("begin_attempts", worker_id=m.worker_id, claim=m.number, runs=json.dumps(begun))
@@ -262,7 +278,22 @@ class SqlFleet(SqlSupervisors):
                 self._take_back(worker_id, "silent", why, interrupted=False, limit=0)
 
 
-def _claimed(row: Sequence[Any]) -> Claimed:
+def answer(
+    look: Look, runs: Sequence[Claimed] = (), *times: float | None, returned: int = 0
+) -> ClaimResult:
+    """What a claim answers; `times`: after so many seconds there may be something to do."""
+    return ClaimResult(
+        runs=list(runs),
+        wake_in=min((seconds for seconds in times if seconds is not None), default=None),
+        returned=returned,
+        drain=bool(look.drain),
+        recalled=json.loads(look.recalled),
+        told=told(look.orders),
+        halted=any(kind == Kind.HALT for *_, kind in json.loads(look.latched)),
+    )
+
+
+def claimed(row: Sequence[Any]) -> Claimed:
     from andon.core.lease import Fence
 
     run_id, agent, version, attempt, epoch, counter, *rest = row

@@ -16,22 +16,32 @@ from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store import postgres_arrays as arrays
 from andon.store import postgres_batch as batches
 from andon.store import postgres_bell as bell
-from andon.store import queries
-from andon.store.groups import locks_of, parted
+from andon.store.fleet import Look
+from andon.store.groups import locks_of
 from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import (
     CONTENDED,
-    LOCK_SECONDS,
     SPOILED,
     TRANSACTION_SECONDS,
     WRITER_SETTINGS,
     Connection,
     Link,
+    refuse_ended,
 )
 from andon.store.postgres_schema import LOCK, make_ready
 from andon.store.reads import Rows
 from andon.store.sql import SqlStore, starting
-from andon.store.store import Append, Message, NewRun, Outcome, Register, WorkerRow
+from andon.store.store import (
+    Append,
+    Claim,
+    Claimed,
+    Message,
+    NewRun,
+    Outcome,
+    Register,
+    Start,
+    WorkerRow,
+)
 
 try:
     import psycopg
@@ -44,10 +54,9 @@ except ImportError as missing:  # pragma: no cover (postgres_link has said so be
 CONTENTION_TRIES = 4
 # How long an unknown outcome is asked for before it is reported as unknown.
 UNKNOWN_SECONDS = 10.0
-# A larger one might not be taken by the network at once, and the loop would wait for it.
-DIRECT_BYTES = 16_000
+RING: batches.Transaction = [("ring", {})]
 T = TypeVar("T")
-_RETURNS = ("SELECT", "RETURNING", "WITH")
+_RETURNS = (b"SELECT", b"WITH")
 _LOCKS = {"lock_worker", "lock_workers", "lock_limits", "lock_orders", "lock_stops"}
 
 
@@ -61,12 +70,10 @@ class PostgresStore(SqlStore):
         super().__init__()
         self.url = url
         self.link = Link(url)
-        named = queries.load("postgres")
-        self._sql = {name: sql.encode() for name, sql in named.items()}
-        self._batch_sql = {k: v.encode() for k, v in queries.load("postgres_batch").items()}
+        self._sql = batches.load()
         # In a pipeline these are not waited for; their errors come with the next answer.
-        self._silent = {name for name, sql in named.items() if not _answers(sql)} | _LOCKS
-        self._begin = _begin(self.link)
+        self._silent = {name for name, sql in self._sql.items() if not _answers(sql)} | _LOCKS
+        self._begin = self.link.begin()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._reading = threading.Lock()
         self._writer: Connection | None = None
@@ -76,7 +83,8 @@ class PostgresStore(SqlStore):
         self._closed = False
         self._closing: set[str] | None = None  # orders of this batch that may be proved now
         self._direct: Direct | None = None
-        self._sender: int | None = None  # the thread whose direct append is under way
+        self._sender: int | None = None  # the thread whose direct message is under way
+        self._rings = False  # a ring goes with it
         with self._writing, self._translated():
             self._writing_connection()
         self._ringer = bell.Ringer(self.link)
@@ -202,52 +210,64 @@ class PostgresStore(SqlStore):
         """Answers the places of what was not carried out."""
         db = self._writing_connection()
         # All are sent before the first answer is waited for.
-        cursors = [db.execute(self._batch_sql[name], given) for name, given, _ in together.queries]
+        cursors = [db.execute(self._sql[name], given) for name, given, _ in together.queries]
         return together.take([cursor.fetchall() for cursor in cursors], outcomes)
 
-    # ── one append without a thread: see postgres_direct ──────────────────────────────────────
+    def _look(self, m: Claim) -> tuple[Look | None, list[Claimed] | None]:
+        name, params = batches.of_claim(m)
+        return batches.usual(self.q(name, **params))
+
+    # ── one message without a thread: see postgres_direct ─────────────────────────────────────
 
     def send_one(self, message: Message) -> int | None:
-        """Send one plain append and hold the connection for it; None if that cannot be done now.
+        """Send a short message and hold the connection for it; None if that cannot be done now.
 
         Answers the descriptor to watch. `receive_one` must be called until it answers.
         """
-        if not isinstance(message, Append) or self.link.pooled:
+        statements = None if self.link.pooled else batches.directly(message)
+        if statements is None or not self._writing.acquire(blocking=False):
             return None
-        groups = parted([message]).groups
-        if len(groups) != 1 or len(message.entries) != 1 or message.effects:
-            return None
-        if len(message.entries[0].body or "") > DIRECT_BYTES:
-            return None
-        if not self._writing.acquire(blocking=False):
+        if self._sender is not None:  # this thread's, which may take its lock twice
+            self._writing.release()
             return None
         try:
             if self._writer is None or self._writer.closed:
                 raise psycopg.OperationalError("no connection")
             if self._direct is None or self._direct.link is not self._writer.pgconn:
-                self._direct = Direct(self._writer, self._batch_sql["append_one"].decode())
+                self._direct = Direct(self._writer, self._sql)
             self._sender = threading.get_ident()
-            return self._direct.send(groups[0])
-        except (psycopg.Error, UnicodeEncodeError):
+            # A ring right after the commit, on its heels, is heard two switches earlier.
+            self._rings = isinstance(message, Start) and self._ringer.may_ring()
+            return self._direct.send([statements, RING] if self._rings else [statements])
+        except UnicodeEncodeError:  # nothing was sent
+            self._end_sending()
+            return None
+        except psycopg.Error:
             self._drop_writer()
             self._end_sending()
             return None
 
-    def receive_one(self, message: Append) -> bool:
-        """Whether the answer is there, and everything is written. Raises what refuses it."""
+    def receive_one(self, message: Message) -> tuple[Outcome, bool] | None:
+        """The outcome, once it is there. Raises StoreUnavailable if nothing is known to be done."""
         assert self._direct is not None
         try:
-            written = self._direct.receive()
+            found = self._direct.receive()
         except psycopg.Error as error:
             self._drop_writer()
             self._end_sending()
             raise StoreUnavailable(f"{self.link.name}: the connection was lost") from error
-        if written is None:
-            return False
+        if found is None:
+            return None
+        rows, more = found
+        outcome = batches.outcome_of(message, rows)
+        if more:  # a ring follows, which nobody has to wait for
+            return outcome and (*outcome, True)
         self._end_sending()
-        if not written:
+        if outcome is None:
             raise StoreUnavailable("not written directly: the long way finds out why")
-        return True
+        if not self._rings:
+            self.announce([message], outcome)
+        return (*outcome, False)
 
     def _end_sending(self) -> None:
         self._sender = None
@@ -304,7 +324,7 @@ class PostgresStore(SqlStore):
                 db.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL andon.mark = '{mark}'")
             message = append(db)
             with self._translated():
-                _refuse_ended(db, mark)
+                refuse_ended(db, mark)
                 with self._on(db):
                     outcome = self.apply(message)
             if isinstance(outcome, Exception):
@@ -468,31 +488,5 @@ class PostgresStore(SqlStore):
 _NOTIFY = f"SELECT pg_notify('{bell.CHANNEL}', '')".encode()
 
 
-def _answers(sql: str) -> bool:
-    return sql.startswith(_RETURNS) or "RETURNING" in sql
-
-
-def _begin(link: Link) -> bytes:
-    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
-    if link.pooled:  # else the connection itself has these
-        for name, value in {"lock_timeout": f"{LOCK_SECONDS}s", **WRITER_SETTINGS}.items():
-            begin += f"; SET LOCAL {name} = '{value}'"
-    return begin.encode()
-
-
-def _refuse_ended(db: Connection, mark: str) -> None:
-    """The transaction is andon's to end: a caller that did so has split what belongs together."""
-    status = TransactionStatus.UNKNOWN if db.closed else db.info.transaction_status
-    if status == TransactionStatus.INERROR:
-        raise BadInput(
-            "a statement of this transaction failed and the error was caught; nothing was written. "
-            "Let the error pass, or put the statement into `with connection.transaction():`"
-        )
-    open_ = status == TransactionStatus.INTRANS and db.execute(
-        "SELECT current_setting('andon.mark', true)"
-    ).fetchone() == (mark,)
-    if not open_:
-        raise BadInput(
-            "the connection's transaction was ended by the code that borrowed it; its result was "
-            "not written down. Leave commit, rollback and close to andon."
-        )
+def _answers(sql: bytes) -> bool:
+    return sql.startswith(_RETURNS) or b"RETURNING" in sql

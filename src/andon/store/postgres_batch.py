@@ -1,17 +1,49 @@
-"""Many messages as one statement: its name, and what it has to know."""
+"""Many messages as one statement, and one as few as it needs: their names, and what they take."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from andon.core.journal import Entry
 from andon.core.run import State
+from andon.store import queries
+from andon.store.fleet import NO_CLAIM, Look, answer, claimed
 from andon.store.groups import Group, parted
+from andon.store.limits import wanted
 from andon.store.postgres_arrays import Bools, Floats, Ints, Texts, columns, kinds_of
-from andon.store.reads import Rows, fields
-from andon.store.store import EffectRow, Message, Outcome, Settle, Start
+from andon.store.reads import Rows, build, fields
+from andon.store.store import (
+    Append,
+    Claim,
+    Claimed,
+    EffectRow,
+    Message,
+    NewRun,
+    Outcome,
+    Settle,
+    Start,
+)
 
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
+# A larger message might not be taken by the network at once, and the loop would wait for it.
+DIRECT_BYTES = 16_000
+# Where columns of claim_usual end: what it saw, and a run (a fence is two), whose start follows.
+_SEEN = 1 + len(Look.__struct_fields__)
+_RUN = _SEEN + len(Claimed.__struct_fields__)
+
+Transaction = Sequence[tuple[str, dict[str, Any]]]  # the names of queries, and what they must know
+
+
+def load() -> dict[str, bytes]:
+    """The statements, with those of the queries that they contain."""
+    named, own = queries.load("postgres"), dict(queries.load("postgres_batch"))
+    # Where nothing may be claimed, nothing is looked for or locked either.
+    limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM usual)"
+    own["claim_usual"] = own["claim_usual"].format(
+        look=named["look"].rstrip(";"),
+        claim_runs=named["claim_runs"].rstrip(";").replace("%(limit)s", limit),
+    )
+    return {name: sql.encode() for name, sql in {**named, **own}.items()}
 
 
 class Query(NamedTuple):
@@ -50,15 +82,19 @@ class Together:
 
 def appending(groups: Sequence[Group]) -> Query:
     expected = {place: (group.run_id, None) for group in groups for place in group.places}
-    if len(groups) == 1 and len(groups[0].entries) == 1 and not groups[0].effects:
-        return Query("append_one", params_of_one(groups[0]), expected)
+    if len(groups) == 1 and is_short(groups[0]):
+        return Query(*of_one(groups[0]), expected)
     return Query("append_many", params_of_many(groups), expected)
 
 
-def params_of_one(group: Group) -> dict[str, Any]:
-    """For a group of one entry without effects."""
+def is_short(group: Group) -> bool:
+    return len(group.entries) == 1 and len(group.effects) <= 1
+
+
+def of_one(group: Group) -> tuple[str, dict[str, Any]]:
+    """The query of a group of one entry, with at most one effect."""
     [entry] = group.entries
-    return {
+    params = {
         "run_id": group.run_id,
         "counter": group.fence.counter,
         "epoch": group.fence.epoch,
@@ -69,6 +105,9 @@ def params_of_one(group: Group) -> dict[str, Any]:
         "progress": group.progress,
         **fields(entry),
     }
+    for effect in group.effects.values():
+        params |= {f"e_{name}": given for name, given in fields(effect).items()}
+    return ("append_effect" if group.effects else "append_one"), params
 
 
 def params_of_many(groups: Sequence[Group]) -> dict[str, Any]:
@@ -91,6 +130,8 @@ def params_of_many(groups: Sequence[Group]) -> dict[str, Any]:
 def starting(starts: dict[int, Start]) -> Query:
     expected = {place: (m.run.id, True) for place, m in starts.items()}
     runs = [m.run for m in starts.values()]
+    if len(runs) == 1:
+        return Query(*of_start(runs[0]), expected)
     params = {
         "ids": Texts([run.id for run in runs]),
         "agents": Texts([run.agent for run in runs]),
@@ -106,6 +147,12 @@ def starting(starts: dict[int, Start]) -> Query:
         **columns(ENTRY, [run.entry for run in runs]),
     }
     return Query("start_many", params, expected)
+
+
+def of_start(run: NewRun) -> tuple[str, dict[str, Any]]:
+    given = fields(run)
+    started = {"start_at": given.pop("at"), "root_id": run.root_id or run.id}
+    return "start_one", {**given, **started, **fields(run.entry)}
 
 
 def is_end(m: Settle) -> bool:
@@ -134,3 +181,52 @@ def ending(ends: dict[int, Settle]) -> Query:
         **columns(ENTRY, [entry for m in settles for entry in m.entries]),
     }
     return Query("end_many", params, expected)
+
+
+def of_claim(m: Claim) -> tuple[str, dict[str, Any]]:
+    numbers = {"claim": m.number or NO_CLAIM, "number": m.number, "limit": m.limit, "chosen": None}
+    return "claim_usual", {**wanted(m), **numbers}
+
+
+def usual(rows: Rows) -> tuple[Look | None, list[Claimed] | None]:
+    """What claim_usual saw, None if there is no such worker; and its runs, if all was as usual."""
+    if not rows:
+        return None, None
+    look = build(Look, rows[0][1:_SEEN])
+    if not rows[0][0]:
+        return look, None
+    return look, [_with_start(row) for row in rows if row[_SEEN] is not None]
+
+
+def _with_start(row: Sequence[Any]) -> Claimed:
+    run, entry = claimed(row[_SEEN:_RUN]), row[_RUN:]
+    return run if entry[0] is None else run.but(start=build(Entry, entry))
+
+
+# ── one message without a thread: see postgres_direct ─────────────────────────────────────────────
+
+
+def directly(message: Message) -> Transaction | None:
+    """The statements of a message that needs no others, if all is as usual."""
+    match message:
+        case Append() | Start():
+            parts = parted([message])
+            if parts.others or not all(is_short(group) for group in parts.groups):
+                return None
+            queries_of = [of_one(group) for group in parts.groups]
+            queries_of += [of_start(m.run) for m in parts.starts.values()]
+            [(_, params)] = queries_of
+            return queries_of if len(params["body"] or "") <= DIRECT_BYTES else None
+        case Claim() if not message.dead:
+            return [("lock_worker", {"worker_id": message.worker_id}), of_claim(message)]
+    return None
+
+
+def outcome_of(message: Message, rows: Rows) -> tuple[Outcome] | None:
+    """What the last statement answers; None: it was not carried out, and why is to be found out."""
+    if isinstance(message, Claim):
+        look, runs = usual(rows)
+        if look is None or runs is None:
+            return None
+        return (answer(look, runs, look.wake_in, look.ends_in),)
+    return ((True if isinstance(message, Start) else None),) if rows else None

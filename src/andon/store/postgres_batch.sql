@@ -18,6 +18,29 @@ SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)
        %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM moved
 RETURNING run_id;
 
+-- append_effect --
+-- The same with one line of the ledger: the intent or the end of one effect.
+WITH moved AS (
+  UPDATE andon.runs
+     SET head_seq = %(last)s, head_hash = %(head)s, step = coalesce(%(step)s, step),
+         progress_seq = coalesce(%(progress)s::bigint, progress_seq)
+   WHERE id = %(run_id)s AND fence = %(counter)s AND epoch = %(epoch)s AND state = 'running'
+     AND head_seq = %(before)s AND (SELECT epoch FROM andon.meta) = %(epoch)s
+  RETURNING id
+), written AS (
+  INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+  SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s, %(body)s,
+         %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM moved
+)
+INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
+SELECT id, %(e_name)s, %(e_key)s, %(e_place)s, %(e_kind)s, %(e_state)s, %(e_seq)s, %(e_fence)s,
+       %(e_quiet)s::boolean, %(e_undo)s, %(e_undo_within)s::float8 FROM moved
+ON CONFLICT (run_id, name, key) DO UPDATE
+   SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
+       fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
+       undo_within = excluded.undo_within
+RETURNING run_id;
+
 -- append_many --
 -- Any number of runs, entries and effects.
 WITH asked AS (
@@ -59,6 +82,26 @@ WITH asked AS (
          undo_within = excluded.undo_within
 )
 SELECT id FROM moved;
+
+-- start_one --
+-- See start_run.
+WITH born AS (
+  INSERT INTO andon.runs (id, agent, version, queue, state, priority, available_at, labels, parent_id,
+                          root_id, head_seq, head_hash, created_at, changed_at)
+  SELECT %(id)s, %(agent)s, %(version)s, %(queue)s, 'queued', %(priority)s,
+         coalesce(%(start_at)s::float8, now.now + %(delay_seconds)s::float8), %(labels)s,
+         %(parent_id)s, %(root_id)s, 0, %(hash)s, now.now, now.now
+    FROM (SELECT andon.now()) now (now)
+   WHERE %(labels)s::text::jsonb IS NOT NULL
+     AND NOT EXISTS (SELECT 1 FROM andon.stops
+                      WHERE latched AND lifted_at IS NULL AND kind = 'halt')
+  ON CONFLICT (id) DO NOTHING
+  RETURNING id
+)
+INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s, %(body)s,
+       %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM born
+RETURNING run_id;
 
 -- start_many --
 -- See start_run.
@@ -127,3 +170,33 @@ WITH asked AS (
    WHERE t.run_id = a.run_id AND t.fence = a.counter
 )
 SELECT id FROM moved;
+
+-- claim_usual --
+-- Look, and claim at once if nothing stands in the way of it: no limit, no latch, nothing overdue or
+-- due, no order that becomes hard, and not this very claim once more. Else it claims nothing and says
+-- what it saw. After lock_worker, as look is; {look} and {claim_runs} are those queries.
+-- One row for each run, or one without a run; the start of a run that nobody has touched comes along,
+-- for each run by its index whatever the planner believes.
+WITH seen (drain, limited, overdue, due, unresumed, wake_in, recalled, latched, ends_in, orders, repeated)
+AS MATERIALIZED (
+{look}
+), usual AS MATERIALIZED (
+  SELECT NOT (limited OR overdue OR due OR unresumed OR repeated OR latched <> '[]'
+              OR coalesce(ends_in <= 0, false)) AS usual FROM seen
+), claimed AS (
+{claim_runs}
+), begun AS (
+  INSERT INTO andon.attempts (run_id, fence, number, worker, claim, claimed_at)
+  SELECT id, fence, attempt, %(worker_id)s, %(number)s, andon.now() FROM claimed
+)
+SELECT usual.usual, seen.*, c.*, e.*
+  FROM seen CROSS JOIN usual LEFT JOIN claimed c ON true
+  LEFT JOIN LATERAL (
+    SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
+      FROM andon.journal
+     WHERE run_id = c.id AND seq = 0 AND c.attempt = 1 AND c.head_seq = 0 AND c.inbox = 0
+    OFFSET 0) e ON true;
+
+-- ring --
+-- A hint need not reach the disk.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('andon', '');

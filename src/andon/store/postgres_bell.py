@@ -11,6 +11,7 @@ import hashlib
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 
 import psycopg
@@ -59,8 +60,17 @@ class Ringer:
         self._link = link
         self._asked, self._done = threading.Event(), threading.Event()
         self._unsent = False
+        self._rung_at = -RING_SECONDS
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    def may_ring(self) -> bool:
+        """Whether somebody else may ring now; they must, then."""
+        now = time.monotonic()
+        if self._unsent or now < self._rung_at + RING_SECONDS:
+            return False
+        self._rung_at = now
+        return True
 
     def ring(self) -> None:
         self._unsent = True
@@ -73,15 +83,17 @@ class Ringer:
     def _work(self) -> None:
         db: Connection | None = None
         while self._asked.wait() and (self._unsent or not self._done.is_set()):
+            self._done.wait(max(0.0, self._rung_at + RING_SECONDS - time.monotonic()))
             self._asked.clear()
             self._unsent = False
+            self._rung_at = time.monotonic()
             try:
                 db = db or self._link.connect()
                 db.execute(_RING)
             except _LOST:
                 _close(db)
                 db = None
-            if self._done.wait(RING_SECONDS):
+            if self._done.is_set():
                 self._asked.set()
         _close(db)
 
@@ -127,7 +139,7 @@ class Listener:
             self._deaf = False
             self._callback()
         while _wait(db, self._woken, None) and not self._done.is_set():
-            if list(db.notifies(timeout=0)) and not self._done.is_set():
+            if _rung(db) and not self._done.is_set():
                 self._callback()
 
     def close(self) -> None:
@@ -218,6 +230,15 @@ def _close(db: Connection | None) -> None:
     if db is not None:
         with contextlib.suppress(*_LOST):
             db.close()
+
+
+def _rung(db: Connection) -> bool:
+    """Take what has come; many rings are one."""
+    db.pgconn.consume_input()
+    rung = False
+    while db.pgconn.notifies() is not None:
+        rung = True
+    return rung
 
 
 def _readable(db: Connection) -> bool:

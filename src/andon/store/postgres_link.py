@@ -16,6 +16,7 @@ from andon.store.sql import NUL
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
+    from psycopg.pq import TransactionStatus
     from psycopg.types.numeric import Int8Dumper
 except ImportError as missing:
     raise StoreError(
@@ -143,6 +144,14 @@ class Link:
         db.adapters.register_dumper(int, Int8Dumper)
         return db
 
+    def begin(self) -> bytes:
+        """How the writer begins a transaction."""
+        begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+        if self.pooled:  # else the connection itself has these
+            for name, value in {"lock_timeout": f"{LOCK_SECONDS}s", **WRITER_SETTINGS}.items():
+                begin += f"; SET LOCAL {name} = '{value}'"
+        return begin.encode()
+
     def _refuse_unfit(self, db: Connection) -> None:
         encoding = db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
@@ -172,3 +181,21 @@ class Link:
         if state == "42501":
             text += ". Ask the database's owner for: GRANT CREATE ON DATABASE … TO your role"
         return StoreError(f"{self.name}: {type(error).__name__}: {text}")
+
+
+def refuse_ended(db: Connection, mark: str) -> None:
+    """The transaction is andon's to end: a caller that did so has split what belongs together."""
+    status = TransactionStatus.UNKNOWN if db.closed else db.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise BadInput(
+            "a statement of this transaction failed and the error was caught; nothing was written. "
+            "Let the error pass, or put the statement into `with connection.transaction():`"
+        )
+    open_ = status == TransactionStatus.INTRANS and db.execute(
+        "SELECT current_setting('andon.mark', true)"
+    ).fetchone() == (mark,)
+    if not open_:
+        raise BadInput(
+            "the connection's transaction was ended by the code that borrowed it; its result was "
+            "not written down. Leave commit, rollback and close to andon."
+        )

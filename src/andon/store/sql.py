@@ -131,7 +131,7 @@ class SqlStore(SqlFleet):
         """Where writing takes no network, there is nothing to gain by not waiting for it."""
         return None
 
-    def receive_one(self, message: Any) -> bool:
+    def receive_one(self, message: Any) -> tuple[Outcome, bool] | None:
         raise NotImplementedError
 
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:

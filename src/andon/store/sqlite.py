@@ -158,12 +158,7 @@ class SqliteStore(SqlStore):
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         with self._writing:
-            try:
-                outcomes = self._commit(batch)
-            except (*_SPOILED, StoreError) as error:
-                if len(batch) == 1 or isinstance(error, _UNAVAILABLE):
-                    raise _translate(error, self.path) from error
-                outcomes = self._commit_singly(batch)
+            outcomes = self._write(batch)
         self.announce(batch, outcomes)
         return outcomes
 
@@ -172,14 +167,20 @@ class SqliteStore(SqlStore):
             raise StoreUnavailable(f"{self.path}: this process is writing")
         try:
             self._patience.seconds = MOMENT_SECONDS
-            outcomes = self._commit(batch)
-        except (*_SPOILED, StoreError) as error:
-            raise StoreUnavailable(f"{self.path}: not written: {error}") from error
+            outcomes = self._write(batch)
         finally:
             self._patience.seconds = BUSY_SECONDS
             self._writing.release()
         self.announce(batch, outcomes)
         return outcomes
+
+    def _write(self, batch: Sequence[Message]) -> list[Outcome]:
+        try:
+            return self._commit(batch)
+        except (*_SPOILED, StoreError) as error:
+            if len(batch) == 1 or isinstance(error, _UNAVAILABLE):
+                raise _translate(error, self.path) from error
+        return self._commit_singly(batch)
 
     def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
         db = self._writer

@@ -382,8 +382,11 @@ class Store(Protocol):
     def send_one(self, message: Message) -> int | None:
         """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
 
-    def receive_one(self, message: Any) -> bool:
-        """Whether the message sent is written. Raises StoreUnavailable if that is not known."""
+    def receive_one(self, message: Any) -> tuple[Outcome, bool] | None:
+        """The outcome of the message sent, and whether to call again; None: it is not there yet.
+
+        Raises StoreUnavailable if it is not known.
+        """
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.

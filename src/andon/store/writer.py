@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import logging
 import queue
+import select
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
-from andon.store.store import Message, Outcome, Store
+from andon.store.store import Claim, Message, Outcome, Start, Store
 
 log = logging.getLogger("andon")
 
@@ -47,6 +49,8 @@ class Writer:
         # message could be committed on the loop before it.
         self._waiting = 0
         self._counting = threading.Lock()
+        # On its way without the thread: where its answer comes, and what takes it.
+        self._sent: tuple[int, Callable[[], None]] | None = None
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
@@ -64,8 +68,9 @@ class Writer:
                 with contextlib.suppress(StoreUnavailable):  # the thread tries again
                     return self._commit_here(message)
             else:
-                future = self._send_directly(message)
-                if future is not None:
+                loop = asyncio.get_running_loop()
+                future: asyncio.Future[Any] = loop.create_future()
+                if self._send_directly(message, loop, future):
                     return await future
         return await self.submit(message)
 
@@ -85,31 +90,37 @@ class Writer:
             self._put([])
         return outcomes
 
-    def _send_directly(self, message: Message) -> "asyncio.Future[Any] | None":
+    def _send_directly(
+        self, message: Message, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
+    ) -> bool:
         """Without the thread, if the store can send the message and be told when it answers."""
         descriptor = self._send_one(message)
         if descriptor is None:
             self._busy.release()
-            return None
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+            return False
 
         def readable() -> None:
             try:
-                if not self.store.receive_one(message):
+                found = self.store.receive_one(message)
+                if found is None:
+                    return
+                outcome, more = found
+                _resolve([(future, outcome)])
+                if more:
                     return
             except StoreUnavailable:  # the outcome is unknown: the thread writes it again
                 self._again.append((message, loop, future))
                 self._put([])
             else:
-                _resolve([(future, None)])
                 self.commits += 1
                 point("writer:after-commit")
             loop.remove_reader(descriptor)
+            self._sent = None
             self._busy.release()
 
         loop.add_reader(descriptor, readable)
-        return future
+        self._sent = descriptor, readable
+        return True
 
     def _send_one(self, message: Message) -> int | None:
         point("writer:before-commit")
@@ -141,7 +152,7 @@ class Writer:
         items, self._turn = self._turn, []
         if self._closed:
             _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
-        elif items and not self._commit_turn(items):
+        elif items and not self._commit_turn(items) and not self._send_lone(items):
             self._put(items)
 
     def _commit_turn(self, items: list[_Item]) -> bool:
@@ -152,12 +163,28 @@ class Writer:
             return False
         try:
             outcomes = self._commit_at_once([message for message, _, _ in items])
-        except Exception:  # noqa: BLE001 (the thread finds out, and tells whoever waits)
+        except StoreUnavailable:  # others hold it, or its outcome is unknown: the thread's to wait
             return False
+        except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
+            outcomes = [error] * len(items)
         _resolve(
             [(future, outcome) for (_, _, future), outcome in zip(items, outcomes, strict=True)]
         )
         return True
+
+    def _send_lone(self, items: list[_Item]) -> bool:
+        """Send a start or a claim without the thread, if it is all there is to do.
+
+        A loop that executes runs takes the answer to a claim later than the thread does, and
+        nothing else could be committed until then.
+        """
+        message, loop, future = items[0]
+        if self._local or len(items) > 1 or self.runs > 1 or self._waiting:
+            return False
+        if not isinstance(message, Start | Claim) or not self._busy.acquire(blocking=False):
+            return False
+        assert loop is not None
+        return self._send_directly(message, loop, future)
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -170,21 +197,35 @@ class Writer:
     def close(self, timeout: float | None = None) -> None:
         """Write what is queued, then end. To be called on the loop that submits."""
         self._hand_over()
+        self._await_sent(timeout)
         self._closed = True
         self._items.put(None)
         self._thread.join(timeout)
 
+    def _await_sent(self, timeout: float | None) -> None:
+        """Take the answer to what was sent without the thread: the loop does not turn meanwhile."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._sent is not None:
+            descriptor, readable = self._sent
+            left = None if until is None else max(0.0, until - time.monotonic())
+            watch = select.poll()
+            watch.register(descriptor, select.POLLIN)
+            if not watch.poll(None if left is None else left * 1000):
+                return
+            readable()
+
     def _work(self) -> None:
         while (items := self._items.get()) is not None:
-            batch, taken = list(items), 1
-            last = False
-            while len(batch) < BATCH and not self._items.empty() and not last:
-                following = self._items.get()
-                last = following is None
-                batch += following or ()
-                taken += 1
+            # Not before what was sent directly is answered: what comes meanwhile is taken along.
             with self._busy:
-                batch, self._again = self._again + batch, []
+                batch, taken = [*self._again, *items], 1
+                self._again = []
+                last = False
+                while len(batch) < BATCH and not self._items.empty() and not last:
+                    following = self._items.get()
+                    last = following is None
+                    batch += following or ()
+                    taken += 1
                 if batch:
                     self._settle(batch, self._outcomes([message for message, _, _ in batch]))
                 with self._counting:
