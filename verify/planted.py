@@ -77,7 +77,8 @@ CANARIES = (
         "result-before-commit",
         "simulation",
         "runtime/steps.py",
-        "        await operation.write(Mark.DONE, raw, checkpoint_of=partial)\n",
+        "        await attempt.append("
+        "operation.draft(Mark.DONE, raw, checkpoint_of=kept), *along)\n",
         "        attempt.append_soon(operation.draft(Mark.DONE, raw))\n",
     ),
     Canary(
