@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from tests.chaos.freeze import (
     freeze_at_random,
     frozen_in,
     has_begun_anew,
+    holds_the_write_lock,
+    until_frozen,
     until_live,
 )
 from tests.chaos.kill import make_tally
@@ -51,6 +53,20 @@ class Brains:
         self.runs = self.ended = 0
         self.wrong: list[str] = []
         self.notes: list[str] = []
+
+    def acts(self) -> "Iterator[tuple[str, Callable[[], None]]]":
+        for kind in ("sqlite", "postgres"):
+            yield f"frozen at points on {kind}", partial(self.freeze_at_points, kind)
+            for effect in ("probeable", "compensatable", "irreversible"):
+                act = partial(self.freeze_in_effect, kind, effect)
+                yield f"frozen in {effect} on {kind}", act
+            yield f"frozen before a result on {kind}", partial(self.freeze_before_result, kind)
+            yield f"frozen at random on {kind}", partial(self.freeze_at_random, kind)
+        for fault in ("backend kill", "restart", "crash"):
+            for _ in range(self.times(2)):
+                yield fault, partial(self.lose_database, fault)
+        yield "partitions", self.partition
+        yield "a promotion", self.promote
 
     def times(self, at_scale_one: float) -> int:
         return max(1, round(at_scale_one * self.effort.scale))
@@ -113,6 +129,27 @@ class Brains:
             site.finish(scene.HANG_SECONDS)
             self.faults["freeze in an effect"] += 1
             self.judge(site, f"frozen in {effect} on {kind}")
+
+    def freeze_before_result(self, kind: str) -> None:
+        """It wakes up when another has the run and has written nothing: only the fence tells."""
+        with self.site("result", kind) as site:
+            site.sign("go")
+            frozen, run = frozen_in(site, agents.held, fault="step:executed=freeze@2")
+            before = site.store.run(run)
+            owner = site.ready_worker(settings=SETTINGS, faults="attempt:loaded=freeze")
+            until_frozen(owner, "attempt:loaded")
+            begun_anew = has_begun_anew(site, frozen)
+            if holds_the_write_lock(site):  # the known limit; then nobody writes
+                owner.kill()
+            frozen.thaw()
+            until_live(site, frozen, begun_anew)
+            owner.thaw()
+            site.finish(scene.HANG_SECONDS)
+            self.faults["freeze at a point"] += 2
+            entries = laws.evidence(site.store, run, site.folder).entries
+            if any(one.fence == before.fence and one.seq > before.head_seq for one in entries):
+                self.wrong.append(f"frozen before a result on {kind}: who woke up wrote")
+            self.judge(site, f"frozen before a result on {kind}")
 
     def freeze_at_random(self, kind: str) -> None:
         freezes = self.times(6)
@@ -276,19 +313,11 @@ def cut_connections(url: str) -> None:
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     with scene.scratch("brains") as folder, Cluster() as cluster, scene.forker() as forker:
         brains = Brains(forker, cluster, folder, effort)
-        for kind in ("sqlite", "postgres"):
-            say(f"brains: frozen on {kind}")
-            brains.freeze_at_points(kind)
-            for effect in ("probeable", "compensatable", "irreversible"):
-                brains.freeze_in_effect(kind, effect)
-            brains.freeze_at_random(kind)
-        for fault in ("backend kill", "restart", "crash"):
-            say(f"brains: {fault}")
-            for _ in range(brains.times(2)):
-                brains.lose_database(fault)
-        say("brains: partitions and a promotion")
-        brains.partition()
-        brains.promote()
+        for what, act in brains.acts():
+            say(what)
+            act()
+            if effort.until_red and brains.wrong:
+                break
     outcome.runs, outcome.violations = brains.runs, brains.wrong
     # What this host cannot do is noted, and not red.
     tried = [kind for kind in KINDS if "partition" not in kind or not brains.notes]

@@ -1,8 +1,9 @@
-"""Layer 10: bugs that are planted on purpose. A layer that does not find its own proves nothing.
+"""Bugs that are planted on purpose. A layer that does not find its own proves nothing.
 
 Each is a change of one place in a copy of the product, which a layer is then run against. It is
-caught only by a violation: a copy that merely does not run was caught by nobody. The product itself
-has no switch that turns a safety off; docs/decisions/0015 says why.
+caught only by a violation, and only if runs that nothing befalls end well in the copy: one that
+merely does not run was caught by nobody. The product itself has no switch that turns a safety off;
+docs/decisions/0015 says why.
 """
 
 import json
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ class Tried:
     caught: bool
     why: str  # it was not caught
     violations: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 class NotPlanted(Exception):
@@ -70,6 +73,7 @@ def try_all(layers: Iterable[str], say: Say) -> list[Tried]:
 
 
 def try_one(canary: Canary, say: Say) -> Tried:
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="andon-canary-") as folder:
         package = Path(folder) / "andon"
         shutil.copytree(
@@ -81,25 +85,21 @@ def try_one(canary: Canary, say: Say) -> Tried:
             found = Tried(canary.name, canary.layer, False, str(error))
         else:
             found = _run(canary, Path(folder))
-    say(f"canary {canary.name} ({canary.layer}): {'caught' if found.caught else found.why}")
+            if found.caught and (broken := _broken(Path(folder))):
+                found = Tried(canary.name, canary.layer, False, f"it merely breaks: {broken}")
+    found.seconds = time.monotonic() - began
+    how = "caught" if found.caught else f"MISSED: {found.why}"
+    say(f"{canary.name} ({canary.layer}): {how}, {found.seconds:.0f} s")
     return found
 
 
 def _run(canary: Canary, folder: Path) -> Tried:
     """The layer, in a process of its own that imports the copy."""
     answer = folder / "answer.json"
-    command = [sys.executable, str(ROOT / "verify" / "verify.py")]
-    command += ["--only", canary.layer, "--effort", "ci", "--json", str(answer)]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, str(ROOT / "verify" / "verify.py"), "--only", canary.layer]
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+        command += ["--effort", "ci", "--until-red", "--json", str(answer)]
+        done = _with_copy(folder, command)
     except subprocess.TimeoutExpired:
         why = f"its layer did not end within {LIMIT_SECONDS} s"
         return Tried(canary.name, canary.layer, False, why)
@@ -113,3 +113,20 @@ def _run(canary: Canary, folder: Path) -> Tried:
     violations = outcome["violations"]
     why = "" if violations else f"nothing was found; guards: {outcome['guards'] or 'met'}"
     return Tried(canary.name, canary.layer, bool(violations), why, violations[:5])
+
+
+def _broken(folder: Path) -> str:
+    done = _with_copy(folder, [sys.executable, "-m", "verify.undisturbed"])
+    return (done.stderr.strip().splitlines() or ["it ended"])[-1] if done.returncode else ""
+
+
+def _with_copy(folder: Path, command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )

@@ -70,7 +70,11 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
         chance = random.Random(effort.seed)
         pages = tables(whole / "andon.db")
         last = range(last_two(logged / "andon.db-wal"), sys.maxsize)
-        for number in range(max(LEAST, round(FAULTS * effort.scale))):
+        # A canary may be rare, and is looked for until it is found.
+        most = 5 * FAULTS if effort.until_red else max(LEAST, round(FAULTS * effort.scale))
+        for number in range(most):
+            if effort.until_red and tally.wrong:
+                break
             kind = KINDS[number % len(KINDS)]
             hurt = "andon.db-wal" if "WAL" in kind else "andon.db"
             place = copy(logged if "WAL" in kind else whole, folder)
@@ -79,7 +83,7 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             tally.kinds[kind] += 1
             at_the_end = kind == "cut WAL" or (hurt == "andon.db-wal" and where in last)
             judge(tally, name, place, truths[hurt], earlier=at_the_end)
-    say(f"flips: {tally.refused} refused, {tally.named} named by andon verify,"
+    say(f"{tally.refused} refused, {tally.named} named by andon verify,"
         f" {tally.earlier} told an earlier state, {tally.untouched} changed nothing")  # fmt: skip
     outcome.runs, outcome.violations = tally.kinds.total(), tally.wrong
     scene.count(outcome, KINDS, tally.kinds)

@@ -38,7 +38,7 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
         parsers.append(Parser("probes", [b"GET /livez HTTP/1.1\r\nHost: x"], feed, 0.05))
         for parser in parsers:
             accepted = play(parser, effort, outcome, fed)
-            say(f"fuzz: {parser.name}: {fed[parser.name]} inputs, {accepted} accepted")
+            say(f"{parser.name}: {fed[parser.name]} inputs, {accepted} accepted")
             if not accepted:
                 outcome.guards.append(f"{parser.name}: none of its inputs was accepted")
         letters(folder / "letters", effort, outcome, fed)

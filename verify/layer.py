@@ -18,8 +18,9 @@ class Outcome:
 @dataclass(frozen=True)
 class Effort:
     name: str  # ci, verify, soak
-    scale: float  # 1.0 = verify (about 10 minutes in all); ci 0.1; soak 30+
+    scale: float  # 1.0 = verify; ci 0.1; soak 30
     seed: int = 0
+    until_red: bool = False  # a canary's: after the first violation there is nothing more to learn
 
 
 Say = Callable[[str], None]

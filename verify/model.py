@@ -1,4 +1,4 @@
-"""Layer 1: every interleaving of claims, leases, fences, one effect and its takeover.
+"""Every interleaving of claims, leases, fences, one effect and its takeover.
 
 The moves are andon.core's own decisions (see takeover.py). Whatever can come about is visited, not
 sampled. And each rule is taken away once: a search that then finds no accident would prove nothing.

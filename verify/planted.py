@@ -19,22 +19,14 @@ _FENCE = (
     """ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND head_seq = :before AND (SELECT epoch FROM andon_meta) = :epoch
 RETURNING id;""",
-    """ WHERE id = :run_id AND state = 'running' AND head_seq = :before
+    # Values come in their order: each has to be named.
+    """ WHERE id = :run_id AND :fence + :epoch >= 0 AND state = 'running' AND head_seq = :before
 RETURNING id;""",
 )
 _TAKEOVER = (
     "core/effect.py",
     "if kind is Kind.IRREVERSIBLE or not quiet:",
     "if kind is Kind.IRREVERSIBLE:",
-)
-_ACKNOWLEDGED = (
-    "store/writer.py",
-    """        \"\"\"Commit the message and answer its outcome.\"\"\"
-""",
-    """        if type(message).__name__ == "Append":
-            self.submit(message).add_done_callback(lambda one: one.cancelled() or one.exception())
-            return None
-""",
 )
 _SYNC = ("store/sqlite.py", '"synchronous = FULL"')
 
@@ -85,7 +77,8 @@ CANARIES = (
         "result-before-commit",
         "simulation",
         "runtime/steps.py",
-        "        await operation.write(Mark.DONE, raw, checkpoint_of=partial)\n",
+        "        await attempt.append("
+        "operation.draft(Mark.DONE, raw, checkpoint_of=kept), *along)\n",
         "        attempt.append_soon(operation.draft(Mark.DONE, raw))\n",
     ),
     Canary(
@@ -142,7 +135,24 @@ CANARIES = (
         "       state = state\n",
     ),
     # ── what only real processes, disks and files show ────────────────────────────────────────
-    Canary("acknowledged-before-commit", "points", *_ACKNOWLEDGED),
+    Canary(
+        "acknowledged-before-commit",
+        "points",
+        "store/writer.py",
+        """        \"\"\"Commit the message and answer its outcome.\"\"\"
+""",
+        """        if type(message).__name__ == "Append":
+            self.submit(message).add_done_callback(lambda one: one.cancelled() or one.exception())
+            return None
+""",
+    ),
+    Canary(
+        "latch-lifted-by-deleting-its-file",
+        "points",
+        "supervisor/latch.py",
+        '            return _unreadable(f"{self.path} is missing")\n',
+        "            return FREE\n",
+    ),
     Canary(
         "commit-error-taken-for-success",
         "syscalls",
@@ -155,7 +165,13 @@ CANARIES = (
     Canary("synchronous-off", "power", *_SYNC, '"synchronous = OFF"'),
     Canary("synchronous-normal", "power", *_SYNC, '"synchronous = NORMAL"'),
     Canary("fence-not-checked-by-the-frozen", "brains", *_FENCE),
-    Canary("acknowledged-before-commit-in-chaos", "chaos", *_ACKNOWLEDGED),
+    Canary(
+        "acknowledged-before-commit-in-chaos",
+        "chaos",
+        "runtime/journaling.py",
+        "                await self.host.writer.submit(message)\n",
+        "                self.host.writer.submit(message).add_done_callback(_retrieve)\n",
+    ),
     Canary(
         "bad-setting-breaks-the-program",
         "fuzz",

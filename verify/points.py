@@ -139,8 +139,19 @@ def halts(database: str) -> list[Task]:
     )
     named = [(name, once(kills, name)) for name in HALT]
     named += [(name, once(pulls, name)) for name in test_halt.OF_THE_COMMAND]
-    named += [("supervisor:spawned", once(spawns, 2))]
+    named += [("supervisor:spawned", once(spawns, 2)), ("halt:sent", once(deleted))]
     return [Task((name,), database, act, on_host=True) for name, act in named]
+
+
+def deleted(host: Host) -> None:
+    """A halt whose files somebody deletes, each and both: it holds until it is lifted."""
+    test_halt.test_a_pull_whose_command_is_killed_holds(host, "halt:sent")
+    for names in (["latch"], ["STOP"], ["latch", "STOP"]):
+        for name in names:
+            (host.home / name).rename(host.home / f"{name}.deleted")
+        test_halt.nothing_begins(host)
+        for name in names:
+            (host.home / f"{name}.deleted").replace(host.home / name)
 
 
 def unalike(passed: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -165,12 +176,12 @@ def carry_out(cluster: Cluster, folder: Path, forker: Forker, task: Task) -> Tas
 def check(effort: Effort, say: Say, outcome: Outcome) -> None:
     with scene.scratch("points") as folder, Cluster() as cluster:
         planned = list(enumerate(tasks(effort)))
-        say(f"points: {len(planned)} trials")
+        say(f"{len(planned)} trials")
 
         def work(forker: Forker, one: tuple[int, Task]) -> Task:
             return carry_out(cluster, folder / str(one[0]), forker, one[1])
 
-        done = list(scene.shared_out(planned, work))
+        done = scene.until_red(scene.shared_out(planned, work), effort, say)
     judge(outcome, done)
 
 

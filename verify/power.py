@@ -150,7 +150,7 @@ class Images:
                     worked.append((name, image))
                 else:
                     shutil.rmtree(image)
-        say(f"power: {kinds.total()} images opened, {len(worked)} to be worked to the end")
+        say(f"{kinds.total()} images opened, {len(worked)} to be worked to the end")
         for name, image in worked:
             outcome.violations += [f"{name}: {wrong}" for wrong in self.work_on(image)]
         outcome.runs = kinds.total() + len(worked)

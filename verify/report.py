@@ -1,8 +1,10 @@
 """The table: what was injected, what was found, which planted bugs were caught, and on what."""
 
+import ast
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,10 @@ from verify.layer import Effort, Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_LISTED = 20  # violations of one layer
+AGAIN = """\
+A violation says what replays it. `python verify/verify.py --only simulation --seed 1234` tells that story step by step, the same on every machine;
+`--only LAYER --seed N` plays another layer by that seed. Of real processes a seed chooses the faults and their order; the kernel chooses the moment."""  # noqa: E501
+COLUMNS = ("layer", "faults", "runs", "violations", "canaries caught", "seconds")
 
 
 def is_red(outcomes: list[Outcome], canaries: list[Tried]) -> bool:
@@ -22,24 +28,48 @@ def line(one: Outcome) -> str:
     """One layer in a sentence."""
     state = "RED" if one.violations or one.guards else "green"
     return (
-        f"   {state}: {one.faults} faults in {one.runs} runs, {len(one.violations)} violations, "
-        f"{one.seconds:.0f} s"
+        f"   {state}: {one.faults:,} faults in {one.runs:,} runs, "
+        f"{len(one.violations)} violations, {one.seconds:.0f} s"
     )
 
 
-def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort) -> str:
+def does(layer: str) -> str:
+    """What it does: the first line of its file, which need not work for that."""
+    path = Path(__file__).with_name(f"{layer}.py")
+    about = ast.get_docstring(ast.parse(path.read_text("utf-8"))) if path.exists() else None
+    return (about or "nobody has written it").partition("\n")[0].rstrip(".")
+
+
+def screen(outcomes: list[Outcome], canaries: list[Tried]) -> str:
+    """The table for a terminal, and what is wrong."""
+    rows = [COLUMNS, *(_row(one, canaries) for one in outcomes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells))
+    wrong = [f"{one.layer}: {what}" for one in outcomes for what in _wrong(one)]
+    wrong += [f"missed: {one.name} ({one.layer}): {one.why}" for one in canaries if not one.caught]
+    return "\n".join([*lines, *([""] if wrong else []), *wrong])
+
+
+def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort, commit: str) -> str:
     """docs/verification.md."""
     colour = "RED" if is_red(outcomes, canaries) else "Green"
     command = "make soak" if effort.name == "soak" else "make verify"
-    made = f"Written by `{command}` (effort {effort.name}) on {datetime.now(UTC):%Y-%m-%d}"
+    made = f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d}, from commit {commit}"
+    layers, planted = sum(one.seconds for one in outcomes), sum(one.seconds for one in canaries)
     parts = [
         "# What was injected, and what was found",
         "",
-        f"{made}, from commit {_commit()}. **{colour}.**",
+        f"{made}. **{colour}.** {layers:,.0f} s for the layers, {planted:,.0f} s for the canaries.",
         "",
         *_table(outcomes, canaries),
         "",
         *_findings(outcomes),
+        *_injected(outcomes),
+        *_replay(),
         *_canaries(canaries),
         *_machine(),
     ]
@@ -47,31 +77,49 @@ def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort) -> str:
 
 
 def _table(outcomes: list[Outcome], canaries: list[Tried]) -> list[str]:
-    rows = [
-        "| layer | injected | faults | runs | violations | canaries caught | seconds |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
+    head, *numbers = COLUMNS
+    rows = [_cells([head, "what it does", *numbers]), "|---|---|" + "--:|" * len(numbers)]
     for one in outcomes:
-        mine = [tried for tried in canaries if tried.layer == one.layer]
-        caught = f"{sum(tried.caught for tried in mine)} of {len(mine)}" if mine else "–"
-        missed = sum(not tried.caught for tried in mine)
-        mark = "**RED** " if one.violations or one.guards or missed else ""
-        rows.append(
-            f"| {mark}{one.layer} | {one.injected} | {one.faults} | {one.runs} | "
-            f"{len(one.violations)} | {caught} | {one.seconds:.0f} |"
-        )
+        name, *found = _row(one, canaries)
+        red = one.violations or one.guards or any(_missed(one, canaries))
+        rows.append(_cells([f"**RED** {name}" if red else name, does(one.layer), *found]))
     return rows
+
+
+def _row(one: Outcome, canaries: list[Tried]) -> tuple[str, ...]:
+    mine = [tried for tried in canaries if tried.layer == one.layer]
+    caught = f"{len(mine) - len(_missed(one, canaries))} of {len(mine)}" if mine else "–"
+    numbers = (f"{one.faults:,}", f"{one.runs:,}", str(len(one.violations)))
+    return (one.layer, *numbers, caught, f"{one.seconds:,.0f}")
+
+
+def _missed(one: Outcome, canaries: list[Tried]) -> list[Tried]:
+    return [tried for tried in canaries if tried.layer == one.layer and not tried.caught]
+
+
+def _cells(found: Sequence[str]) -> str:
+    return f"| {' | '.join(found)} |"
+
+
+def _wrong(one: Outcome) -> list[str]:
+    found = [f"violation: {wrong}" for wrong in one.violations[:MOST_LISTED]]
+    return found + [f"guard not met: {unmet}" for unmet in one.guards]
 
 
 def _findings(outcomes: list[Outcome]) -> list[str]:
     found = []
     for one in outcomes:
-        if one.violations or one.guards:
-            found += [f"## {one.layer}", ""]
-            found += [f"- violation: {wrong}" for wrong in one.violations[:MOST_LISTED]]
-            found += [f"- guard not met: {unmet}" for unmet in one.guards]
-            found += [""]
+        if wrong := _wrong(one):
+            found += [f"## {one.layer}", "", *(f"- {what}" for what in wrong), ""]
     return found
+
+
+def _injected(outcomes: list[Outcome]) -> list[str]:
+    return ["## Injected", "", *(f"- **{one.layer}**: {one.injected}" for one in outcomes), ""]
+
+
+def _replay() -> list[str]:
+    return ["## Again", "", AGAIN, ""]
 
 
 def _canaries(canaries: list[Tried]) -> list[str]:
@@ -88,8 +136,9 @@ def _canaries(canaries: list[Tried]) -> list[str]:
     ]
     for one in canaries:
         evidence = one.violations[0] if one.violations else one.why
-        caught = "yes" if one.caught else "**NO**"
-        rows.append(f"| {one.name} | {one.layer} | {caught} | {_cell(evidence)} |")
+        rows.append(
+            _cells([one.name, one.layer, "yes" if one.caught else "**NO**", _cell(evidence)])
+        )
     return [*rows, ""]
 
 
@@ -101,20 +150,26 @@ def _cell(text: str) -> str:
 def _machine() -> list[str]:
     import apsw
 
+    from andon.testing.postgres import PostgresMissing, find_programs
+
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    machine = f"{os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}"
+    kernel = f"{platform.system()} {platform.release().partition('-')[0]} on {platform.machine()}"
+    try:
+        postgres = _said(str(find_programs() / "postgres"), "--version").split()[-1]
+    except (PostgresMissing, IndexError):
+        postgres = "missing"
     programs = f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}"
-    return ["## Machine", "", f"{machine}, {programs}."]
+    found = f"{os.cpu_count()} cores, {memory:.0f} GB, {kernel}, {programs}, PostgreSQL {postgres}."
+    return ["## Machine", "", found]
 
 
-def _commit() -> str:
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
+def _said(*command: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "src", "verify", "tests")
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (
-        " and changes" if changed else ""
-    )
+
+def commit() -> str:
+    """What is verified."""
+    changed = _said("git", "status", "--porcelain", "--", "src", "verify", "tests")
+    name = _said("git", "rev-parse", "--short=12", "HEAD") or "unknown"
+    return f"{name} and changes" if changed else name

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,7 +90,7 @@ def shared_out(
     items: Sequence[Item],
     work: Callable[[Forker, Item], Result],
     environ: dict[str, str] | None = None,
-) -> Iterator[Result]:
+) -> "Generator[Result, None, None]":
     """The results of the work, in order; done by threads that have a forker each."""
 
     def part(first: int) -> Iterator[Result]:
@@ -110,6 +111,19 @@ def shared_out(
             last.result()
 
 
+def until_red(results: "Generator[Result, None, None]", effort: Effort, say: Say) -> list[Result]:
+    """All of them; of a canary only until something is wrong."""
+    found: list[Result] = []
+    with contextlib.closing(results):
+        for one in results:
+            found.append(one)
+            if len(found) % 50 == 0:
+                say(f"{len(found)} done")
+            if effort.until_red and one.wrong:  # type: ignore[attr-defined]
+                break
+    return found
+
+
 @contextlib.contextmanager
 def sited(workers: Forker, url: str, folder: Path) -> Iterator[Site]:
     """A site with a store of its own; its processes end with it."""
@@ -128,23 +142,25 @@ def damage(store: Any) -> list[str]:
 
 
 def forgotten(folder: Path, run: str) -> list[str]:
-    """What the sequence of a run went back to although what came after it had begun.
+    """What a run went back to although what came after it had begun, in this attempt or before.
 
     It does one thing after the other, so that the beginning of each acknowledges the one before.
+    Whoever was frozen may begin late what others have done meanwhile: it is of an earlier attempt.
     """
-    found, furthest = [], -1
-    for what, key, attempt in map(str.split, world.lines(folder)):
-        if what == "over" and key.startswith(f"{run}@"):
-            furthest = sys.maxsize
-        number = key.rpartition("-")[2]
+    found, furthest = [], dict[int, int]()  # attempt → the last number that it began
+    for what, key, word in map(str.split, world.lines(folder)):
+        number, attempt = key.rpartition("-")[2], int(word)
+        if what in ENDS and key.startswith(f"{run}@"):
+            furthest[attempt] = sys.maxsize
         if what in ("step", *KINDS) and key.startswith(f"{run}/") and number.isdigit():
-            if int(number) < furthest:
+            if int(number) < max((furthest[one] for one in furthest if one <= attempt), default=-1):
                 found.append(f"{key} was done again in attempt {attempt}, after what follows it")
-            furthest = max(furthest, int(number))
+            furthest[attempt] = max(furthest.get(attempt, -1), int(number))
     return found
 
 
 KINDS = tuple(kind.__name__ for kind in world.KINDS)
+ENDS = ("over", "ended")  # what agents record when all is done
 
 
 def lost(store: Any, folder: Path, run: str) -> list[str]:
@@ -171,7 +187,8 @@ def told(wrong: list[str]) -> Iterator[None]:
     try:
         yield
     except (AssertionError, AndonError) as error:
-        wrong.append(str(error))
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        wrong.append(str(error) or f"{place.name}: {place.line}")
 
 
 def some(found: list[Any], most: float, chance: random.Random) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Layer 2: the real core, runtime and SQL on virtual time, with seeded faults, one story per seed.
+"""The real core, runtime and SQL on virtual time, with seeded faults, one story per seed.
 
     python verify/verify.py --only simulation --seed 1234      tells the story of that seed
 
@@ -61,20 +61,22 @@ def chunks(seeds: list[int]) -> Iterator[list[int]]:
         yield seeds[start : start + CHUNK]
 
 
-def told(seeds: list[int], workers: int, say: Say) -> Told:
+def told(seeds: list[int], effort: Effort, say: Say) -> Told:
     """Many seeds, by several processes, until enough is wrong."""
+    enough = 1 if effort.until_red else ENOUGH
     found, faults, done = list[str](), Counter[str](), 0
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        results = pool.map(tell, chunks(seeds))
-        for some in results:
+    pool = ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn"))
+    try:
+        for some in pool.map(tell, chunks(seeds)):
             done += some.seeds
             faults.update(some.faults)
             found += some.violations
             if done % 1000 < CHUNK:
                 say(f"{done} of {len(seeds)} seeds, {sum(faults.values())} faults")
-            if len(found) >= ENOUGH:
-                pool.shutdown(wait=False, cancel_futures=True)
+            if len(found) >= enough:
                 break
+    finally:
+        pool.shutdown(cancel_futures=True)
     return Told(done, dict(faults), found)
 
 
@@ -87,8 +89,9 @@ def check(effort: Effort, say: Say) -> Outcome:
         for line in lines:
             say(line)
     else:
-        seeds = list(range(1, max(FEWEST, int(SEEDS * effort.scale)) + 1))
-        one = told(seeds, os.cpu_count() or 1, say)
+        # A canary may be rare, and is looked for until it is found.
+        last = SEEDS if effort.until_red else max(FEWEST, int(SEEDS * effort.scale))
+        one = told(list(range(1, last + 1)), effort, say)
     unmet = []
     if not effort.seed and not one.violations:
         unmet = [f"no {fault} struck" for fault in KINDS_OF_FAULTS if not one.faults.get(fault)]

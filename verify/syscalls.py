@@ -58,12 +58,12 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
         with scene.forker(preload) as forker:
             faults = planned(creation(forker, folder / "creation"), "open:", effort)
             faults += planned(calls(forker, folder / "calls"), "", effort)
-        say(f"syscalls: {len(faults)} faults")
+        say(f"{len(faults)} faults")
         numbered = list(enumerate(faults))
         trials = scene.shared_out(
             numbered, lambda forker, one: befall(forker, folder / str(one[0]), one[1]), preload
         )
-        judge(outcome, list(trials))
+        judge(outcome, scene.until_red(trials, effort, say))
 
 
 def calls(forker: Forker, folder: Path) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Layer 3: SQLite and PostgreSQL are given the same messages, and must be the same afterwards.
+"""SQLite and PostgreSQL are given the same messages, and must be the same afterwards.
 
 Hypothesis chooses the messages (see machine.py), and shrinks what tells the two apart to the fewest
 steps. Both have the same virtual clock, so that every time in every row is compared too.

@@ -2,7 +2,7 @@
 
     make verify      minutes        make soak      hours
     python verify/verify.py [--only simulation,model] [--effort ci|verify|soak] [--seed N]
-                            [--canary NAME] [--json FILE]
+                            [--canary NAME] [--until-red] [--json FILE]
 
 Red is a violation, a guard that is not met, a layer that is missing or fails by itself, or a canary
 that nobody caught; then the exit code is 1. A run of everything writes docs/verification.md.
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import andon  # noqa: E402 (the folder above is on the path now)
-from verify import canaries, report  # noqa: E402
+from verify import canaries, report, session  # noqa: E402
 from verify.layer import Effort, Layer, Outcome, Say  # noqa: E402
 
 LAYERS = (
@@ -72,20 +72,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="tell the story of one seed")
     parser.add_argument("--canary", help="run its layer with this bug planted; it must turn red")
     parser.add_argument("--json", type=Path, help="write what was found there too")
+    parser.add_argument("--until-red", action="store_true", help="end with the first violation")
     given = parser.parse_args(arguments)
     names = given.only.split(",") if given.only else [*LAYERS, CANARIES]
     if unknown := set(names) - {*LAYERS, CANARIES}:
         parser.error(f"--only: expected {', '.join((*LAYERS, CANARIES))}; found {sorted(unknown)}")
-    effort = Effort(given.effort, SCALES[given.effort], given.seed)
+    effort = Effort(given.effort, SCALES[given.effort], given.seed, given.until_red)
     if given.canary:
         return _try_canary(given.canary)
-    outcomes = []
+    began, outcomes = time.monotonic(), []
+    commit = report.commit()  # now: it may be another one when all is done
     for name in names:
         if name != CANARIES:
-            print(f"── {name}", flush=True)
+            print(f"── {name}: {report.does(name)}", flush=True)
             outcomes.append(checked(name, effort, _say))
             print(report.line(outcomes[-1]), flush=True)
-    caught = canaries.try_all(filter(present, LAYERS), _say) if CANARIES in names else []
+    caught = []
+    if CANARIES in names:
+        print("── canaries: bugs that are planted in a copy of the product", flush=True)
+        caught = canaries.try_all(filter(present, LAYERS), _say)
     if given.json:
         found = {
             "product": andon.__file__,
@@ -93,11 +98,14 @@ def main(arguments: list[str] | None = None) -> int:
             "canaries": [asdict(one) for one in caught],
         }
         given.json.write_text(json.dumps(found, indent=2))
-    page = report.page(outcomes, caught, effort)
-    print(page)
-    if not given.only:
+    print(f"\n{report.screen(outcomes, caught)}\n")
+    if not (given.only or given.seed or given.until_red or given.effort == "ci"):
+        page = report.page(outcomes, caught, effort, commit)
         (ROOT / "docs" / "verification.md").write_text(page)
-    return int(report.is_red(outcomes, caught))
+        print("written to docs/verification.md")
+    red = report.is_red(outcomes, caught)
+    print(f"{'RED' if red else 'green'} after {time.monotonic() - began:.0f} s")
+    return int(red)
 
 
 def _try_canary(name: str) -> int:
@@ -111,4 +119,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(session.apart(main))

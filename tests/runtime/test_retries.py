@@ -335,6 +335,7 @@ async def test_waits_that_a_failure_cancelled_are_waited_for_again(lab: Lab) -> 
     async with lab.working(one, child):
         run = await lab.client.start(one)
         await until(lambda: calls.count("shaky") == 2 and lab.store.asks(run))
+        await until(lambda: lab.store.run(f"{run}-child"))  # it may be started after the question
         await lab.client.send(f"{run}-child", "word", "said")
         await lab.client.send(run, "go", "went")
         await until(lambda: lab.store.asks(run))

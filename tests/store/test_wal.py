@@ -18,21 +18,38 @@ TRANSACTIONS = 8
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """The WAL of a store that nobody has open, with one row in each of its last transactions."""
-    (tmp_path / "first").mkdir()
-    path = tmp_path / "first" / "andon.db"
+    found = written(tmp_path, "INSERT INTO own VALUES (?)")
+    assert found.stat().st_size == 32 + TRANSACTIONS * FRAME
+    return found
+
+
+@pytest.fixture
+def long_log(tmp_path: Path) -> Path:
+    """The same with rows that take several pages."""
+    return written(tmp_path, "INSERT INTO own SELECT randomblob(20000) || ?")
+
+
+def written(folder: Path, insert: str) -> Path:
+    (folder / "first").mkdir()
+    path = folder / "first" / "andon.db"
     store = open_store(f"sqlite:///{path}")
     db = apsw.Connection(str(path))
     db.execute("PRAGMA wal_autocheckpoint = 0")
     db.execute("CREATE TABLE own (number)")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     for number in range(TRANSACTIONS):
-        db.execute("INSERT INTO own VALUES (?)", (number,))
+        db.execute(insert, (number,))
     for name in ("andon.db", "andon.db-wal"):
-        shutil.copy(tmp_path / "first" / name, tmp_path / name)
+        shutil.copy(folder / "first" / name, folder / name)
     db.close()
     store.close()
-    assert (tmp_path / "andon.db-wal").stat().st_size == 32 + TRANSACTIONS * FRAME
-    return tmp_path / "andon.db-wal"
+    return folder / "andon.db-wal"
+
+
+def ends(log: Path) -> list[int]:
+    """The frames with which transactions end."""
+    found = log.read_bytes()
+    return [n for n in range(len(found) // FRAME) if any(found[frame(n, 4) : frame(n, 8)])]
 
 
 def change(log: Path, hurt: Callable[[bytearray], None]) -> None:
@@ -74,6 +91,40 @@ def test_committed_transactions_after_a_flipped_bit_are_not_passed_over(
     with pytest.raises(StoreError, match=r"andon\.db-wal: is damaged at frame \d"):
         rows(log)
     assert log.read_bytes() == before, "nothing was changed"
+
+
+@pytest.mark.parametrize("size", [32, 4096, 2 * FRAME])
+def test_a_log_whose_beginning_is_zeroed_is_not_passed_over(log: Path, size: int) -> None:
+    change(log, lambda found: found.__setitem__(slice(size), bytes(size)))
+    with pytest.raises(StoreError, match=r"andon\.db-wal: is damaged at frame 1:"):
+        rows(log)
+
+
+def test_a_log_that_is_all_zeroes_is_empty(log: Path) -> None:
+    """It was made longer, and the power went."""
+    log.write_bytes(bytes(log.stat().st_size))
+    assert rows(log) == 0
+
+
+def test_a_bit_in_any_frame_of_a_transaction_is_not_passed_over(long_log: Path) -> None:
+    first, last = ends(long_log)[2] + 1, ends(long_log)[3]
+    assert last - first >= 4
+    whole = long_log.read_bytes()
+    for number in range(first, last + 1):
+        change(long_log, flip(frame(number, 99)))
+        with pytest.raises(StoreError, match=f"is damaged at frame {number + 1}:"):
+            rows(long_log)
+        long_log.write_bytes(whole)
+
+
+def test_any_frame_of_what_was_being_written_may_be_missing(long_log: Path) -> None:
+    whole, database = long_log.read_bytes(), long_log.with_name("andon.db").read_bytes()
+    for number in range(ends(long_log)[-2] + 1, ends(long_log)[-1] + 1):
+        change(long_log, flip(frame(number, 99)))
+        assert rows(long_log) == TRANSACTIONS - 1
+        long_log.write_bytes(whole)
+        long_log.with_name("andon.db").write_bytes(database)
+        long_log.with_name("andon.db-shm").unlink(missing_ok=True)
 
 
 def test_a_log_that_is_whole_is_opened(log: Path) -> None:

@@ -64,7 +64,7 @@ with scene.scratch("planted") as folder, scene.forker() as forker:
     with scene.sited(forker, f"sqlite:///{{folder}}/andon.db", folder / "world") as site:
         # One worker, which is killed in the middle of a run that takes two seconds.
         chaos.KINDS, chaos.WORKERS, chaos.EVERY_SECONDS = {{"kill": 1}}, 1, 1.2
-        chaos.STEP_SECONDS = 0.1
+        chaos.STEP_SECONDS = (0.1,)
         print(*chaos.roll(site, 3, 1)[0].broken, sep="\\n")
 """
 FUZZ = f"""{START}
@@ -195,6 +195,19 @@ def test_a_mutation_is_the_same_for_the_same_seed() -> None:
 
     assert some() == some()
     assert len(set(some())) > 25
+
+
+def test_what_a_later_attempt_does_again_was_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 1\nstep r/step-0 2\n")
+    assert scene.forgotten(tmp_path, "r") == [
+        "r/step-0 was done again in attempt 2, after what follows it"
+    ]
+
+
+def test_what_an_earlier_attempt_does_late_was_not_forgotten(tmp_path: Path) -> None:
+    """It was frozen before it began, and others have gone on meanwhile."""
+    (tmp_path / "log").write_text("step r/step-0 1\nstep r/step-1 2\nstep r/step-0 1\n")
+    assert scene.forgotten(tmp_path, "r") == []
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])

@@ -47,10 +47,23 @@ Ask = Callable[..., tuple[int, str]]
 def test_green_is_everything_found_and_nothing_wrong(ask: Ask) -> None:
     code, page = ask(GREEN, CAUGHT)
     assert code == 0
-    assert "| model | freeze 3 | 3 | 10 | 0 | 1 of 1 | 0 |" in page
+    assert f"| model | {report.does('model')} | 3 | 10 | 0 | 1 of 1 | 0 |" in page
+    assert "- **model**: freeze 3" in page
     assert "**Green.**" in page
     assert "RED" not in page
-    assert report._commit() in page
+    assert report.commit() in page
+
+
+def test_a_terminal_is_shown_the_table_and_what_is_wrong() -> None:
+    wrong = Outcome("model", "freeze 3", 3, 1234, violations=["seed 7: paid twice"], seconds=2)
+    head, row, *rest = report.screen([wrong], [CAUGHT, MISSED]).splitlines()
+    assert head.split("  ")[0] == "layer"
+    assert row.split() == ["model", "3", "1,234", "1", "1", "of", "2", "2"]
+    assert rest == [
+        "",
+        "model: violation: seed 7: paid twice",
+        "missed: fence-not-checked (model): nothing was found",
+    ]
 
 
 def test_a_violation_is_red(ask: Ask) -> None:
@@ -70,7 +83,7 @@ def test_a_guard_that_is_not_met_is_red(ask: Ask) -> None:
 def test_a_canary_that_nobody_caught_is_red(ask: Ask) -> None:
     code, page = ask(GREEN, CAUGHT, MISSED)
     assert code == 1
-    assert "| **RED** model | freeze 3 | 3 | 10 | 0 | 1 of 2 | 0 |" in page
+    assert f"| **RED** model | {report.does('model')} | 3 | 10 | 0 | 1 of 2 | 0 |" in page
     assert "| fence-not-checked | model | **NO** | nothing was found |" in page
 
 
@@ -89,6 +102,17 @@ def test_a_layer_that_nobody_has_written_is_red() -> None:
 def test_a_run_of_some_layers_writes_no_page(ask: Ask) -> None:
     code, page = ask(GREEN, only="model")
     assert (code, page) == (0, "")
+
+
+@pytest.mark.parametrize("partly", [["--effort", "ci"], ["--seed", "7"], ["--until-red"]])
+def test_a_run_of_less_than_everything_writes_no_page(
+    ask: Ask, partly: list[str], tmp_path: Path
+) -> None:
+    ask(GREEN, CAUGHT)
+    page = tmp_path / "docs" / "verification.md"
+    page.write_text("of everything")
+    assert verify.main(partly) == 0
+    assert page.read_text() == "of everything"
 
 
 def test_an_unknown_layer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +161,18 @@ def test_a_canary_that_merely_breaks_the_program_was_caught_by_nobody() -> None:
     tried = canaries.try_one(broken, lambda _: None)
     assert not tried.caught
     assert "NameError" in tried.why
+
+
+def test_a_canary_in_which_nothing_works_was_caught_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its layer is red, and so is a run that nothing befalls."""
+    monkeypatch.setattr(canaries, "_run", lambda canary, _: Tried(canary.name, "", True, ""))
+    line = "            result = await call()\n"
+    broken = Canary("broken", "brains", "runtime/steps.py", line, "            result = None\n")
+    tried = canaries.try_one(broken, lambda _: None)
+    assert not tried.caught
+    assert tried.why == "it merely breaks: run-0: wrong"
 
 
 def test_a_canary_without_its_layer_is_red() -> None:

@@ -105,15 +105,22 @@ class Loop(asyncio.BaseEventLoop):
 
     def end(self) -> None:
         """Nothing of it runs any more; what its code would do on the way out is done now."""
+        gone: set[asyncio.Task[Any]] = set()
+        while tasks := asyncio.all_tasks(self) - gone:  # also those that are created on the way out
+            gone |= tasks
+            for task in tasks:
+                _close(task)
         self._ready.clear()
         self._scheduled.clear()
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            for _ in range(CLOSINGS):
-                try:
-                    task.get_coro().close()
-                except RuntimeError:  # it awaits something on its way out
-                    continue
-                except BaseException:  # noqa: BLE001 (it is dead: nobody is to be told)
-                    break
-                break
+
+
+def _close(task: "asyncio.Task[Any]") -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    for _ in range(CLOSINGS):
+        try:
+            task.get_coro().close()
+        except RuntimeError:  # it awaits something on its way out
+            continue
+        except BaseException:  # noqa: BLE001 (it is dead: nobody is to be told)
+            pass
+        return

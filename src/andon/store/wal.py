@@ -41,13 +41,16 @@ class Wal:
         if len(self.header) < _HEADER.size:
             return order, page, salts
         magic, _, named, _, *rest = _HEADER.unpack(self.header)
-        if magic & ~1 == _MAGIC:
+        known = magic & ~1 == _MAGIC  # the checksum of zeroes is zero
+        if known:
             order = ">" if magic & 1 else "<"
-        if _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
+        if known and _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
             self._checksum = rest[2], rest[3]
             return order, named, (rest[0], rest[1])
-        if len(self._bytes) >= _HEADER.size + _FRAME.size and any(self.header):
-            salts = _FRAME.unpack_from(self._bytes, _HEADER.size)[2:4]
+        for place in range(_HEADER.size, len(self._bytes) - _FRAME.size, _FRAME.size + page):
+            salts = _FRAME.unpack_from(self._bytes, place)[2:4]
+            if any(salts):  # else that is gone too
+                break
         return order, page, salts
 
     def is_current(self) -> bool:
@@ -60,21 +63,33 @@ class Wal:
     def refuse_lost(self, read: int) -> None:
         """Raise if acknowledged transactions follow the frames that SQLite has read."""
         commits = [n for n in range(read, len(self._places)) if self._is_commit(n)]
-        # If the next frame is whole, SQLite had another reason not to read it: it is in the
-        # database already, and the log is about to be begun anew.
-        if len(commits) < 2 or self._follows(read):
+        broken = self._broken(read) if len(commits) >= 2 else None
+        if broken is None:
             return
         chained = 0
-        for number in range(read, len(self._places)):
-            if number == read or not self._follows(number):
+        for number in range(broken, len(self._places)):
+            if number == broken or not self._follows(number):
                 chained = 0  # here it was cut off; or a transaction that was given up began here
             chained += self._is_commit(number)
             if chained == 2:
                 raise StoreError(
-                    f"{self.path}: is damaged at frame {read + 1}: transactions that were "
+                    f"{self.path}: is damaged at frame {broken + 1}: transactions that were "
                     "committed after it cannot be read. Nothing was changed. Restore the "
                     "database from a backup, or move this file away to go on without them."
                 )
+
+    def _broken(self, read: int) -> int | None:
+        """The frame for which SQLite reads no further: it has to be in the next transaction.
+
+        If that is whole, SQLite had another reason: it is in the database already, and the log is
+        about to be begun anew.
+        """
+        for number in range(read, len(self._places)):
+            if not self._follows(number):
+                return number
+            if self._is_commit(number):
+                return None
+        return None
 
     def _frame(self, number: int) -> tuple[int, int, tuple[int, int], tuple[int, int]]:
         page, commit, *rest = _FRAME.unpack_from(self._bytes, self._places[number])

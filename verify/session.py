@@ -1,0 +1,82 @@
+"""The command in a session of its own: whoever interrupts it leaves no process behind.
+
+Layers start processes that start others, freeze them and kill their parents. A terminal's Ctrl-C
+would reach all of them at once, and who puts things away would find its helpers gone. So only the
+command hears it. It tells the layer, which puts away what it made; then it ends whoever is left.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from andon.supervisor import linux
+
+INTERRUPTED = 130  # as shells call it
+# A layer waits for the trials that are under way; a database's keeper looks every now and then.
+PUT_AWAY_SECONDS = 60
+LEAVE_SECONDS = 20.0
+
+
+def apart(play: Callable[[], int]) -> int:
+    """What `play` answers, in a process of its own. Told twice to end, it is killed."""
+    linux.become_subreaper()
+    own = os.getpid()
+    layers = os.fork()
+    if layers == 0:
+        os.setsid()
+        linux.die_with_parent(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _interrupt)
+        if os.getppid() != own:
+            os._exit(INTERRUPTED)
+        try:
+            return play()
+        except KeyboardInterrupt:
+            print("interrupted: nothing is written", flush=True)
+            return INTERRUPTED
+    _pass_on(layers)
+    status = _wait_for(layers)
+    _end_the_rest()
+    return status if status >= 0 else INTERRUPTED
+
+
+def _interrupt(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what is put away is put away entirely
+    raise KeyboardInterrupt
+
+
+def _pass_on(layers: int) -> None:
+    told = False
+
+    def tell(number: int, _: object) -> None:
+        nonlocal told
+        again = told or number == signal.SIGALRM
+        told = True
+        signal.alarm(PUT_AWAY_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(layers, signal.SIGKILL if again else signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, tell)
+
+
+def _wait_for(layers: int) -> int:
+    """Its status. Orphans come here: they are reaped at once, as init does it."""
+    while True:
+        pid, status = os.wait()
+        if pid == layers:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _end_the_rest() -> None:
+    end = time.monotonic() + LEAVE_SECONDS
+    while rest := list(linux.descendants([os.getpid()])):
+        for pid in rest if time.monotonic() > end else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
