@@ -12,7 +12,7 @@ import pytest
 from andon.errors import StoreError, StoreUnavailable
 from andon.store import sqlite
 from andon.store.sqlite import SqliteStore
-from andon.store.store import Note
+from andon.store.store import Log, Note
 from andon.store.writer import Writer
 
 
@@ -66,6 +66,15 @@ async def test_while_something_else_executes_the_thread_commits(
 ) -> None:
     writer.runs = runs
     await writer.submit(said("a"))
+    [committer] = committers
+    assert committer != threading.get_ident()
+
+
+async def test_what_a_run_writes_beside_its_work_does_not_hold_it_up(
+    writer: Writer, committers: list[int]
+) -> None:
+    writer.runs = 1
+    await writer.submit(Log(run_id="r", attempt=1, lines=((0.0, "info", "still at it"),)))
     [committer] = committers
     assert committer != threading.get_ident()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
-from andon.store.store import Claim, Message, Outcome, Start, Store
+from andon.store.store import Checkpoint, Claim, Log, Message, Outcome, Start, Store
 
 log = logging.getLogger("andon")
 
@@ -27,6 +27,8 @@ log = logging.getLogger("andon")
 BATCH = 512
 
 _Waiter = "asyncio.Future[Any] | Future[Any]"
+# What a run writes while it does something else.
+_ASIDE = frozenset({Checkpoint, Log})
 _Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
 
 
@@ -158,6 +160,8 @@ class Writer:
     def _commit_turn(self, items: list[_Item]) -> bool:
         """Commit on the loop, if every run that it executes has a message in this turn."""
         if not self._local or not 0 < self.runs <= len(items) or self._waiting:
+            return False
+        if self.runs > sum(type(message) not in _ASIDE for message, _, _ in items):
             return False
         if not self._busy.acquire(blocking=False):
             return False
