@@ -4,6 +4,7 @@ import ast
 import os
 import platform
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,6 +144,7 @@ def _canaries(canaries: list[Tried]) -> list[str]:
 
 
 def _cell(text: str) -> str:
+    text = text.replace(tempfile.gettempdir(), "…")  # of the machine it was made on
     short = text if len(text) <= 160 else f"{text[:157]}…"
     return short.replace("|", "\\|").replace("\n", " ")
 
