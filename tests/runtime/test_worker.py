@@ -425,14 +425,14 @@ async def test_a_store_that_is_away_when_a_run_ends_does_not_keep_it_for_ever(
 
     one = agent(body)
     async with local.working(one, patience_seconds=0.05, lease_seconds=600) as worker:
-        write = worker.store.write
+        write = worker.store._write
 
         def flaky(batch: Any) -> Any:
             if away:
                 raise StoreUnavailable("away")
             return write(batch)
 
-        worker.store.write = flaky
+        worker.store._write = flaky
         run = await local.client.start(one)
         await until(lambda: "given up here" in caplog.text)
         away = False

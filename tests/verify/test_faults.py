@@ -99,8 +99,8 @@ HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
             SYSCALLS,
             (
                 "store/sqlite.py",
-                "raise _translate(error, self.path) from error\n                outcomes",
-                "return [None] * len(batch)\n                outcomes",
+                "raise _translate(error, self.path) from error\n        return",
+                "return [None] * len(batch)\n        return",
             ),
             "run",
             id="syscalls: a failed commit is taken for one",
