@@ -34,6 +34,7 @@ QUEUE = "bench"
 LOCAL = os.environ.get("BENCH_STORE") == "local"
 AT_ONCE = 50
 MOST_ACTIVITIES = 1000
+MOST_AT_ONCE = 3_000  # local activities of 1 KB that one message holds
 LIMIT = timedelta(seconds=2 * scenes.STAY_SECONDS)
 SECOND = timedelta(seconds=1)
 BEAT = timedelta(seconds=0.1)
@@ -110,6 +111,8 @@ class OnTemporal(System):
     def resume(self, steps: int) -> dict[str, Any]:
         if self.store != "local" and steps > MOST_ACTIVITIES:
             raise Absent("its development server takes minutes for that; see local activities")
+        if self.store == "local" and steps > MOST_AT_ONCE:
+            raise Absent("finished ones go to its server in one message, of 4 MB at most")
         return super().resume(steps)
 
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
