@@ -2,10 +2,13 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.control.terminal import until
@@ -199,6 +202,31 @@ def test_the_store_is_away_and_everything_here_is_proved(home: Path) -> None:
         assert not alive(before)
         assert f"{len(before)} of {len(before)} processes gone" in text
         assert "other hosts UNKNOWN" in text
+
+
+def test_a_disk_that_takes_its_time_holds_up_no_order_and_is_waited_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    waited, looks = threading.Event(), list[None]()
+    pull, poll = Latch.pull, select.poll
+
+    def late(self: Latch, *words: str) -> Any:
+        assert waited.wait(20)
+        return pull(self, *words)
+
+    def polling() -> Any:  # all orders are out, and everybody was looked at long ago
+        looks.append(None)
+        if len(looks) == 100:
+            waited.set()
+        return poll()
+
+    monkeypatch.setenv("ANDON_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(panic, "LATCH_SECONDS", 0.0)
+    monkeypatch.setattr(Latch, "pull", late)
+    monkeypatch.setattr(select, "poll", polling)
+    assert panic.halt()["latch"]["written"]
+    assert pulled(home)
 
 
 def test_a_latch_that_cannot_be_written_is_said_and_the_rest_is_done(

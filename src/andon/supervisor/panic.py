@@ -104,6 +104,7 @@ class Halting:
         self._entries: dict[str, homes.Entry] = {}
         self._alive: set[str] = set()
         self._spare = {os.getpid()}
+        self._writing: threading.Thread | None = None
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────
 
@@ -112,9 +113,9 @@ class Halting:
         # Before the pull: a supervisor that sees the latch may be done and gone in a moment.
         self._part(self._look_around)
         try:
-            writing = threading.Thread(target=self._pull, daemon=True)
-            writing.start()
-            writing.join(LATCH_SECONDS)
+            self._writing = threading.Thread(target=self._pull, daemon=True)
+            self._writing.start()
+            self._writing.join(LATCH_SECONDS)
         except RuntimeError:  # no more threads
             self._pull()
         point("halt:pulled")
@@ -199,7 +200,8 @@ class Halting:
             for target in targets:
                 with contextlib.suppress(Exception):  # it stays unproved
                     target.look(now)
-            if all(target.done for target in targets) or now >= end:
+            written = self._writing is None or not self._writing.is_alive()
+            if (written and all(target.done for target in targets)) or now >= end:
                 break
             poll = select.poll()
             for target in targets:
