@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from andon.runtime.context import Answer, Context
     from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
     from andon.runtime.serving import serving
+    from andon.runtime.sync import current
     from andon.supervisor.panic import halt
 
 _HOME = {
@@ -31,6 +32,7 @@ _HOME = {
     "Unresolved": "andon.errors",
     "agent": "andon.runtime.agent",
     "cleanup": "andon.runtime.cleanup",
+    "current": "andon.runtime.sync",
     "did_not_happen": "andon.runtime.effects",
     "effect_of": "andon.runtime.effects",
     "halt": "andon.supervisor.panic",
@@ -52,6 +54,7 @@ __all__ = [
     "Unresolved",
     "agent",
     "cleanup",
+    "current",
     "did_not_happen",
     "effect_of",
     "halt",

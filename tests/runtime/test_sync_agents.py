@@ -5,9 +5,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
+from andon.errors import BadInput
 
 
 @andon.agent
@@ -231,3 +233,43 @@ async def test_a_plain_agent_that_leaves_the_interpreter_fails_alone(local: Lab)
     assert run.state == "failed"
     assert run.error is not None
     assert "sys.exit(2)" in run.error["message"]
+
+
+def find() -> str:
+    return str(andon.current().run_id)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_code_finds_its_run_without_being_handed_it(lab: Lab, plain: bool) -> None:
+    async def inner(ctx: Any) -> Any:
+        in_task = asyncio.create_task(asyncio.to_thread(find))
+        return [find(), await in_task, await ctx.step(find)]
+
+    def blocking(ctx: Any) -> Any:
+        return [find(), ctx.step(find), find()]
+
+    one = agent(blocking if plain else inner)
+    async with lab.working(one):
+        run = await lab.client.start(one)
+        assert await lab.result(run) == [run] * 3
+    assert andon.current() is None
+
+
+async def test_a_thread_of_an_async_agent_steps_by_key(lab: Lab) -> None:
+    done: list[str] = []
+
+    def in_thread() -> Any:
+        found = andon.current()
+        with pytest.raises(BadInput, match="key="):
+            found.step(done.append, "no key")
+        found.step(done.append, "once", key="1")
+        return found.step(done.append, "once", key="1")
+
+    async def inner(ctx: Any) -> None:
+        await asyncio.to_thread(in_thread)
+        await asyncio.to_thread(in_thread)
+
+    one = agent(inner)
+    async with lab.working(one):
+        await lab.result(await lab.client.start(one))
+    assert done == ["once"]

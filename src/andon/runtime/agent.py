@@ -92,10 +92,11 @@ class Agent:
 
         arguments = self._arguments(await attempt.body_of(*attempt.start_body))
         context = Context(attempt)
-        from andon.runtime.sync import call_in_thread
+        from andon.runtime.sync import call_in_thread, enter
 
         try:
             if self.is_async:
+                enter(attempt, context)
                 return await self.function(context, **arguments)
             return await call_in_thread(attempt, context, self.function, arguments)
         except SystemExit as error:  # it would end the worker, and everybody else's runs with it

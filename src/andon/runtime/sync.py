@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from andon.errors import BadInput, Stopped
@@ -34,8 +34,32 @@ _ORDERED = frozenset(
         "random",
         "uuid",
         "snapshot",
+        "model",
+        "steered",
     ]
 )
+
+# Set where the code of a run executes, also in the threads and tasks that it starts.
+_context: contextvars.ContextVar[tuple[Any, Any]] = contextvars.ContextVar(
+    "andon_context", default=(None, None)
+)
+
+
+def enter(attempt: Any, context: Any) -> None:
+    """From here on this is the context that code finds."""
+    _context.set((attempt, context))
+
+
+def current() -> Any:
+    """The context of the run whose code executes here; None outside of every run.
+
+    For code that a framework calls and nobody hands a context: a node of a graph, a hook. In a
+    thread it is one whose calls wait.
+    """
+    attempt, context = _context.get()
+    if context is None or isinstance(context, Portal) or _running_loop() is attempt.loop:
+        return context
+    return portal(attempt, context)
 
 
 class Portal:
@@ -72,8 +96,11 @@ class Portal:
                 return _Entered(result, self._loop)
             return await result if inspect.isawaitable(result) else result
 
+        # Not a branch of the code that started this thread: threads have no order.
+        outside = contextvars.copy_context()
+        outside.run(branch.current.set, None)
         try:
-            return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+            return outside.run(asyncio.run_coroutine_threadsafe, call(), self._loop).result()
         except concurrent.futures.CancelledError:
             raise self._stopped("its run leaves this process") from None
 
@@ -103,32 +130,14 @@ async def call_in_thread(
     attempt: Any, context: Any, function: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
     """Run a plain agent in a thread of its own, with a context that forwards to this loop."""
-    from andon.runtime import operation as operations
-
     attempt.sync = True
     home: list[int] = []
-
-    def prepare(name: str, kwargs: dict[str, Any]) -> Callable[[], None]:
-        operation = operations.current.get()  # inside a step: checkpoint and partial
-        elsewhere = operation is None and threading.get_ident() != home[0]
-        if elsewhere and name in _ORDERED and kwargs.get("key") is None:
-            raise BadInput(
-                f"{name}: called from another thread than the agent's: give it a key=, because "
-                "threads have no order that a replay could follow"
-            )
-
-        def enter() -> None:
-            branch.current.set(None if operation else attempt.root)
-            operations.current.set(operation)
-            attempt.tasks.add_call(asyncio.current_task())
-
-        return enter
-
-    portal = Portal(context, attempt.loop, prepare, attempt.stopped)
+    forwarding = portal(attempt, context, home)
 
     def run() -> Any:
         home.append(threading.get_ident())
-        return function(portal, **arguments)
+        enter(attempt, forwarding)
+        return function(forwarding, **arguments)
 
     # Its own thread: an agent that waits must not take one that a step needs.
     outside = contextvars.copy_context()
@@ -143,6 +152,29 @@ async def call_in_thread(
     )
     thread.start()
     return await done
+
+
+def portal(attempt: Any, context: Any, home: Sequence[int] = ()) -> Portal:
+    """A run's context for threads; `home` is the one whose calls have an order."""
+    from andon.runtime import operation as operations
+
+    def prepare(name: str, kwargs: dict[str, Any]) -> Callable[[], None]:
+        operation = operations.current.get()  # inside a step: checkpoint and partial
+        elsewhere = operation is None and threading.get_ident() not in home
+        if elsewhere and name in _ORDERED and kwargs.get("key") is None:
+            raise BadInput(
+                f"{name}: called from another thread than the agent's: give it a key=, because "
+                "threads have no order that a replay could follow"
+            )
+
+        def begin() -> None:
+            branch.current.set(None if operation else attempt.root)
+            operations.current.set(operation)
+            attempt.tasks.add_call(asyncio.current_task())
+
+        return begin
+
+    return Portal(context, attempt.loop, prepare, attempt.stopped)
 
 
 def _followed(attempt: Any, run: Callable[[], Any]) -> Callable[[], Any]:
