@@ -143,10 +143,11 @@ class Writer:
         It is handed over at the end of the loop's turn: a thread that began at the first message
         would fight with the loop for the interpreter instead of taking them all.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        # To ask for the loop is a system call.
+        loop = (self._turn and self._turn[0][1]) or asyncio.get_running_loop()
         if not self._turn:
             loop.call_soon(self._hand_over)
+        future: asyncio.Future[Any] = loop.create_future()
         self._turn.append((message, loop, future))
         return future
 
