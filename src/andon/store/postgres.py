@@ -18,6 +18,7 @@ from andon.store import postgres_batch as batches
 from andon.store import postgres_bell as bell
 from andon.store.fleet import Look
 from andon.store.groups import locks_of
+from andon.store.orders import Order
 from andon.store.postgres_link import (
     CONTENDED,
     SPOILED,
@@ -57,6 +58,7 @@ T = TypeVar("T")
 _RETURNS = (b"SELECT", b"WITH")
 _LOCKS = {"lock_worker", "lock_workers", "lock_limits", "lock_orders", "lock_stops"}
 _LOCKS |= {"lock_thread", "share_thread"}
+_UNREAD = {"ask_run"}
 
 
 class PostgresStore(Sending):
@@ -71,7 +73,8 @@ class PostgresStore(Sending):
         self.link = Link(url)
         self._sql = batches.load()
         # In a pipeline these are not waited for; their errors come with the next answer.
-        self._silent = {name for name, sql in self._sql.items() if not _answers(sql)} | _LOCKS
+        self._silent = {name for name, sql in self._sql.items() if not _answers(sql)}
+        self._silent |= _LOCKS | _UNREAD
         self._begin = self.link.begin()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._reading = threading.Lock()
@@ -246,6 +249,12 @@ class PostgresStore(Sending):
             if db.closed or db.info.transaction_status != TransactionStatus.IDLE:
                 self._drop_writer()
             raise
+
+    def _order(self, m: Order) -> str:
+        """Whoever has to obey hears of it with the commit: orders are too rare to be in the way."""
+        stop_id = super()._order(m)
+        self._writing_connection().execute(_NOTIFY)
+        return stop_id
 
     def _register(self, m: Register) -> tuple[int, float]:
         self._writing_connection().execute(LOCK)  # or two could register different parameters
