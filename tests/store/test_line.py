@@ -97,6 +97,20 @@ def test_who_is_refused_is_refused_alone(
     assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1], [0], [0, 1]]
 
 
+def test_the_only_run_of_a_worker_is_refused_too(store: PostgresStore) -> None:
+    held = begin(store)
+    do(store, held.settle("queued", returned=True))
+    take(store)  # by another fence
+
+    async def play(writer: Writer) -> None:
+        writer.runs = 1
+        with pytest.raises(Fenced):
+            await writer.write(held.append())
+
+    on_a_loop(store, play)
+    assert seqs(store, "r") == [0]
+
+
 def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_order(
     store: PostgresStore, postgres_url: str
 ) -> None:
