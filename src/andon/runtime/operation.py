@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
@@ -251,14 +252,18 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
+    return await asyncio.wrap_future(in_thread(operation, call))
+
+
+def in_thread(operation: Operation, call: Callable[[], Any]) -> "Future[Any]":
     """Run in a thread, and have the worker know for how long: a thread cannot be ended."""
     host, tasks = operation.attempt.host, operation.attempt.tasks
-    future = host.threads.submit(call)
+    future: Future[Any] = host.threads.submit(call)
     host.in_threads.add(future)
     tasks.executing.add(future)
     future.add_done_callback(host.in_threads.discard)
     future.add_done_callback(tasks.ended_elsewhere)
-    return await asyncio.wrap_future(future)
+    return future
 
 
 def inside(what: str) -> Operation:
