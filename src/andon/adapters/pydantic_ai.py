@@ -6,47 +6,23 @@ everything else that reaches outside a step. What is not known is refused, never
 """
 
 import asyncio
-import hashlib
 import inspect
+import itertools
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 from weakref import WeakKeyDictionary
 
-import msgspec
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
-from pydantic_ai import Agent
+from pydantic_ai import Agent, AgentRunResult, RunContext, ToolDenied
+from pydantic_ai import durable_exec as durable
+from pydantic_ai import messages as wire
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.durable_exec import (
-    JSON_CODEC,
-    BaseDurabilityCapability,
-    BoundDurableOperation,
-    CapabilityOperationId,
-    DurabilityEngineSpec,
-    DurableOperation,
-    DurableOperationBackend,
-    EventStreamHandlerId,
-    JournalOperationNamer,
-    ModelCancelSuspendedResponseId,
-    ModelCompactMessagesId,
-    ModelRequestId,
-    ToolsetCallToolId,
-    ToolsetGetInstructionsId,
-    ToolsetGetToolsId,
-    ToolsetValidateToolArgumentsId,
-    conversation_id_from_run_id,
-    durable_unit_scope,
-)
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolCallPart
-from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import RunContext, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, ExternalToolset
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -56,23 +32,24 @@ from andon.errors import BadInput, Rejected, Stopped
 from andon.runtime import branch
 from andon.runtime.agent import Agent as RunAgent
 from andon.runtime.effects import Declaration
-from andon.runtime.operation import Operation, in_thread
+from andon.runtime.operation import Threads
 from andon.runtime.operation import current as executing
-from andon.runtime.sync import Portal
-from andon.transcript import Call
+from andon.runtime.sync import here
+from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
+from andon.transcript.ledger import Move, known, next_move
 
-__all__ = ["AndonDurability", "run", "run_sync"]
+__all__ = ["AndonDurability", "repair", "run", "run_sync"]
 
 branch.frameworks |= {"pydantic_ai", "pydantic_graph"}
 
 # What else reaches outside; repeated after a crash, which changes nothing.
 _STEPS = (
-    EventStreamHandlerId,
-    ModelCancelSuspendedResponseId,
-    ModelCompactMessagesId,
-    ToolsetGetInstructionsId,
-    ToolsetGetToolsId,
-    ToolsetValidateToolArgumentsId,
+    durable.EventStreamHandlerId,
+    durable.ModelCancelSuspendedResponseId,
+    durable.ModelCompactMessagesId,
+    durable.ToolsetGetInstructionsId,
+    durable.ToolsetGetToolsId,
+    durable.ToolsetValidateToolArgumentsId,
 )
 # A tool's result stands in the ledger as it is; what is not a result is under this name.
 _OTHER = "pydantic_ai"
@@ -81,25 +58,18 @@ _OTHER = "pydantic_ai"
 _body: ContextVar[Callable[[dict[str, Any]], Awaitable[Any]]] = ContextVar("andon_pydantic_ai")
 
 
-def _here() -> Any:
-    """The context of the run whose own code executes here, and not inside a step."""
-    context = andon.current()
-    outside = context is None or isinstance(context, Portal) or executing.get() is not None
-    return None if outside else context
-
-
-class AndonDurability(BaseDurabilityCapability[Any]):
+class AndonDurability(durable.BaseDurabilityCapability[Any]):
     """`Agent(…, capabilities=[AndonDurability()])`: its runs are andon's.
 
     `effects`: what a tool is, by its name, where its function does not say so itself: a kind, or
     what `andon.effect_of(…)` answers. `approve`: the tools that a person is asked about first.
     """
 
-    engine_spec = DurabilityEngineSpec(
+    engine_spec = durable.DurabilityEngineSpec(
         engine_name="andon",
         durable_unit_noun="step",
         durable_container_noun="run",
-        codec=JSON_CODEC,
+        codec=durable.JSON_CODEC,
         toolset_lifecycles={
             "function": "enter-always",
             "mcp": "enter-in-durable-unit",
@@ -123,14 +93,14 @@ class AndonDurability(BaseDurabilityCapability[Any]):
 
     @property
     def in_durable_context(self) -> bool:
-        return _here() is not None
+        return here() is not None
 
     def get_durable_operation_backend(self) -> "_Backend":
         return _Backend(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         inside = executing.get()  # a tool of another agent: what is done here belongs to it
-        if _here() is None and (inside is None or inside.kind != EntryKind.EFFECT):
+        if here() is None and (inside is None or inside.kind != EntryKind.EFFECT):
             raise BadInput(
                 f"agent {self.name!r} has AndonDurability and was started outside of a run; nothing"
                 " was done. Start it with andon.adapters.pydantic_ai.run(agent, …, run_id=…), "
@@ -140,16 +110,15 @@ class AndonDurability(BaseDurabilityCapability[Any]):
 
     def get_default_run_id(self) -> str | None:
         """The same one on replay, and it says which run of andon it belongs to."""
-        context, here = _here(), branch.current.get()
-        return None if context is None or here is None else f"{context.run_id}/{here.place()}"
+        context, place = here(), branch.current.get()
+        return f"{context.run_id}/{place.place()}" if context and place else None
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
+        return durable.conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     async def wrap_tool_execute(self, ctx: RunContext[Any], **given: Any) -> Any:
-        handler = given["handler"]
         try:
-            return await handler(given["args"])
+            return await given["handler"](given["args"])
         except Rejected as error:
             return ToolDenied(str(error))
 
@@ -160,37 +129,33 @@ class AndonDurability(BaseDurabilityCapability[Any]):
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         wrapped = super().get_wrapper_toolset(toolset) or toolset
         if self.in_durable_context:
-            known = {id(one.wrapped) for one in self._toolsets_by_id.values()}
-            wrapped.apply(lambda leaf: _refuse_unseen(leaf, known))
+            seen = {id(one.wrapped) for one in self._toolsets_by_id.values()}
+            wrapped.apply(lambda leaf: _refuse_unseen(leaf, seen))
         return wrapped
 
     def _model_stream_event_handler(self) -> Any:
         """What the model says while it speaks is kept, should the run have to leave."""
-        handler = super()._model_stream_event_handler()
+        handler = super()._model_stream_event_handler() or _hear
+        return lambda ctx, events: handler(ctx, _checkpointed(events))
 
-        async def keep(ctx: RunContext[Any], events: Any) -> None:
-            if handler is None:
-                async for _ in _checkpointed(events):
-                    pass
-            else:
-                await handler(ctx, _checkpointed(events))
 
-        return keep
+async def _hear(_: RunContext[Any], events: Any) -> None:
+    async for _event in events:
+        pass
 
 
 async def _checkpointed(events: Any) -> Any:
     said, context = "", andon.current()
     async for event in events:
-        part = getattr(event, "part", None) or getattr(event, "delta", None)
-        kind = getattr(part, "part_kind", None) or getattr(part, "part_delta_kind", None)
-        if kind == "text" and event.event_kind != "part_end":
-            said += getattr(part, "content", None) or getattr(part, "content_delta", "") or ""
+        part = event.part if event.event_kind == "part_start" else getattr(event, "delta", None)
+        if isinstance(part, wire.TextPart | wire.TextPartDelta):
+            said += part.content if isinstance(part, wire.TextPart) else part.content_delta
             context.checkpoint(said)
         yield event
 
 
-def _refuse_unseen(leaf: AbstractToolset[Any], known: set[int]) -> None:
-    if id(leaf) not in known and not isinstance(leaf, ExternalToolset):
+def _refuse_unseen(leaf: AbstractToolset[Any], seen: set[int]) -> None:
+    if id(leaf) not in seen and not isinstance(leaf, ExternalToolset):
         raise BadInput(
             f"toolset {leaf.label}: it was added at run time, so its calls would not be written "
             "down; nothing was executed. Give it to Agent(toolsets=[…]), with an id"
@@ -200,55 +165,54 @@ def _refuse_unseen(leaf: AbstractToolset[Any], known: set[int]) -> None:
 # ── what is done, by what it is ───────────────────────────────────────────────────────────────
 
 
-class _Backend(DurableOperationBackend[None]):
+class _Backend(durable.DurableOperationBackend[None]):
     def __init__(self, durability: AndonDurability) -> None:
         self.durability = durability
 
-    def bind(self, operation: DurableOperation[Any, Any, Any]) -> "_Bound":
+    def bind(self, operation: durable.DurableOperation[Any, Any, Any]) -> "_Bound":
         return _Bound(operation, self.durability)
 
-    def config_for_tool(self, *_: Any, **__: Any) -> Literal[False] | None:
+    def config_for_tool(self, *_: Any, **__: Any) -> None:
         return None
 
     def registrations(self) -> Sequence[Callable[..., object]]:
         return ()
 
 
-class _Bound(BoundDurableOperation[Any, Any, Any]):
+class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
     """One operation of the framework, as one of andon's."""
 
     def __init__(
-        self, operation: DurableOperation[Any, Any, Any], durability: AndonDurability
+        self, operation: durable.DurableOperation[Any, Any, Any], durability: AndonDurability
     ) -> None:
         self._operation, self.durability = operation, durability
 
     @property
-    def operation(self) -> DurableOperation[Any, Any, Any]:
+    def operation(self) -> durable.DurableOperation[Any, Any, Any]:
         return self._operation
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
-        context, meant = _here(), self.operation.operation_id
+        context, meant = here(), self.operation.operation_id
         if context is None:
             raise BadInput(f"{type(meant).__name__}: called outside of a run; nothing was executed")
-        match meant:
-            case ModelRequestId():
-                payload = await self._model(context, params)
-            case ToolsetCallToolId():
-                payload = await self._tool(context, params)
-            case CapabilityOperationId():
-                payload = await self._effect(context, params)
-            case _ if isinstance(meant, _STEPS):
-                payload = await self._step(context, params)
-            case _:
-                raise BadInput(
-                    f"andon does not know the operation {type(meant).__name__} of this version of "
-                    "pydantic-ai; nothing was executed. Use a version of the tested range"
-                )
-        return self.operation.result_codec.load(payload)
+        doing = {
+            durable.ModelRequestId: self._model,
+            durable.ToolsetCallToolId: self._tool,
+            durable.CapabilityOperationId: self._effect,
+            **dict.fromkeys(_STEPS, self._step),
+        }.get(type(meant))
+        if doing is None:
+            raise BadInput(
+                f"andon does not know the operation {type(meant).__name__} of this version of "
+                "pydantic-ai; nothing was executed. Use a version of the tested range"
+            )
+        return self.operation.result_codec.load(await doing(context, params))
 
     async def _model(self, context: Any, params: Any) -> Any:
         """Ask the model; its answer and the calls that it plans are one commit."""
-        planned = _callable(params.model_request_parameters)
+        # Not an output, nor what others call or a person has to allow.
+        tools = params.model_request_parameters.function_tools
+        planned = {tool.name for tool in tools if tool.kind == "function"}
 
         def calls(payload: Any) -> list[Call]:
             said = self.operation.result_codec.load(payload)
@@ -256,53 +220,51 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
             return [Call(one.tool_call_id, one.tool_name, one.args_as_dict(), 0) for one in parts]
 
         key = _next_key(context, params, "model")
-        with _doing(lambda _: self._handled(params)):
-            return await context.model(_ask, _digest(params.messages), key=key, calls=calls)
+        _body.set(lambda _: self._handled(params))
+        return await context.model(_unit, _said(params.messages), key=key, calls=calls)
 
     async def _tool(self, context: Any, params: Any) -> Any:
         """Call a tool as the model asked for it: an effect under the provider's id."""
         call_id, name, arguments = _asked(params)
-        names = {name, params.name}
+        tool, names = getattr(params, "tool", None), {name, params.name}
 
         def body(given: dict[str, Any]) -> Awaitable[Any]:
-            return self._called(params if given == arguments else _edited(params, given))
+            return self._called(params if given == arguments else _edited(params, tool, given))
 
-        quiet = self.operation.operation_id.toolset_kind == "mcp" or _is_async(params)  # type: ignore[union-attr]
-        function = _acting(self._declaration(params, names), quiet)
+        _body.set(body)
+        kind = getattr(self.operation.operation_id, "toolset_kind", "")
+        quiet = kind == "mcp" or getattr(tool, "is_async", False)
+        function = _acting(self._declaration(params, tool, names), quiet)
         approve = bool(names & self.durability.approve)
-        with _doing(body):
-            stored = await context.tool(call_id, name, arguments, function, approve=approve)
-        return _payload(stored)
+        return _payload(await context.tool(call_id, name, arguments, function, approve=approve))
 
     async def _effect(self, context: Any, params: Any) -> Any:
         """What a capability does may act: once, unless it is declared."""
         meant: Any = self.operation.operation_id
         name = f"{meant.capability_id}.{meant.operation}"
         function = _acting(self.durability.effects.get(name, _declared(None)), quiet=False)
-        with _doing(lambda _: self._handled(params)):
-            return await context.effect(function, name=name, key=_next_key(context, params, name))
+        _body.set(lambda _: self._handled(params))
+        return await context.effect(function, name=name, key=_next_key(context, params, name))
 
     async def _step(self, context: Any, params: Any) -> Any:
-        name = JournalOperationNamer(self.durability.name).operation_name(
-            self.operation.operation_id
-        )
-        with _doing(lambda _: self._handled(params)):
-            return await context.step(_unit, name=name, key=_next_key(context, params, name))
+        namer = durable.JournalOperationNamer(self.durability.name)
+        name = namer.operation_name(self.operation.operation_id)
+        _body.set(lambda _: self._handled(params))
+        return await context.step(_unit, name=name, key=_next_key(context, params, name))
 
-    def _declaration(self, params: Any, names: set[str]) -> Any:
+    def _declaration(self, params: Any, tool: Any, names: set[str]) -> Declaration:
         """What the tool is: by its function, else by its name, else by what its server hints."""
-        own = getattr(_function_of(params), "__andon_effect__", None)
-        if own is not None:
-            return own
-        effects = self.durability.effects
-        named = next((effects[name] for name in sorted(names) if name in effects), None)
-        return named or _declared(_hinted(params))
+        functions = getattr(getattr(tool, "toolset", None), "tools", None) or {}
+        own = functions.get(getattr(tool, "original_name", None) or params.name)
+        declared = getattr(getattr(own, "function", None), "__andon_effect__", None)
+        named = (one for name, one in self.durability.effects.items() if name in names)
+        return declared or next(named, None) or _declared(_hinted(params, tool))
 
     async def _handled(self, params: Any) -> Any:
         """The framework's own work, its result as JSON; one that is none is andon's to refuse."""
         inside = executing.get()
         assert inside is not None
-        with durable_unit_scope(), Agent.using_thread_executor(_Threads(inside)):
+        with durable.durable_unit_scope(), Agent.using_thread_executor(Threads(inside)):
             result = await self.operation.handler(params)
         try:
             return self.operation.result_codec.dump(result)
@@ -317,30 +279,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         return _stored(await self._handled(replace(params, ctx=ctx)))
 
 
-class _Threads(Executor):
-    """Where plain functions are called: andon knows of these threads, and when they end."""
-
-    def __init__(self, inside: Operation) -> None:
-        self._inside = inside
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return in_thread(self._inside, lambda: fn(*args, **kwargs))
-
-
-@contextmanager
-def _doing(body: Callable[[dict[str, Any]], Awaitable[Any]]) -> Iterator[None]:
-    token = _body.set(body)
-    try:
-        yield
-    finally:
-        _body.reset(token)
-
-
-async def _ask(_conversation: str) -> Any:
-    return await _body.get()({})
-
-
-async def _unit() -> Any:
+async def _unit(*_: Any) -> Any:
     return await _body.get()({})
 
 
@@ -373,59 +312,36 @@ def _declared(given: str | Callable[..., Any] | None) -> Declaration:
 # ── what the framework says about it ──────────────────────────────────────────────────────────
 
 
-def _callable(parameters: ModelRequestParameters) -> set[str]:
-    """The tools that are called here: not an output, nor what others call or a person allows."""
-    return {tool.name for tool in parameters.function_tools if tool.kind == "function"}
-
-
 def _asked(params: Any) -> tuple[str, str, dict[str, Any]]:
     """The call as the model made it: its id, name and arguments."""
     ctx: RunContext[Any] = params.ctx
-    call_id = str(ctx.tool_call_id)
-    said = (part for message in reversed(ctx.messages) for part in message.parts)
-    made = next(
-        (p for p in said if isinstance(p, ToolCallPart) and p.tool_call_id == call_id), None
-    )
-    if made is not None and not ctx.tool_call_approved:
-        return call_id, made.tool_name, made.args_as_dict()
-    # A person has allowed it, and may have changed it; the tool may have asked for that itself.
+    said = [part for one in ctx.messages for part in one.parts if part.part_kind == "tool-call"]
+    made = next((part for part in reversed(said) if part.tool_call_id == ctx.tool_call_id), None)
     name = params.name if made is None else made.tool_name
-    return f"{call_id}@approved", name, to_jsonable_python(params.tool_args)
+    if ctx.tool_call_approved:  # another call: it may have been changed, or asked for this itself
+        return f"{ctx.tool_call_id}@approved", name, to_jsonable_python(params.tool_args)
+    arguments = to_jsonable_python(params.tool_args) if made is None else made.args_as_dict()
+    return str(ctx.tool_call_id), name, arguments
 
 
-def _edited(params: Any, given: dict[str, Any]) -> Any:
+def _edited(params: Any, tool: Any, given: dict[str, Any]) -> Any:
     """The same call with what a person made of its arguments."""
-    tool = getattr(params, "tool", None)
     if tool is not None:
-        given = tool.args_validator.validate_python(given, context=params.ctx.validation_context)
+        context = params.ctx.validation_context
+        try:
+            given = tool.args_validator.validate_python(given, context=context)
+        except ValidationError as error:
+            raise andon.did_not_happen(f"what it was changed to does not fit: {error}") from None
     return replace(params, tool_args=given)
 
 
-def _function_of(params: Any) -> Any:
-    tool = getattr(params, "tool", None)
-    found = getattr(getattr(tool, "toolset", None), "tools", None)
-    name = getattr(tool, "original_name", None) or params.name
-    return getattr(found.get(name), "function", None) if isinstance(found, dict) else None
-
-
-def _is_async(params: Any) -> bool:
-    return bool(getattr(getattr(params, "tool", None), "is_async", False))
-
-
-def _hinted(params: Any) -> str | None:
+def _hinted(params: Any, tool: Any) -> str | None:
     """What an MCP server says of its tool: a hint, which the user's own word precedes."""
-    tool = getattr(params, "tool", None)
-    definition = tool.tool_def if tool is not None else getattr(params, "tool_def", None)
-    hints = (definition.metadata or {}).get("annotations") if definition is not None else None
-    if not isinstance(hints, dict):
-        return None
-    return (
-        "pure"
-        if hints.get("readOnlyHint")
-        else "idempotent"
-        if hints.get("idempotentHint")
-        else None
-    )
+    definition = getattr(tool or params, "tool_def", None)
+    hints = (getattr(definition, "metadata", None) or {}).get("annotations") or {}
+    if hints.get("readOnlyHint"):
+        return "pure"
+    return "idempotent" if hints.get("idempotentHint") else None
 
 
 _counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
@@ -434,21 +350,16 @@ _counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 def _next_key(context: Any, params: Any, name: str) -> str:
     """Which one of an agent's run it is, or which call it belongs to: the same on replay."""
     ctx = getattr(params, "ctx", None) or getattr(params, "run_context", None)
-    of = "/".join(
-        str(one) for one in (getattr(ctx, "run_id", ""), getattr(ctx, "tool_call_id", None)) if one
-    )
+    of = f"{getattr(ctx, 'run_id', None)}/{getattr(ctx, 'tool_call_id', None) or ''}".rstrip("/")
     counted = _counts.setdefault(context, Counter())
     counted[f"{name} {of}"] += 1
     return f"{of}/{counted[f'{name} {of}']}"
 
 
-def _digest(messages: list[ModelMessage]) -> str:
-    """What was said, without when it was, and without what the model is told anew each time."""
-    said = [
-        (message["kind"], [_told(part) for part in message["parts"]])
-        for message in ModelMessagesTypeAdapter.dump_python(messages, mode="json")
-    ]
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+def _said(messages: list[wire.ModelMessage]) -> list[Any]:
+    """Without when it was said, and without what the model is told anew each time."""
+    dumped = wire.ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    return [[_told(part) for part in message["parts"]] for message in dumped]
 
 
 def _told(part: dict[str, Any]) -> dict[str, Any]:
@@ -491,28 +402,25 @@ async def run(
     if andon.current() is not None:
         return await agent.run(user_prompt, **arguments)
     kinds = [*_types(arguments.get("output_type") or agent.output_type), Any]
+    result_of: Any = AgentRunResult
 
     async def execute(ctx: Any, prompt: Any) -> Any:
         result = await agent.run(user_prompt, **arguments)
-        number = next(n for n, kind in enumerate(kinds) if _is_a(result.output, kind))
-        return {"type": number, "result": _kept(kinds[number]).dump_python(result, mode="json")}
+        number = _number(result.output, kinds)
+        kept = TypeAdapter(result_of[kinds[number]]).dump_python(result, mode="json")
+        return {"type": number, "result": kept}
 
     name = re.sub(r"[^\w.\-]", "-", agent.name or "agent")[:100]
     async with andon.Client(store) as client:
         prompt = to_jsonable_python(user_prompt)
         found = await client.run(RunAgent(execute, name=name), prompt, id=run_id)
-    result: AgentRunResult[Any] = _kept(kinds[found["type"]]).validate_python(found["result"])
-    return result
+    kept = TypeAdapter(result_of[kinds[found["type"]]])
+    return kept.validate_python(found["result"])  # type: ignore[no-any-return]
 
 
 def run_sync(agent: AbstractAgent[Any, Any], user_prompt: Any = None, **arguments: Any) -> Any:
     """The same for a plain program."""
     return asyncio.run(run(agent, user_prompt, **arguments))
-
-
-def _kept(kind: Any) -> TypeAdapter[Any]:
-    of: Any = AgentRunResult
-    return TypeAdapter(of[kind])
 
 
 def _types(spec: Any) -> list[Any]:
@@ -525,9 +433,69 @@ def _types(spec: Any) -> list[Any]:
     return [get_type_hints(spec).get("return", Any)] if inspect.isroutine(spec) else [spec]
 
 
-def _is_a(output: Any, kind: Any) -> bool:
-    try:
-        TypeAdapter(kind).validate_python(output, strict=True)
-    except (ValidationError, PydanticSchemaGenerationError):
-        return False
-    return True
+def _number(output: Any, kinds: list[Any]) -> int:
+    """Which of them it is."""
+    for number, kind in enumerate(kinds):
+        with suppress(ValidationError, PydanticSchemaGenerationError):
+            TypeAdapter(kind).validate_python(output, strict=True)
+            return number
+    raise AssertionError  # the last one is anything
+
+
+# ── conversations that ended in a call ────────────────────────────────────────────────────────
+
+
+def repair(
+    messages: Sequence[wire.ModelMessage],
+    *,
+    ledger: Ledger | None = None,
+    policy: str = Policy.INTERRUPTED,
+) -> Sequence[wire.ModelMessage]:
+    """A history for `message_history=` in which every call has a result, as andon.transcript does.
+
+    A whole one comes back as it is. Under the policy `journal`, calls of the last turn that have
+    certainly not started stay open: `agent.run(message_history=…)` without a prompt makes them.
+    """
+    if policy not in list(Policy):
+        raise BadInput(f"policy {policy!r} is unknown; one of {', '.join(Policy)}")
+    out, asked = list(messages), ledger is not None
+    last = max((n for n, one in enumerate(out) if one.kind == "response"), default=-1)
+    for number in range(last, -1, -1):  # from the end, so that the places before it stay
+        moves = {}
+        for part in _orphans(out, number):
+            call = Call(part.tool_call_id, part.tool_name, part.args_as_dict(), number)
+            state = known(ledger, call)
+            moves[call.id] = next_move(state, Policy(policy), asked=asked, last=number == last)
+        if moves:
+            _answer(out, number, out[number], moves)
+    return messages if out == list(messages) else out
+
+
+def _orphans(out: list[wire.ModelMessage], number: int) -> list[wire.ToolCallPart]:
+    """The calls of a message that have no result before the model speaks again."""
+    heard = itertools.takewhile(lambda one: one.kind == "request", out[number + 1 :])
+    told = {getattr(part, "tool_call_id", None) for message in heard for part in message.parts}
+    calls = [part for part in out[number].parts if isinstance(part, wire.ToolCallPart)]
+    return [part for part in calls if part.tool_call_id not in told]
+
+
+def _answer(out: list[Any], number: int, said: Any, moves: dict[str, Any]) -> None:
+    kept = [p for p in said.parts if moves.get(getattr(p, "tool_call_id", "")) is not Move.CUT]
+    spoken = any(part.part_kind in ("text", "tool-call") for part in kept) or kept == said.parts
+    out[number : number + 1] = [replace(said, parts=kept)] if spoken else []
+    ends = [(part, moves.get(part.tool_call_id)) for part in said.tool_calls]
+    told = [_result(part, done) for part, done in ends if isinstance(done, Done)]
+    place = number + spoken
+    if told and place < len(out) and isinstance(out[place], wire.ModelRequest):
+        out[place] = replace(out[place], parts=[*told, *out[place].parts])
+    elif told:
+        out.insert(place, wire.ModelRequest(parts=told))
+
+
+def _result(part: wire.ToolCallPart, done: Done) -> wire.ToolReturnPart:
+    result, outcome = done.result, "failed" if done.error else "success"
+    if result in (UNKNOWN, NOT_EXECUTED):
+        outcome = "interrupted"
+    elif _is_other(result):  # what the tool said instead of a result
+        result, outcome = result[_OTHER].get("message", NOT_EXECUTED), "failed"
+    return wire.ToolReturnPart(part.tool_name, result, part.tool_call_id, outcome=outcome)  # type: ignore[arg-type]

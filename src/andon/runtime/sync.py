@@ -62,6 +62,14 @@ def current() -> Any:
     return portal(attempt, context)
 
 
+def here() -> Any:
+    """The context, where the run's own code executes: on the event loop, and not inside a step."""
+    from andon.runtime import operation
+
+    context = current()
+    return None if isinstance(context, Portal) or operation.current.get() else context
+
+
 class Portal:
     """An object of the event loop, for a plain thread: its coroutines are waited for."""
 
