@@ -190,3 +190,54 @@ async def test_the_key_of_a_step_is_forgotten_at_a_snapshot_always(lab: Lab) -> 
         run = await lab.client.start("agent")
         assert await lab.replayed(run) == [1]
     assert calls == [1, 1]
+
+
+def message(n: int) -> dict[str, str]:
+    return {"role": "user", "content": f"{n:04} " * 200}
+
+
+async def talking(ctx: andon.Context, length: int) -> Any:
+    state = ctx.restored or {"goal": "buy", "messages": []}
+    while len(state["messages"]) < length:
+        state["messages"].append(message(len(state["messages"])))
+        await ctx.snapshot(state)
+        assert ctx.restored == state
+    await ctx.event("go")
+    return [ctx.restored["goal"], ctx.restored["messages"] == [message(n) for n in range(length)]]
+
+
+async def test_a_conversation_that_is_snapshotted_at_each_turn_is_stored_once(lab: Lab) -> None:
+    written: list[int] = []
+    async with lab.working(agent(talking)) as worker:
+        before = worker.writer.submit
+
+        def submit(note: Any) -> Any:
+            written.append(sum(len(one.body) for one in getattr(note, "blobs", ())))
+            return before(note)
+
+        worker.writer.submit = submit
+        run = await lab.client.start("agent", 130)
+        await lab.reach(run, "suspended")
+        assert sum(written) < 3 * 130 * 1000  # each message, and once more in its block
+        assert await lab.replayed(run) == ["buy", True]
+    assert [entry.name for entry in await lab.journal(run, "snapshot")][5:] == ["parts"] * 125
+
+
+async def test_a_snapshot_in_parts_goes_on_in_parts_after_a_crash(lab: Lab) -> None:
+    async with lab.working(agent(talking)):
+        run = await lab.client.start("agent", 40)
+        await lab.reach(run, "suspended")
+
+    async def longer(ctx: andon.Context, length: int) -> Any:
+        if len(ctx.restored["messages"]) == length:
+            await ctx.event("go")
+        return await talking(ctx, length + 1)
+
+    async with lab.working(agent(longer)) as worker:
+        submitted: list[Any] = []
+        before = worker.writer.submit
+        worker.writer.submit = lambda note: submitted.append(note) or before(note)
+        await lab.client.send(run, "go")
+        assert await lab.replayed(run) == ["buy", True]
+    new = [blob.body for note in submitted for blob in getattr(note, "blobs", ())]
+    assert [body.count("0040") > 0 for body in new] == [True]
