@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.runtime.harness import Held, Lab, agent, bury
 
 import andon
+from andon.store.writer import Writer
 
 
 async def counting(ctx: andon.Context, rounds: int) -> list[int]:
@@ -206,24 +208,34 @@ async def talking(ctx: andon.Context, length: int) -> Any:
     return [ctx.restored["goal"], ctx.restored["messages"] == [message(n) for n in range(length)]]
 
 
-async def test_a_conversation_that_is_snapshotted_at_each_turn_is_stored_once(lab: Lab) -> None:
-    written: list[int] = []
-    async with lab.working(agent(talking)) as worker:
-        before = worker.writer.submit
+def blobs_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every blob that is handed to a writer from now on."""
+    found: list[str] = []
+    before = Writer.submit
 
-        def submit(note: Any) -> Any:
-            written.append(sum(len(one.body) for one in getattr(note, "blobs", ())))
-            return before(note)
+    def submit(writer: Writer, message: Any) -> Any:
+        found.extend(blob.body for blob in getattr(message, "blobs", ()))
+        return before(writer, message)
 
-        worker.writer.submit = submit
+    monkeypatch.setattr(Writer, "submit", submit)
+    return found
+
+
+async def test_a_conversation_that_is_snapshotted_at_each_turn_is_stored_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = blobs_of(monkeypatch)
+    async with lab.working(agent(talking)):
         run = await lab.client.start("agent", 130)
         await lab.reach(run, "suspended")
-        assert sum(written) < 3 * 130 * 1000  # each message, and once more in its block
+        assert sum(map(len, written)) < 3 * 130 * 1000  # each message, and again in its block
         assert await lab.replayed(run) == ["buy", True]
     assert [entry.name for entry in await lab.journal(run, "snapshot")][5:] == ["parts"] * 125
 
 
-async def test_a_snapshot_in_parts_goes_on_in_parts_after_a_crash(lab: Lab) -> None:
+async def test_a_snapshot_in_parts_goes_on_in_parts_after_a_crash(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with lab.working(agent(talking)):
         run = await lab.client.start("agent", 40)
         await lab.reach(run, "suspended")
@@ -233,11 +245,8 @@ async def test_a_snapshot_in_parts_goes_on_in_parts_after_a_crash(lab: Lab) -> N
             await ctx.event("go")
         return await talking(ctx, length + 1)
 
-    async with lab.working(agent(longer)) as worker:
-        submitted: list[Any] = []
-        before = worker.writer.submit
-        worker.writer.submit = lambda note: submitted.append(note) or before(note)
+    async with lab.working(agent(longer)):
+        written = blobs_of(monkeypatch)
         await lab.client.send(run, "go")
         assert await lab.replayed(run) == ["buy", True]
-    new = [blob.body for note in submitted for blob in getattr(note, "blobs", ())]
-    assert [body.count("0040") > 0 for body in new] == [True]
+    assert [body.count("0040") > 0 for body in written] == [True]
