@@ -98,7 +98,7 @@ def test_a_run_is_steered(andon: Terminal) -> None:
         assert f"andon steer {run_id} --retract {name}" in told.stderr
         found = andon.json("steer", run_id, "--retract", name)
         assert (found["change"], found["of"], found["was"]) == ("retract", name, "faster")
-        assert "nothing was said under the id 'nobody'" in andon.error(
+        assert "nothing that holds was said under the id 'nobody'" in andon.error(
             "steer", run_id, "--retract", "nobody", code=4
         )
 
