@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
@@ -21,11 +23,16 @@ SCRIPT: list[Any] = [[call("charge", amount=10), call("mail", to="ann")], call("
 
 
 def model_of(form: str, url: str) -> Model:
+    """Its connections close with each answer: the loops of tests end before their clients do."""
+    options: Any = {"api_key": "fake", "default_headers": {"Connection": "close"}}
     if form == "anthropic":
-        return AnthropicModel("m", provider=AnthropicProvider(base_url=url, api_key="fake"))
-    provider = OpenAIProvider(base_url=f"{url}/v1", api_key="fake")
+        return AnthropicModel(
+            "m",
+            provider=AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=url, **options)),
+        )
+    client = AsyncOpenAI(base_url=f"{url}/v1", **options)
     kind = OpenAIChatModel if form == "chat" else OpenAIResponsesModel
-    return kind("m", provider=provider)
+    return kind("m", provider=OpenAIProvider(openai_client=client))
 
 
 def buyer(url: str, *tools: Any, form: str = "chat", options: Any = None, **given: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
@@ -16,7 +18,9 @@ from pydantic_ai import (
     RunContext,
     ToolApproved,
 )
+from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.durable_exec import DurableOperation
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset, ToolsetTool
 from tests.adapters.buyers import FORMS, SCRIPT, buyer, model_of
 from tests.runtime.harness import Held, Lab, agent, bury, until
@@ -547,3 +551,61 @@ async def test_an_agent_that_a_tool_asks_is_a_part_of_that_tool(local: Lab) -> N
             found = await local.replayed(run_id)
         assert returns(found["messages"]) == {"ask": "It is blue."}
         assert len(inner.requests) == 1
+
+
+# ── what reaches outside beside models and tools ──────────────────────────────────────────────
+
+
+async def test_tools_of_a_server(lab: Lab) -> None:
+    """What it says of its tools is believed where the user says nothing."""
+    server: Any = MCPServer("shop")
+    called: list[str] = []
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def look() -> str:
+        called.append("looked")
+        return "7 left"
+
+    @server.tool()
+    async def charge(amount: int) -> str:
+        called.append(f"charged {amount}")
+        return "ch_1"
+
+    with FakeModel([[call("look"), call("charge", amount=10)], "All done."]) as fake:
+        one = asking(buyer(fake.url, toolsets=[MCPToolset(server, id="shop")]))
+        async with lab.working(one):
+            run_id = await lab.client.start(one, labels=WAIT)
+            found = await lab.replayed(run_id)
+        assert len(fake.requests) == 2
+    assert returns(found["messages"]) == {"look": "7 left", "charge": "ch_1"}
+    assert sorted(called) == ["charged 10", "looked"]
+    kinds = {row.name: row.kind for row in lab.store.ledger(run_id)}
+    assert kinds == {"look": "pure", "charge": "irreversible"}
+    listed = [
+        entry.name for entry in await lab.journal(run_id, "step") if "get_tools" in entry.name
+    ]
+    assert listed == ["buyer__mcp_server__shop.get_tools"]
+
+
+async def test_what_a_capability_does_is_an_effect(local: Lab) -> None:
+    acted: list[str] = []
+
+    class Noting(AbstractCapability[Any]):
+        id = "noting"
+
+        @durable_operation("note")
+        async def note(self, ctx: RunContext[Any]) -> str:
+            acted.append("noted")
+            return "noted"
+
+        async def before_run(self, ctx: RunContext[Any]) -> None:
+            await self.note(ctx)
+
+    with FakeModel(["All done."]) as fake:
+        capabilities = [AndonDurability(), Noting()]
+        one = Agent(model_of("chat", fake.url), name="buyer", capabilities=capabilities)
+        async with local.working(asking(one)):
+            run_id = await local.client.start("agent", labels=WAIT)
+            await local.replayed(run_id)
+    assert acted == ["noted"]
+    assert local.effects(run_id) == {"noting.note": "confirmed"}
