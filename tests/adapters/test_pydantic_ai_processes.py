@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests import pages
 from tests.adapters.buyers import FORMS, Order
 
 from andon.testing import FakeModel, call
@@ -89,3 +90,19 @@ def test_a_process_is_killed_and_the_next_one_goes_on(
     told = sorted(part["content"] for part in parts if part["part_kind"] == "tool-return")
     assert told == ["charged 10: done", "mailed ann: done"]
     assert parts[-1]["content"] == "All done."
+
+
+def test_the_example_pays_once(tmp_path: Path) -> None:
+    line = [sys.executable, str(PROGRAM.parents[2] / "examples" / "pydantic_ai" / "buy.py")]
+    assert subprocess.run([*line, "--crash"], cwd=tmp_path, check=False).returncode == -9
+    done = subprocess.run(line, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout == "The invoice is paid.\n1 payment\n"
+
+
+def test_the_diff_of_the_guide_is_what_its_program_has() -> None:
+    page = PROGRAM.parents[2] / "docs" / "guides" / "pydantic-ai.md"
+    [diff] = [block.text for block in pages.blocks(page) if block.language == "diff"]
+    [program] = [block.text for block in pages.blocks(page) if block.mark == "file: buy.py"]
+    changed = [line[1:].strip() for line in diff.splitlines() if line.startswith("+")]
+    assert 0 < len(changed) <= 5
+    assert set(changed) <= {line.strip() for line in program.splitlines()}

@@ -53,7 +53,6 @@ _STEPS = (
 )
 # A tool's result stands in the ledger as it is; what is not a result is under this name.
 _OTHER = "pydantic_ai"
-
 # What the function that andon calls is to do: andon keeps functions, so they must be few.
 _body: ContextVar[Callable[[dict[str, Any]], Awaitable[Any]]] = ContextVar("andon_pydantic_ai")
 
@@ -95,8 +94,8 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
     def in_durable_context(self) -> bool:
         return here() is not None
 
-    def get_durable_operation_backend(self) -> "_Backend":
-        return _Backend(self)
+    def get_durable_operation_backend(self) -> "_Operations":
+        return _Operations(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         inside = executing.get()  # a tool of another agent: what is done here belongs to it
@@ -135,8 +134,8 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
 
     def _model_stream_event_handler(self) -> Any:
         """What the model says while it speaks is kept, should the run have to leave."""
-        handler = super()._model_stream_event_handler() or _hear
-        return lambda ctx, events: handler(ctx, _checkpointed(events))
+        heard_by = super()._model_stream_event_handler() or _hear
+        return lambda ctx, events: heard_by(ctx, _checkpointed(events))
 
 
 async def _hear(_: RunContext[Any], events: Any) -> None:
@@ -165,7 +164,7 @@ def _refuse_unseen(leaf: AbstractToolset[Any], seen: set[int]) -> None:
 # ── what is done, by what it is ───────────────────────────────────────────────────────────────
 
 
-class _Backend(durable.DurableOperationBackend[None]):
+class _Operations(durable.DurableOperationBackend[None]):
     def __init__(self, durability: AndonDurability) -> None:
         self.durability = durability
 
