@@ -14,11 +14,12 @@ import msgspec
 
 from andon.core import value
 from andon.core.effect import EffectState, Kind
-from andon.core.journal import Entry, EntryKind
+from andon.core.journal import Entry, EntryKind, Record
 from andon.core.queue import Retry
 from andon.errors import BadInput, Rejected, StepFailed
 from andon.runtime import doubts, effects, steps
 from andon.runtime.attempt import Attempt
+from andon.runtime.calling import refuse_wrong_arguments
 from andon.runtime.journaling import Draft
 from andon.runtime.operation import Operation, invoke, is_async, named
 from andon.store.store import EffectRow
@@ -114,26 +115,40 @@ def _digest(name: str, arguments: Any) -> str:
     return value.digest((arguments,), {}, f"tool {name!r}")
 
 
+def _key_of(attempt: Attempt, call_id: str) -> str:
+    """The key that a call was planned under; perhaps by an attempt that asked the model before."""
+    if call_id in attempt.planned:
+        return attempt.planned[call_id][1]
+    planned = [one for one in attempt.replay.records() if _is_of(one, call_id)]
+    last = max(planned, key=lambda one: one.seq, default=None)
+    return call_id if last is None or last.key is None else last.key
+
+
+def _is_of(record: Record, call_id: str) -> bool:
+    key = record.key or ""
+    is_call = key == call_id or key.startswith(f"{call_id}@@{EntryKind.STEP}/")
+    return record.kind == EntryKind.EFFECT and is_call
+
+
 async def tool(
     attempt: Attempt,
-    ask: Callable[..., Any],
+    ask: Callable[..., Any] | None,
     call: Call,
     function: Callable[..., Any],
     declared: effects.Declaration,
-    approve: bool,
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
     """What ctx.tool does: latch and lease, a person where one is wanted, intent, call, result."""
-    _, key = attempt.planned.get(call.id, ("", call.id))
+    key = _key_of(attempt, call.id)
     arguments = call.arguments
     if not isinstance(arguments, dict):
         raise BadInput(
             f"tool {call.name!r}: expected an object of arguments, found {arguments!r:.200}"
         )
-    effects.refuse_wrong_arguments(call.name, function, (), arguments)
+    refuse_wrong_arguments(call.name, function, (), arguments)
     operation = Operation(attempt, EntryKind.EFFECT, call.name, key, _digest(call.name, arguments))
-    if approve and not operation.answered:
+    if ask is not None and not operation.answered:
         said = await ask(f"May the tool {call.name!r} be called?", arguments, key=f"tool/{key}")
         if not said.approved:
             raise Rejected(call.name, by=said.by, why=said.value)
