@@ -18,7 +18,7 @@ from andon.adapters.langgraph_invocation import Invocation, begin, here, task_ke
 from andon.adapters.langgraph_saver import AndonSaver
 from andon.core import value
 from andon.core.effect import SETTLED, EffectState
-from andon.errors import BadInput, Rejected
+from andon.errors import AndonError, BadInput, Rejected
 from andon.runtime import asking
 from andon.runtime.asking import Answer
 from andon.runtime.effects import Declaration, Postponed, declaration
@@ -47,8 +47,6 @@ try:
     from langgraph.types import Command, Send, interrupt
     from pydantic import TypeAdapter
 except ImportError as missing:
-    from andon.errors import AndonError
-
     raise AndonError(
         f"andon.adapters.langgraph needs LangGraph and LangChain ({missing}). "
         "Run: pip install 'andon[langgraph]'"
@@ -101,18 +99,18 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         return None
 
     def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
+        self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Any]
     ) -> Any:
         invocation = here()
         given: list[Any] = [
-            handler,
+            proceed,
             request,
         ]  # let go of after the call: functions are remembered by caches
 
         def ask() -> Any:
-            handler, request = given
+            proceed, request = given
             with _streamed(), _bubbling():
-                return _answer(handler(request))
+                return _answer(proceed(request))
 
         context = invocation.portal(invocation.context)
         with _bubbled(given):
@@ -120,60 +118,61 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         return _response(answer, request)
 
     async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
+        self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Awaitable[Any]]
     ) -> Any:
         invocation = here()
-        given: list[Any] = [handler, request]
+        given: list[Any] = [proceed, request]
 
         async def ask() -> Any:
-            handler, request = given
+            proceed, request = given
             with _streamed(), _bubbling():
-                return _answer(await handler(request))
+                return _answer(await proceed(request))
 
         with _bubbled(given):
             answer = await invocation.context.model(ask, key=task_key(), calls=_planned)
         return _response(answer, request)
 
     def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]
+        self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Any]
     ) -> Any:
         invocation = here(request.runtime.config)
         if request.tool is None:
-            return handler(request)  # which says that there is no such tool
-        given: list[Any] = [handler, request]
+            return proceed(request)  # which says that there is no such tool
+        given: list[Any] = [proceed, request]
 
         def run(**arguments: Any) -> Any:
-            handler, request = given
+            proceed, request = given
             with _postponing():
-                return _kept(handler(_with(request, arguments)))
+                return _kept(proceed(_with(request, arguments)))
 
         tool, call = self._tool(request, run), request.tool_call
         context = invocation.portal(invocation.context)
         with _bubbled(given), _rejected(call) as refusal:
-            return _back(context.tool(*tool, approve=self._asks(invocation, call)))
+            return _result(call, context.tool(*tool, approve=self._asks(invocation, call)))
         return refusal[0]
 
     async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
+        self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
         invocation = here(request.runtime.config)
         if request.tool is None:
-            return await handler(request)
-        given: list[Any] = [handler, request]
+            return await proceed(request)
+        given: list[Any] = [proceed, request]
 
         async def run(**arguments: Any) -> Any:
-            handler, request = given
+            proceed, request = given
             with _postponing():
-                return _kept(await handler(_with(request, arguments)))
+                return _kept(await proceed(_with(request, arguments)))
 
         def begin(**arguments: Any) -> Any:
             return run(**arguments)
 
         # What LangChain executes in a thread goes on there when its await is cancelled.
         tool = self._tool(request, run if _is_async(request.tool) else begin)
-        with _bubbled(given), _rejected(request.tool_call) as refusal:
-            approve = self._asks(invocation, request.tool_call)
-            return _back(await invocation.context.tool(*tool, approve=approve))
+        call = request.tool_call
+        with _bubbled(given), _rejected(call) as refusal:
+            approve = self._asks(invocation, call)
+            return _result(call, await invocation.context.tool(*tool, approve=approve))
         return refusal[0]
 
     def _tool(self, request: ToolCallRequest, run: Any) -> tuple[str, str, Any, Any]:
@@ -224,6 +223,15 @@ def _is_async(tool: BaseTool) -> bool:
 def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
     """With the arguments that a person may have edited."""
     return request.override(tool_call={**request.tool_call, "args": arguments})
+
+
+def _result(call: Any, kept: Any) -> Any:
+    """What a tool returned. A probe or a person knows the text of it only."""
+    found = _back(kept)
+    parts = found if isinstance(found, list) else [found]
+    if parts and all(isinstance(one, ToolMessage | Command) for one in parts):
+        return found
+    return ToolMessage(as_text(found), tool_call_id=call["id"], name=call["name"])
 
 
 def _said(word: Any) -> Answer:
@@ -437,15 +445,15 @@ class Repair:
                 break
         done = next_move(state, Policy.INTERRUPTED, asked=True, last=False)
         assert isinstance(done, Done)
-        for one in _back(done.result) if isinstance(done.result, list) else [_back(done.result)]:
+        if not isinstance(state, Done) or state.error:
+            return ToolMessage(
+                done.result, tool_call_id=call["id"], name=call["name"], status="error"
+            )
+        found = _result(call, done.result)
+        for one in found if isinstance(found, list) else [found]:
             if isinstance(one, ToolMessage) and one.tool_call_id == call["id"]:
                 return one
-        return ToolMessage(
-            as_text(done.result),
-            tool_call_id=call["id"],
-            name=call["name"],
-            status="success" if isinstance(state, Done) and not state.error else "error",
-        )
+        return ToolMessage(as_text(done.result), tool_call_id=call["id"], name=call["name"])
 
     async def _state(self, run: str, row: EffectRow) -> Done | Open:
         if row.state == EffectState.PLANNED:

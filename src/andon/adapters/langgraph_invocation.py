@@ -11,14 +11,19 @@ import concurrent.futures
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
-from langgraph.config import get_config
-from langgraph.runtime import RunControl
-
 from andon.core import value
 from andon.core.journal import EntryKind
-from andon.errors import BadInput, Diverged, Stopped
+from andon.errors import AndonError, BadInput, Diverged, Stopped
 from andon.runtime import sync
+
+try:
+    from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+    from langgraph.config import get_config
+    from langgraph.runtime import RunControl
+except ImportError as missing:
+    raise AndonError(
+        f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
+    ) from missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,17 +90,17 @@ class Invocation(RunControl):
                 f"durability={durability!r}: expected 'sync' inside a run of andon, because a step "
                 "that is not saved is executed again. Call the graph with **ctx.langgraph()."
             )
-        now: dict[str, Any] = {"base": None, "told": 0, "resumed": 0}
+        now: dict[str, Any] = {"origin": None, "told": 0, "resumed": 0}
         if found is not None:
-            now = {"base": found.checkpoint["id"], **_count(found.pending_writes or ())}
+            now = {"origin": found.checkpoint["id"], **_count(found.pending_writes or ())}
 
         def first() -> dict[str, Any]:
             self._fresh = True
             return now
 
         self.begun = self.portal(self.context).step(first, name=_STEP, key=self._key)
-        base: str | None = self.begun["base"]
-        return base
+        origin: str | None = self.begun["origin"]
+        return origin
 
     def portal(self, target: Any) -> Any:
         """The context, or what else is called on the run's event loop, for a thread."""

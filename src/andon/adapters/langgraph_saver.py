@@ -208,11 +208,11 @@ class AndonSaver(BaseCheckpointSaver[str]):
         found = self._read_tuple(thread, namespace, own)
         if namespace:
             return None if found is None else invocation.as_left(found), False
-        base = invocation.begin(found, config)
+        origin = invocation.begin(found, config)
         if own is not None:
             assert found is not None
             return invocation.as_left(found), True
-        found = None if base is None else self._read_tuple(thread, namespace, base)
+        found = None if origin is None else self._read_tuple(thread, namespace, origin)
         return (None, False) if found is None else invocation.as_begun(found)
 
     def _read_tuple(self, thread: str, namespace: str, one: str | None) -> CheckpointTuple | None:
