@@ -1,4 +1,4 @@
-"""An agent of LangChain in a run of andon, as a program that tests kill; forked, to be soon there."""
+"""An agent of LangChain in a run of andon, as a program that tests kill; forked, as it is slow."""
 
 import asyncio
 import os
@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 import andon
 import andon.runtime.context
@@ -45,13 +46,11 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 def chat_model(form: str, url: str, **options: Any) -> Any:
-    options = {"max_retries": 0, **options}
+    options = {"max_retries": 0, "api_key": SecretStr("fake"), **options}
     if form == "anthropic":
-        return ChatAnthropic(model_name="m", base_url=url, api_key="fake", **options)
+        return ChatAnthropic(model_name="m", base_url=url, **options)
     responses = form == "responses"
-    return ChatOpenAI(
-        model="m", base_url=f"{url}/v1", api_key="fake", use_responses_api=responses, **options
-    )
+    return ChatOpenAI(model="m", base_url=f"{url}/v1", use_responses_api=responses, **options)
 
 
 class World:
@@ -109,9 +108,8 @@ def buyer(graph: Any, way: str, thread: str) -> Agent:
     async def awaited(ctx: Any, said: str) -> str:
         if way == "ainvoke":
             return text(await graph.ainvoke(given(said), **ctx.langgraph(thread)))
-        last = None
-        async for last in graph.astream(given(said), stream_mode="values", **ctx.langgraph(thread)):
-            pass
+        stream = graph.astream(given(said), stream_mode="values", **ctx.langgraph(thread))
+        [*_, last] = [found async for found in stream]
         return text(last)
 
     return Agent(awaited if way.startswith("a") else plain, name="buyer")

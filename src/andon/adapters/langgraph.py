@@ -31,6 +31,7 @@ from andon.transcript.wire import as_text
 try:
     from langchain.agents.middleware import AgentMiddleware
     from langchain.agents.middleware.types import ExtendedModelResponse, ModelResponse
+    from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.messages import (
         AIMessage,
@@ -386,7 +387,9 @@ def _planned(answer: Any) -> list[Call]:
 
 def _response(answer: Any, request: ModelRequest[Any]) -> Any:
     structured = answer["structured"]
-    schema: Any = getattr(request.response_format, "schema", request.response_format)
+    schema: Any = request.response_format
+    if isinstance(schema, AutoStrategy | ToolStrategy | ProviderStrategy):
+        schema = schema.schema
     if structured is not None and not isinstance(schema, dict | None):
         structured = TypeAdapter(schema).validate_python(structured)
     response = ModelResponse(result=_back(answer["result"]), structured_response=structured)

@@ -55,7 +55,7 @@ async def model(
     plans = partial(_plans, operation, asked)
     answer = await steps.carry_out(operation, call, None, retries, plans)
     for one in asked.calls(answer):  # from the journal it was planned by an earlier attempt
-        _key(operation, one)
+        _key(operation, one, new=False)
     return answer
 
 
@@ -66,19 +66,23 @@ async def _answer(asked: Asked, call: Callable[[], Any]) -> Any:
     return answer
 
 
-def _key(operation: Operation, call: Call) -> str:
+def _key(operation: Operation, call: Call, *, new: bool) -> str:
     """The provider's id, and where that is used again (some number anew) the answer's place too."""
-    planned = operation.attempt.planned
-    place, key = planned.get(call.id, (operation.place, call.id))
-    if place != operation.place or operation.attempt.root.path:
-        key = f"{call.id}@{operation.place}"
-    planned[call.id] = operation.place, key
+    attempt = operation.attempt
+    place, key = attempt.planned.get(call.id, ("", call.id))
+    if place != operation.place:
+        other = f"{call.id}@{operation.place}"
+        knows = partial(attempt.replay.knows, EntryKind.EFFECT, call.name)
+        again = place or attempt.root.path or knows(other) or (new and knows(call.id))
+        key = other if again else call.id
+    attempt.planned[call.id] = operation.place, key
     return key
 
 
 def _plans(operation: Operation, asked: Asked, answer: Any) -> list[Draft]:
     """The calls of an answer, as effects that are certainly not done."""
-    return [_plan(operation.attempt, call, _key(operation, call)) for call in asked.calls(answer)]
+    attempt = operation.attempt
+    return [_plan(attempt, one, _key(operation, one, new=True)) for one in asked.calls(answer)]
 
 
 def _plan(attempt: Attempt, call: Call, key: str) -> Draft:
