@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
+from langgraph.types import Command
 from pydantic import SecretStr
 
 import andon
@@ -28,6 +29,7 @@ from andon.adapters.langgraph import AndonMiddleware, AndonSaver
 from andon.runtime.agent import Agent
 from andon.testing import forking
 
+YES: Any = Command(resume=True)
 LOADED = (andon.runtime, andon.store)
 
 
@@ -42,6 +44,7 @@ class Order(msgspec.Struct, kw_only=True):
     way: str = "invoke"
     form: str = "chat"
     said: str = "buy it"
+    approve: tuple[str, ...] = ()
     dies: tuple[str, str] | None = None
 
 
@@ -91,7 +94,7 @@ class World:
 
 
 def buyer(graph: Any, way: str, thread: str) -> Agent:
-    """The run's code: it calls its graph, once."""
+    """The run's code: it calls its graph, and says yes to whatever that asks."""
 
     def given(said: str) -> Any:
         return {"messages": [("user", said)]}
@@ -101,13 +104,19 @@ def buyer(graph: Any, way: str, thread: str) -> Agent:
 
     def plain(ctx: Any, said: str) -> str:
         if way == "invoke":
-            return text(graph.invoke(given(said), **ctx.langgraph(thread)))
+            found = graph.invoke(given(said), **ctx.langgraph(thread))
+            while "__interrupt__" in found:
+                found = graph.invoke(YES, **ctx.langgraph(thread))
+            return text(found)
         [*_, last] = graph.stream(given(said), stream_mode="values", **ctx.langgraph(thread))
         return text(last)
 
     async def awaited(ctx: Any, said: str) -> str:
         if way == "ainvoke":
-            return text(await graph.ainvoke(given(said), **ctx.langgraph(thread)))
+            found = await graph.ainvoke(given(said), **ctx.langgraph(thread))
+            while "__interrupt__" in found:
+                found = await graph.ainvoke(YES, **ctx.langgraph(thread))
+            return text(found)
         stream = graph.astream(given(said), stream_mode="values", **ctx.langgraph(thread))
         [*_, last] = [found async for found in stream]
         return text(last)
@@ -119,7 +128,7 @@ async def run(order: Order) -> str:
     world = World(Path(order.folder))
     with AndonSaver(order.url) as saver:
         model = chat_model(order.form, order.model)
-        middleware = [AndonMiddleware(effects=world.effects())]
+        middleware = [AndonMiddleware(effects=world.effects(), approve=order.approve)]
         tools = world.tools() if order.way.startswith("a") else world.tools()[:1]
         graph = create_agent(model, tools, checkpointer=saver, middleware=middleware)
         async with andon.Client(order.url) as client:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from tests.adapters.shop import Order, World
+from tests.runtime.conftest import empty
 
+from andon.store import open_store
 from andon.testing import FakeModel, call
 from andon.transcript import NOT_EXECUTED, UNKNOWN
 
@@ -40,11 +42,22 @@ def forker() -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.fixture
-def play(forker: "subprocess.Popen[str]", store_url: str, tmp_path: Path) -> Play:
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of the database that the test's parameters name."""
+    if request.node.callspec.params["store"] == "sqlite":
+        yield request.getfixturevalue("sqlite_url")
+    else:
+        found = request.getfixturevalue("shared_database")
+        yield found
+        empty(found)
+
+
+@pytest.fixture
+def play(forker: "subprocess.Popen[str]", url: str, tmp_path: Path) -> Play:
     """Let a process of its own carry a run out; how it ended."""
 
     def play(fake: FakeModel, run: str, **more: Any) -> int:
-        order = Order(url=store_url, run=run, folder=str(tmp_path), model=fake.url, **more)
+        order = Order(url=url, run=run, folder=str(tmp_path), model=fake.url, **more)
         assert forker.stdin is not None
         assert forker.stdout is not None
         forker.stdin.write(json.dumps({f: getattr(order, f) for f in order.__struct_fields__}))
@@ -64,12 +77,18 @@ def all_taken(fake: FakeModel) -> bool:
 
 @pytest.mark.parametrize("dies", POINTS, ids="-".join)
 @pytest.mark.parametrize(
-    ("way", "form", "script"),
-    [("invoke", "chat", SERIAL), ("ainvoke", "anthropic", PARALLEL)],
+    ("way", "form", "script", "store"),
+    [("invoke", "chat", SERIAL, "sqlite"), ("ainvoke", "anthropic", PARALLEL, "postgres")],
     ids=["invoke", "ainvoke-parallel"],
 )
 def test_the_same_run_goes_on_where_it_was_killed(
-    play: Play, tmp_path: Path, dies: tuple[str, str], way: str, form: str, script: list[Any]
+    play: Play,
+    tmp_path: Path,
+    dies: tuple[str, str],
+    way: str,
+    form: str,
+    script: list[Any],
+    store: str,
 ) -> None:
     with FakeModel(script) as fake:
         assert play(fake, "r", way=way, form=form, dies=dies) == -9
@@ -83,9 +102,13 @@ def test_the_same_run_goes_on_where_it_was_killed(
 
 
 @pytest.mark.parametrize("dies", POINTS[2:6], ids="-".join)
-@pytest.mark.parametrize(("way", "form"), [("invoke", "anthropic"), ("ainvoke", "responses")])
+@pytest.mark.parametrize(
+    ("way", "form", "store"),
+    [("invoke", "anthropic", "postgres"), ("ainvoke", "responses", "sqlite")],
+    ids=["invoke", "ainvoke"],
+)
 def test_a_new_message_on_a_thread_that_was_killed_is_taken(
-    play: Play, tmp_path: Path, dies: tuple[str, str], way: str, form: str
+    play: Play, tmp_path: Path, dies: tuple[str, str], way: str, form: str, store: str
 ) -> None:
     with FakeModel(SERIAL) as fake:
         assert play(fake, "r1", way=way, form=form, dies=dies) == -9
@@ -100,8 +123,25 @@ def test_a_new_message_on_a_thread_that_was_killed_is_taken(
     assert NOT_EXECUTED not in told
 
 
-@pytest.mark.parametrize("way", ["stream", "astream"])
-def test_streams_go_on_too(play: Play, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(("way", "store"), [("invoke", "sqlite"), ("ainvoke", "postgres")])
+@pytest.mark.parametrize("moment", ["effect:started", "effect:executed", "effect:confirmed"])
+def test_an_approved_tool_is_neither_called_nor_asked_about_again(
+    play: Play, url: str, tmp_path: Path, way: str, store: str, moment: str
+) -> None:
+    with FakeModel(SERIAL) as fake:
+        order: dict[str, Any] = {"way": way, "approve": ("charge",)}
+        assert play(fake, "r", **order, dies=(moment, "charge")) == -9
+        assert play(fake, "r", **order) == 0
+        assert all_taken(fake)
+    assert World(tmp_path).all == ["charged 5"]
+    assert (tmp_path / "answer").read_text() == "All done."
+    opened = open_store(url)
+    assert len(opened.asks("r", open_only=False)) == 1
+    opened.close()
+
+
+@pytest.mark.parametrize(("way", "store"), [("stream", "sqlite"), ("astream", "postgres")])
+def test_streams_go_on_too(play: Play, tmp_path: Path, way: str, store: str) -> None:
     with FakeModel(SERIAL) as fake:
         assert play(fake, "r", way=way, dies=("effect:executed", "charge")) == -9
         assert play(fake, "r", way=way) == 0

@@ -92,7 +92,7 @@ async def test_a_cancel_lets_a_tool_end_and_says_what_it_did(
         run = await local.client.start(agent)
         await until(tool.gate.reached.is_set)
         receipt = await local.client.cancel(run)
-        assert (await local.client.receipt(receipt)).state != "stopped"
+        assert not (await local.client.receipt(receipt)).proved
         tool.gate.release.set()
         await local.reach_over(run, "cancelled")
     assert tool.acted == 1
@@ -121,7 +121,7 @@ async def test_a_stop_during_a_stream(
     at_word = gate.pass_plain if plain else gate.pass_awaited
     model = Streaming(streaming=True, script=["one two three"], at_word=at_word)
     agent = buyer(saver, model, None, plain=plain, more=[Look()])
-    async with local.working(agent, grace_seconds=3.0) as worker:
+    async with local.working(agent, grace_seconds=1.5) as worker:
         run = await local.client.start(agent)
         await until(gate.reached.is_set)
         if order == "cancel":
@@ -170,11 +170,15 @@ async def test_a_graph_without_operations_ends_at_its_next_step(
     async with local.working(agent) as worker:
         run = await local.client.start(agent)
         await until(gate.reached.is_set)
-        worker.attempts[run].recall()
+        await local.client.pause(run)
+        await until(lambda: worker.attempts[run].stopping)
         gate.release.set()
-        await until(lambda: run not in worker.attempts or worker.attempts[run].run.attempt > 1)
+        await local.reach_over(run, "paused")
+        assert "second" not in done
+        await local.client.resume(run)
         assert await local.result(run) == "second"
-    assert done in (["first", "second"], ["first", "first", "second"])
+    # What awaits is cancelled between two operations, wherever it is; a thread ends its node.
+    assert done == [*(["first"] if plain else ["first", "first"]), "second"]
 
 
 async def test_a_stop_is_no_error_that_a_graph_could_handle(local: Lab, saver: AndonSaver) -> None:
