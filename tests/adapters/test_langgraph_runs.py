@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from operator import add
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
@@ -435,3 +436,12 @@ async def test_what_would_not_be_journaled_is_refused(
     assert run.error["type"] == "BadInput"
     assert re.search(REFUSED[how], run.error["message"])
     assert model.asked == []
+
+
+def test_the_example_is_the_program_of_the_guide() -> None:
+    """Which is executed, and killed, by the tests of the pages."""
+    root = Path(__file__).parents[2]
+    guide = (root / "docs/guides/langgraph.md").read_text()
+    program = guide.partition("# shop.py\n")[2].partition("```")[0]
+    assert len(program) > 500
+    assert (root / "examples/langgraph/shop.py").read_text().endswith(program)

@@ -20,6 +20,7 @@ from andon.core import value
 from andon.core.effect import SETTLED, EffectState
 from andon.errors import AndonError, BadInput, Rejected
 from andon.runtime import asking
+from andon.runtime.agent import agent
 from andon.runtime.asking import Answer
 from andon.runtime.effects import Declaration, Postponed, declaration
 from andon.runtime.operation import inside
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from andon.runtime.attempt import Attempt
     from andon.store.store import EffectRow
 
-__all__ = ["AndonMiddleware", "AndonSaver", "begin", "task_key"]
+__all__ = ["AndonMiddleware", "AndonSaver", "agent", "begin", "task_key"]
 
 # ── the middleware ────────────────────────────────────────────────────────────────────────────
 
@@ -310,10 +311,14 @@ class _Partial(BaseCallbackHandler):
     def __init__(self) -> None:
         self._operation, self._text = inside("model"), ""
 
-    def on_llm_new_token(self, token: Any, **_: Any) -> None:
-        if isinstance(token, str) and token:
-            self._text += token
+    def hear(self, *given: Any, **named: Any) -> None:
+        said = given[0] if given else named.get("token")
+        if isinstance(said, str) and said:
+            self._text += said
             self._operation.attempt.keep_partial(self._operation.place, json.dumps(self._text))
+
+
+setattr(_Partial, "on_llm_new_token", _Partial.hear)  # noqa: B010 (LangChain's word for it)
 
 
 @contextlib.contextmanager
