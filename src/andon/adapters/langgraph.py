@@ -1,410 +1,490 @@
-"""LangGraph's checkpoints in andon's store.
+"""LangGraph and LangChain inside a run of andon.
 
-`AndonSaver` is what a graph is compiled with. Every save is durable before it returns. A save made
-in the name of a run of andon shows the run's fence, and is refused with Fenced once somebody else
-owns the run; the check and the save are one transaction.
+`graph.invoke(given, **ctx.langgraph())` is one *invocation*: the run's code numbers them, and each
+goes on from its own checkpoints when the code is executed again. `AndonMiddleware` makes the model
+calls of an agent steps and its tool calls effects of the run. Every operation has a key: the
+provider's id of a call, or LangGraph's id of a task, which is the same for the same checkpoint.
 
-Lists are kept in pieces, so that a conversation takes room in proportion to its length. A value is
-what it was when it was saved: each save serializes the whole value, since code may have changed an
-element in place.
+Outside of a run, or without `AndonSaver`, nothing is executed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
+import contextlib
 import json
-import os
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from andon.core import pieces
-from andon.core.lease import Fence
-from andon.errors import AndonError, BadInput, NotStorable
-from andon.settings import load as load_settings
-from andon.store import open_store
-from andon.store.graphs import (
-    ChannelRow,
-    CopyThread,
-    DropCheckpoints,
-    DropThread,
-    GraphFilter,
-    SaveCheckpoint,
-    SaveWrites,
-    WriteRow,
-)
-from andon.store.writer import Writer
+from andon.adapters.langgraph_invocation import Invocation, begin, here, task_key
+from andon.adapters.langgraph_saver import AndonSaver
+from andon.core import value
+from andon.core.effect import SETTLED, EffectState
+from andon.errors import AndonError, BadInput, Rejected
+from andon.runtime import asking
+from andon.runtime.agent import agent
+from andon.runtime.asking import Answer
+from andon.runtime.effects import Declaration, Postponed, declaration
+from andon.runtime.operation import inside
+from andon.store.graphs import GraphFilter
+from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done, Open, Policy
+from andon.transcript.ledger import next_move
+from andon.transcript.wire import as_text
 
 try:
-    from langgraph.checkpoint.base import (
-        WRITES_IDX_MAP,
-        BaseCheckpointSaver,
-        CheckpointTuple,
-        get_checkpoint_id,
-        get_checkpoint_metadata,
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain.agents.middleware.types import ExtendedModelResponse, ModelResponse
+    from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.messages import (
+        AIMessage,
+        BaseMessage,
+        RemoveMessage,
+        ToolMessage,
+        messages_from_dict,
     )
-    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langchain_core.runnables.config import merge_configs, var_child_runnable_config
+    from langchain_core.tools import BaseTool
+    from langgraph.config import get_config
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.graph.message import REMOVE_ALL_MESSAGES
+    from langgraph.types import Command, Send, interrupt
+    from pydantic import TypeAdapter
 except ImportError as missing:
     raise AndonError(
-        f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
+        f"andon.adapters.langgraph needs LangGraph and LangChain ({missing}). "
+        "Run: pip install 'andon[langgraph]'"
     ) from missing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
-    from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langchain.agents.middleware.types import AgentState, ModelRequest
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.runtime import Runtime
 
-    from andon.core.pieces import Piece, Value
-    from andon.store.graphs import GraphKey, GraphMessage, GraphRow
+    from andon.runtime.attempt import Attempt
+    from andon.store.store import EffectRow
 
-T = TypeVar("T")
+__all__ = ["AndonMiddleware", "AndonSaver", "agent", "begin", "task_key"]
 
-# Kept beside the checkpoint's body: the store looks into them.
-_APART = ("channel_values", "channel_versions")
-# Saves follow one another anyway; a few threads let reads pass them.
-_THREADS = 4
-_DELTAS = "counters_since_delta_snapshot"
+# ── the middleware ────────────────────────────────────────────────────────────────────────────
 
 
-class AndonSaver(BaseCheckpointSaver[str]):
-    """A checkpointer on andon's own store: SQLite or PostgreSQL, for sync and async graphs."""
+class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Journals and gates every model call and tool call of an agent. The first in its list.
+
+    `effects`: what a tool is, by its name, if its function is not declared with
+    `andon.effect_of`: a kind, or the arguments of `effect_of`. `approve`: the tools that a person
+    is asked about first, by LangGraph's `interrupt` and as an ask of the run.
+    """
 
     def __init__(
-        self, store: str | None = None, *, serde: SerializerProtocol | None = None
+        self,
+        effects: Mapping[str, str | Mapping[str, Any]] | None = None,
+        approve: Sequence[str] = (),
     ) -> None:
-        super().__init__(serde=serde or JsonPlusSerializer(pickle_fallback=False))
-        settings = load_settings({"store": store})
-        self._store = open_store(settings.store)
-        # What several threads save at the same time is one commit.
-        self._writer = Writer(self._store, patience_seconds=settings.patience_seconds)
-        # Not asyncio's own: tools that wait there would keep saves waiting.
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="andon-saver")
+        super().__init__()
+        self._effects = {name: _declared(given) for name, given in (effects or {}).items()}
+        self._approve = frozenset(approve)
 
-    def __enter__(self) -> AndonSaver:
-        return self
+    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
+        """Answer what a thread that was left has left open, so that the model can go on."""
+        if _orphans(state["messages"]):
+            invocation = here()
+            found = invocation.portal(Repair(invocation.attempt)).repaired(state["messages"])
+            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *found]}
+        return None
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
+        if _orphans(state["messages"]):
+            found = await Repair(here().attempt).repaired(state["messages"])
+            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *found]}
+        return None
 
-    def close(self) -> None:
-        """Let go of the database. What was saved is saved."""
-        self._threads.shutdown()
-        self._writer.close()
-        self._store.close()
+    def wrap_model_call(
+        self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Any]
+    ) -> Any:
+        invocation = here()
+        given: list[Any] = [
+            proceed,
+            request,
+        ]  # let go of after the call: functions are remembered by caches
 
-    # ── saving ────────────────────────────────────────────────────────────────────────────────
+        def ask() -> Any:
+            proceed, request = given
+            with _streamed(), _bubbling():
+                return _answer(proceed(request))
 
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        thread, namespace = _place(config)
-        taken = _Taken(self.serde)
-        values = checkpoint["channel_values"]
-        channels = tuple(
-            ChannelRow(channel=name, version=str(version), kind=kind, body=body)
-            for name, version in new_versions.items()
-            if name in values
-            for kind, body in [taken.value(values[name], f"channel {name!r}")]
-        )
-        rest = {name: part for name, part in checkpoint.items() if name not in _APART}
-        kind, body = taken.plain(rest, "the checkpoint")
-        about = get_checkpoint_metadata(config, metadata)
-        graph_run = about.get("run_id")
-        self._write(
-            SaveCheckpoint(
-                thread=thread,
-                namespace=namespace,
-                id=checkpoint["id"],
-                parent=get_checkpoint_id(config),
-                kind=kind,
-                body=body,
-                versions=json.dumps(checkpoint["channel_versions"]),
-                metadata=_as_json(about),
-                graph_run=None if graph_run is None else str(graph_run),
-                channels=channels,
-                pieces=tuple(taken.pieces),
-                asked=tuple(taken.asked),
-                **_owner(config),
-            )
-        )
-        return _config(thread, namespace, checkpoint["id"])
+        context = invocation.portal(invocation.context)
+        with _bubbled(given):
+            answer = context.model(ask, key=task_key(), calls=_planned)
+        return _response(answer, request)
 
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        thread, namespace = _place(config)
-        taken = _Taken(self.serde)
-        rows = tuple(
-            WriteRow(
-                task=task_id,
-                idx=WRITES_IDX_MAP.get(channel, place),
-                channel=channel,
-                path=task_path,
-                kind=kind,
-                body=body,
-            )
-            for place, (channel, value) in enumerate(writes)
-            for kind, body in [taken.value(value, f"a write to {channel!r}")]
-        )
-        self._write(
-            SaveWrites(
-                thread=thread,
-                namespace=namespace,
-                checkpoint=str(config["configurable"]["checkpoint_id"]),
-                writes=rows,
-                pieces=tuple(taken.pieces),
-                asked=tuple(taken.asked),
-                **_owner(config),
-            )
-        )
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Awaitable[Any]]
+    ) -> Any:
+        invocation = here()
+        given: list[Any] = [proceed, request]
 
-    def get_next_version(self, current: str | int | float | None, channel: None) -> str:
-        """Grows with every write; the same number in two forks of a thread is two versions."""
-        number = 0 if current is None else int(str(current).partition(".")[0])
-        return f"{number + 1:010}.{os.urandom(6).hex()}"
+        async def ask() -> Any:
+            proceed, request = given
+            with _streamed(), _bubbling():
+                return _answer(await proceed(request))
 
-    # ── reading ───────────────────────────────────────────────────────────────────────────────
+        with _bubbled(given):
+            answer = await invocation.context.model(ask, key=task_key(), calls=_planned)
+        return _response(answer, request)
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        thread, namespace = _place(config)
-        row = self._read(thread, namespace, get_checkpoint_id(config))
-        return None if row is None else self._tuple(row)
+    def wrap_tool_call(
+        self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Any]
+    ) -> Any:
+        invocation = here(request.runtime.config)
+        if request.tool is None:
+            return proceed(request)  # which says that there is no such tool
+        given: list[Any] = [proceed, request]
 
-    def list(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 (LangGraph's name)
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
-        asked = config["configurable"] if config else {}
-        thread = asked.get("thread_id")
-        which = GraphFilter(
-            thread=None if thread is None else str(thread),
-            namespace=asked.get("checkpoint_ns"),
-            id=asked.get("checkpoint_id"),
-            before=get_checkpoint_id(before) if before else None,
-            limit=None if filter else limit,
-        )
-        keys: Sequence[GraphKey] = self._store.graph_checkpoints(which)
-        if filter:
-            keys = [key for key in keys if _fits(json.loads(key.metadata), filter)][:limit]
-        for key in keys:
-            row = self._read(key.thread, key.namespace, key.id)
-            if row is not None:  # else somebody has dropped it since
-                yield self._tuple(row)
+        def run(**arguments: Any) -> Any:
+            proceed, request = given
+            with _postponing():
+                return _kept(proceed(_with(request, arguments)))
 
-    def _read(self, thread: str, namespace: str, one: str | None) -> GraphRow | None:
-        found: GraphRow | None = self._store.graph_checkpoint(
-            GraphFilter(thread=thread, namespace=namespace, id=one)
-        )
+        tool, call = self._tool(request, run), request.tool_call
+        context = invocation.portal(invocation.context)
+        with _bubbled(given), _rejected(call) as refusal:
+            return _result(call, context.tool(*tool, approve=self._asks(invocation, call)))
+        return refusal[0]
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        invocation = here(request.runtime.config)
+        if request.tool is None:
+            return await proceed(request)
+        given: list[Any] = [proceed, request]
+
+        async def run(**arguments: Any) -> Any:
+            proceed, request = given
+            with _postponing():
+                return _kept(await proceed(_with(request, arguments)))
+
+        def begin(**arguments: Any) -> Any:
+            return run(**arguments)
+
+        # What LangChain executes in a thread goes on there when its await is cancelled.
+        tool = self._tool(request, run if _is_async(request.tool) else begin)
+        call = request.tool_call
+        with _bubbled(given), _rejected(call) as refusal:
+            approve = self._asks(invocation, call)
+            return _result(call, await invocation.context.tool(*tool, approve=approve))
+        return refusal[0]
+
+    def _tool(self, request: ToolCallRequest, run: Any) -> tuple[str, str, Any, Any]:
+        call, tool = request.tool_call, request.tool
+        own = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool
+        declared = getattr(own, "__andon_effect__", None) or self._effects.get(call["name"])
+        if declared is not None:
+            run.__andon_effect__ = declared
+        if not call["id"]:
+            raise BadInput(f"tool {call['name']!r}: expected a call with the provider's id")
+        return call["id"], call["name"], call["args"], run
+
+    def _asks(self, invocation: Invocation, call: Any) -> Any:
+        """How a person is asked about it: natively, and by andon; what answers first holds."""
+        if call["name"] not in self._approve:
+            return False
+        about = {"tool": call["name"], "args": call["args"], "call_id": call["id"]}
+        if invocation.over:  # it was left with this question, and whoever asks now is told so
+            interrupt({"question": f"May the tool {call['name']!r} be called?", **about})
+
+        async def ask(question: str, arguments: Any, *, key: str) -> Answer:
+            attempt = invocation.attempt
+            said = await asking.put(attempt, question, arguments, key=key)
+            if said is None:
+                word = _said(interrupt({"question": question, **about}))
+                said = await asking.put(attempt, question, arguments, key=key, given=word)
+            assert said is not None
+            return said
+
+        return ask
+
+
+def _declared(given: str | Mapping[str, Any]) -> Declaration:
+    options = {"kind": given} if isinstance(given, str) else dict(given)
+    unknown = options.keys() - {"kind", "probe", "undo", "undo_within"}
+    if unknown:
+        raise BadInput(f"effects: expected the arguments of andon.effect_of, found {unknown}")
+    names = ("kind", "probe", "undo", "undo_within")
+    return declaration(_declared, *(options.get(name) for name in names))  # type: ignore[arg-type]
+
+
+def _is_async(tool: BaseTool) -> bool:
+    if hasattr(tool, "coroutine"):
+        return tool.coroutine is not None
+    return type(tool)._arun is not BaseTool._arun  # noqa: SLF001 (LangChain's own way to say so)
+
+
+def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
+    """With the arguments that a person may have edited."""
+    return request.override(tool_call={**request.tool_call, "args": arguments})
+
+
+def _result(call: Any, kept: Any) -> Any:
+    """What a tool returned. A probe or a person knows the text of it only."""
+    found = _back(kept)
+    parts = found if isinstance(found, list) else [found]
+    if parts and all(isinstance(one, ToolMessage | Command) for one in parts):
         return found
+    return ToolMessage(as_text(found), tool_call_id=call["id"], name=call["name"])
 
-    def _tuple(self, row: GraphRow) -> CheckpointTuple:
-        parts = dict(row.pieces)
-        values = {channel: self._load((kind, body), parts) for channel, kind, body in row.channels}
-        checkpoint = {
-            **self.serde.loads_typed((row.kind, row.body)),
-            "channel_values": values,
-            "channel_versions": json.loads(row.versions),
-        }
-        parent = row.parent and _config(row.thread, row.namespace, row.parent)
-        return CheckpointTuple(
-            _config(row.thread, row.namespace, row.id),
-            checkpoint,  # type: ignore[arg-type]
-            json.loads(row.metadata),
-            parent or None,
-            [
-                (task, channel, self._load((kind, body), parts))
-                for task, channel, kind, body in row.writes
-            ],
-        )
 
-    def _load(self, value: Value, parts: dict[bytes, bytes]) -> Any:
-        found = pieces.joined(value, parts)
-        if isinstance(found, tuple):
-            return self.serde.loads_typed(found)
-        return [self.serde.loads_typed(one) for one in found]
+def _said(word: Any) -> Answer:
+    """What a program resumed the graph with; what is not clearly a yes is a no."""
+    if isinstance(word, dict) and isinstance(word.get("decisions"), list) and word["decisions"]:
+        word = word["decisions"][0]
+    if isinstance(word, dict):
+        decision = str(word.get("decision", word.get("type", "respond")))
+        rest = word.get("value", word.get("message"))
+        edited = word.get("args", (word.get("edited_action") or {}).get("args"))
+        if decision == "edit" and isinstance(edited or rest, dict):
+            return Answer(decision="edit", value=edited or rest)
+        if decision in ("approve", "reject"):
+            return Answer(decision=decision, value=rest if decision == "reject" else None)
+        return Answer(decision="respond", value=word)
+    if word is True or word in ("approve", "yes"):
+        return Answer(decision="approve")
+    if word is False or word in ("reject", "no"):
+        return Answer(decision="reject")
+    return Answer(decision="respond", value=word)
 
-    # ── forgetting ────────────────────────────────────────────────────────────────────────────
 
-    def delete_thread(self, thread_id: str) -> None:
-        self._write(DropThread(thread=str(thread_id)))
+@contextlib.contextmanager
+def _rejected(call: Any) -> Iterator[list[Any]]:
+    refusal: list[Any] = []
+    try:
+        yield refusal
+    except Rejected as error:
+        said = ToolMessage(str(error), tool_call_id=call["id"], name=call["name"], status="error")
+        refusal.append(said)
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete what these runs of LangGraph have saved."""
-        dropped: dict[str, list[tuple[str, str]]] = {}
-        for key in self._store.graph_checkpoints_of([str(one) for one in run_ids]):
-            dropped.setdefault(key.thread, []).append((key.namespace, key.id))
-        self._write(
-            *(
-                DropCheckpoints(thread=thread, checkpoints=tuple(keys))
-                for thread, keys in sorted(dropped.items())
-            )
-        )
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._write(CopyThread(source=str(source_thread_id), target=str(target_thread_id)))
+# ── what LangGraph raises to unwind a node is no outcome of a step or an effect ───────────────
 
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the latest checkpoint of each namespace, and what its delta channels start from."""
-        threads = sorted({str(one) for one in thread_ids})
-        if strategy == "delete":
-            self._write(*(DropThread(thread=thread) for thread in threads))
-        elif strategy == "keep_latest":
-            self._write(*(self._all_but_latest(thread) for thread in threads))
-        else:
-            raise BadInput(f"strategy {strategy!r}: expected 'keep_latest' or 'delete'")
 
-    def _all_but_latest(self, thread: str) -> DropCheckpoints:
-        dropped: list[tuple[str, str]] = []
-        kept: dict[str, set[str]] = {}
-        for key in self._store.graph_checkpoints(GraphFilter(thread=thread)):
-            if key.namespace not in kept:
-                kept[key.namespace] = self._needed(key)
-            if key.id not in kept[key.namespace]:
-                dropped.append((key.namespace, key.id))
-        return DropCheckpoints(thread=thread, checkpoints=tuple(dropped))
+class _Bubble(BaseException):
+    """Passes through a step, which then has no outcome."""
 
-    def _needed(self, latest: GraphKey) -> set[str]:
-        """The checkpoint, and those before it down to the stored values of its delta channels."""
-        needed = {latest.id}
-        row = self._read(latest.thread, latest.namespace, latest.id)
-        missing = set(json.loads(latest.metadata).get(_DELTAS, ()))
-        while row is not None:
-            needed.add(row.id)
-            missing -= {channel for channel, *_ in row.channels}
-            if not missing or row.parent is None:
+
+@contextlib.contextmanager
+def _bubbling() -> Iterator[None]:
+    try:
+        yield
+    except GraphBubbleUp as bubble:
+        raise _Bubble from bubble
+
+
+@contextlib.contextmanager
+def _postponing() -> Iterator[None]:
+    try:
+        yield
+    except GraphBubbleUp as bubble:
+        raise Postponed("the tool has interrupted its graph") from bubble
+
+
+@contextlib.contextmanager
+def _bubbled(given: list[Any]) -> Iterator[None]:
+    """Raise it again outside; and let go of what the call was given."""
+    try:
+        yield
+    except (_Bubble, Postponed) as passed:
+        raise (passed.__cause__ or passed) from None
+    finally:
+        given.clear()
+
+
+# ── what a stream has said so far ─────────────────────────────────────────────────────────────
+
+
+class _Partial(BaseCallbackHandler):
+    """Keeps what a model has said: the next attempt finds it in `andon.current().partial`."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self._operation, self._text = inside("model"), ""
+
+    def hear(self, *given: Any, **named: Any) -> None:
+        said = given[0] if given else named.get("token")
+        if isinstance(said, str) and said:
+            self._text += said
+            self._operation.attempt.keep_partial(self._operation.place, json.dumps(self._text))
+
+
+setattr(_Partial, "on_llm_new_token", _Partial.hear)  # noqa: B010 (LangChain's word for it)
+
+
+@contextlib.contextmanager
+def _streamed() -> Iterator[None]:
+    config = merge_configs(get_config(), {"callbacks": [_Partial()]})
+    before = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(before)
+
+
+# ── values as JSON, by LangChain's own types ──────────────────────────────────────────────────
+
+_MESSAGE, _COMMAND, _SEND = "andon:message", "andon:command", "andon:send"
+
+
+def _kept(given: Any) -> Any:
+    """As JSON; what has no such form is left as it is, and refused by the journal."""
+    match given:
+        case BaseMessage():
+            return {_MESSAGE: {"type": given.type, "data": given.model_dump()}}
+        case Command():
+            parts = {name: _kept(getattr(given, name)) for name in ("graph", "update", "goto")}
+            return {_COMMAND: parts}
+        case Send():
+            return {_SEND: [given.node, _kept(given.arg)]}
+        case dict():
+            return {name: _kept(one) for name, one in given.items()}
+        case list() | tuple():
+            return [_kept(one) for one in given]
+        case _:
+            return given
+
+
+def _back(kept: Any) -> Any:
+    match kept:
+        case {"andon:message": message}:
+            return messages_from_dict([message])[0]
+        case {"andon:command": parts}:
+            return Command(**{name: _back(one) for name, one in parts.items()})
+        case {"andon:send": [node, arg]}:
+            return Send(node, _back(arg))
+        case dict():
+            return {name: _back(one) for name, one in kept.items()}
+        case list():
+            return [_back(one) for one in kept]
+        case _:
+            return kept
+
+
+def _answer(given: Any) -> dict[str, Any]:
+    """What a model said, as it is stored."""
+    command = None
+    if isinstance(given, ExtendedModelResponse):
+        given, command = given.model_response, given.command
+    if isinstance(given, AIMessage):
+        given = ModelResponse(result=[given])
+    structured = given.structured_response
+    if structured is not None:
+        structured = TypeAdapter(Any).dump_python(structured, mode="json")
+    said = {"result": _kept(given.result), "structured": structured}
+    return said if command is None else {**said, "command": _kept(command)}
+
+
+def _planned(answer: Any) -> list[Call]:
+    """The calls of an answer that are still to be made."""
+    messages = _back(answer["result"])
+    return [Call(one["id"], one["name"], one["args"], 0) for one in _unanswered(messages)]
+
+
+def _response(answer: Any, request: ModelRequest[Any]) -> Any:
+    structured = answer["structured"]
+    schema: Any = request.response_format
+    if isinstance(schema, AutoStrategy | ToolStrategy | ProviderStrategy):
+        schema = schema.schema
+    if structured is not None and not isinstance(schema, dict | None):
+        structured = TypeAdapter(schema).validate_python(structured)
+    response = ModelResponse(result=_back(answer["result"]), structured_response=structured)
+    if "command" not in answer:
+        return response
+    return ExtendedModelResponse(model_response=response, command=_back(answer["command"]))
+
+
+# ── calls that have lost their results ────────────────────────────────────────────────────────
+
+
+def _unanswered(messages: Sequence[Any]) -> list[Any]:
+    """The calls of AI messages that no tool message answers."""
+    done = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
+    spoken = [one for one in messages if isinstance(one, AIMessage)]
+    return [call for one in spoken for call in one.tool_calls if call["id"] not in done]
+
+
+def _orphans(messages: Sequence[Any]) -> list[Any]:
+    """Of a thread that somebody goes on with: calls before its last message without a result."""
+    last = messages[-1] if messages else None
+    return [] if isinstance(last, AIMessage | ToolMessage) else _unanswered(messages)
+
+
+class Repair:
+    """Puts the results that are missing in a thread where they belong, from the ledgers."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    async def repaired(self, messages: Sequence[Any]) -> list[Any]:
+        orphans = {call["id"] for call in _orphans(messages)}
+        rows = await self._rows()
+        found: list[Any] = []
+        for message in messages:
+            found.append(message)
+            calls = message.tool_calls if isinstance(message, AIMessage) else ()
+            open_ones = [call for call in calls if call["id"] in orphans]
+            found += [await self._result(call, rows) for call in open_ones]
+        return _in_place(found)
+
+    async def _rows(self) -> list[tuple[str, EffectRow]]:
+        """The effects of all runs that have worked on the thread, the newest run first."""
+        attempt, store = self._attempt, self._attempt.host.store
+        thread = str(get_config()["configurable"]["thread_id"])
+        keys = await attempt.read(store.graph_checkpoints, GraphFilter(thread=thread, namespace=""))
+        told = [json.loads(key.metadata).get("andon_run") for key in keys]
+        runs = list(dict.fromkeys([attempt.run.id, *(one for one in told if one)]))
+        return [(run, row) for run in runs for row in await attempt.read(store.ledger, run)]
+
+    async def _result(self, call: Any, rows: list[tuple[str, EffectRow]]) -> ToolMessage:
+        state: Done | Open | None = None
+        for run, row in rows:
+            if row.name == call["name"] and row.key.partition("@@")[0] == call["id"]:
+                state = await self._state(run, row)
                 break
-            row = self._read(row.thread, row.namespace, row.parent)
-        return needed
+        done = next_move(state, Policy.INTERRUPTED, asked=True, last=False)
+        assert isinstance(done, Done)
+        if not isinstance(state, Done) or state.error:
+            return ToolMessage(
+                done.result, tool_call_id=call["id"], name=call["name"], status="error"
+            )
+        found = _result(call, done.result)
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, ToolMessage) and one.tool_call_id == call["id"]:
+                return one
+        return ToolMessage(as_text(done.result), tool_call_id=call["id"], name=call["name"])
 
-    # ── the same, awaited ─────────────────────────────────────────────────────────────────────
-
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return await self._in_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        await self._in_thread(self.put_writes, config, writes, task_id, task_path)
-
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._in_thread(self.get_tuple, config)
-
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 (LangGraph's name)
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        found = self.list(config, filter=filter, before=before, limit=limit)
-        while (one := await self._in_thread(next, found, None)) is not None:
-            yield one
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await self._in_thread(self.delete_thread, thread_id)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._in_thread(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._in_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._in_thread(lambda: self.prune(thread_ids, strategy=strategy))
-
-    async def _in_thread(self, do: Callable[..., T], *given: Any) -> T:
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: context.run(do, *given))
-
-    def _write(self, *messages: GraphMessage) -> None:
-        for waiting in [self._writer.submit_from_thread(message) for message in messages]:
-            waiting.result()
+    async def _state(self, run: str, row: EffectRow) -> Done | Open:
+        if row.state == EffectState.PLANNED:
+            return NOT_STARTED
+        if row.state not in SETTLED:
+            return IN_DOUBT
+        store = self._attempt.host.store
+        [entry] = await self._attempt.read(store.journal, run, row.seq - 1, 1)
+        body = value.decode(await self._attempt.body_of(entry.body, entry.blob))
+        if entry.state == EffectState.CONFIRMED:
+            return Done(body)
+        why = body.get("message", "") if isinstance(body, dict) else ""
+        return Done(f"Failed: {why}", error=True)
 
 
-class _Taken:
-    """Values on their way into the store, and the pieces they are in."""
-
-    def __init__(self, serde: SerializerProtocol) -> None:
-        self._serde = serde
-        self.pieces: list[Piece] = []
-        self.asked: list[bytes] = []
-
-    def value(self, value: Any, what: str) -> Value:
-        if type(value) is list:
-            kept, parts = pieces.listed(self.plain(one, what) for one in value)
-        else:
-            kept, parts = pieces.whole(self.plain(value, what))
-        self.pieces += parts
-        self.asked += pieces.in_question(parts)
-        return kept
-
-    def plain(self, value: Any, what: str) -> Value:
-        try:
-            return self._serde.dumps_typed(value)
-        except (TypeError, ValueError) as error:
-            raise NotStorable(
-                f"{what}: a {type(value).__name__} cannot be saved: {error}. Keep values that "
-                "LangGraph's serializer knows in the state, or give AndonSaver another serde."
-            ) from error
-
-
-def _place(config: RunnableConfig) -> tuple[str, str]:
-    asked = config["configurable"]
-    return str(asked["thread_id"]), asked.get("checkpoint_ns") or ""
-
-
-def _config(thread: str, namespace: str, one: str) -> RunnableConfig:
-    place = {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": one}
-    return {"configurable": place}
-
-
-def _owner(config: RunnableConfig) -> dict[str, Any]:
-    """The run of andon in whose name it is saved, and its fence."""
-    owner = config["configurable"].get("andon")
-    if owner is None:
-        return {}
-    try:
-        epoch, counter = owner["fence"]
-        return {"run_id": str(owner["run_id"]), "fence": Fence(int(epoch), int(counter))}
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"config['configurable']['andon'] is {owner!r}; expected "
-            "{'run_id': …, 'fence': (epoch, counter)}, as the run gives it"
-        ) from error
-
-
-def _as_json(metadata: CheckpointMetadata) -> str:
-    try:
-        return json.dumps(metadata)
-    except (TypeError, ValueError) as error:
-        raise NotStorable(f"the metadata of a checkpoint has to be JSON: {error}") from error
-
-
-def _fits(metadata: dict[str, Any], asked: dict[str, Any]) -> bool:
-    return all(metadata.get(name, ...) == value for name, value in asked.items())
+def _in_place(messages: list[Any]) -> list[Any]:
+    """Results directly after the message with their calls, in the order of the calls."""
+    results = {one.tool_call_id: one for one in messages if isinstance(one, ToolMessage)}
+    found: list[Any] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            continue
+        found.append(message)
+        calls = message.tool_calls if isinstance(message, AIMessage) else ()
+        found += [results.pop(call["id"]) for call in calls if call["id"] in results]
+    return found

@@ -34,7 +34,7 @@ from andon.runtime.agent import Agent as RunAgent
 from andon.runtime.effects import Declaration
 from andon.runtime.operation import Threads
 from andon.runtime.operation import current as executing
-from andon.runtime.sync import here
+from andon.runtime.sync import on_loop
 from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
 from andon.transcript.ledger import Move, known, next_move
 
@@ -92,14 +92,14 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
 
     @property
     def in_durable_context(self) -> bool:
-        return here() is not None
+        return on_loop() is not None
 
     def get_durable_operation_backend(self) -> "_Operations":
         return _Operations(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         inside = executing.get()  # a tool of another agent: what is done here belongs to it
-        if here() is None and (inside is None or inside.kind != EntryKind.EFFECT):
+        if on_loop() is None and (inside is None or inside.kind != EntryKind.EFFECT):
             raise BadInput(
                 f"agent {self.name!r} has AndonDurability and was started outside of a run; nothing"
                 " was done. Start it with andon.adapters.pydantic_ai.run(agent, …, run_id=…), "
@@ -109,7 +109,7 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
 
     def get_default_run_id(self) -> str | None:
         """The same one on replay, and it says which run of andon it belongs to."""
-        context, place = here(), branch.current.get()
+        context, place = on_loop(), branch.current.get()
         return f"{context.run_id}/{place.place()}" if context and place else None
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
@@ -191,7 +191,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         return self._operation
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
-        context, meant = here(), self.operation.operation_id
+        context, meant = on_loop(), self.operation.operation_id
         if context is None:
             raise BadInput(f"{type(meant).__name__}: called outside of a run; nothing was executed")
         doing = {

@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import functools
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from andon.points import point
 from andon.runtime import branch, cleanup, settling, snapshots
 from andon.runtime.describing import reason_of
 from andon.runtime.journaling import Draft
-from andon.runtime.leaving import Host, log
+from andon.runtime.leaving import Host, Wait, log
 from andon.runtime.stopping import AGAIN_SECONDS, HARD_SECONDS
 from andon.runtime.waiting import Waiting
 from andon.store.rows import Loaded
@@ -43,6 +44,8 @@ class Attempt(Waiting):
         self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
         # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
         self.planned: dict[str, tuple[str, str]] = {}
+        self.invocations: Counter[str] = Counter()  # of graphs by the run's code, by thread
+        self.unanswered: set[str] = set()  # asks that nobody waits for, but the run's end
         self._loaded: Loaded | None = None
         self.snapshot = b"null"  # the last one's state
         self.parts: frozenset[str] = frozenset()  # of it, and so in the store
@@ -210,6 +213,10 @@ class Attempt(Waiting):
             if await doubts.ask_about_open(self):
                 self.leave("suspended")
                 outcome = None
+        if self.unanswered and outcome is not None and outcome[0] == "result":
+            self.leave("suspended")
+            self.left_waits = [Wait(kind="answer", name=one) for one in sorted(self.unanswered)]
+            outcome = None
         outcome = settling.checked(self, outcome)
         if outcome is not None and settling.is_final_failure(self, outcome):
             from andon.runtime import compensating

@@ -1,0 +1,467 @@
+"""LangGraph's checkpoints in andon's store: the saver of `andon.adapters.langgraph`.
+
+`AndonSaver` is what a graph is compiled with. Every save is durable before it returns. A save made
+in the name of a run of andon shows the run's fence, and is refused with Fenced once somebody else
+owns the run; the check and the save are one transaction.
+
+Lists are kept in pieces, so that a conversation takes room in proportion to its length. A value is
+what it was when it was saved: each save serializes the whole value, since code may have changed an
+element in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from andon.core import pieces
+from andon.core.lease import Fence
+from andon.errors import AndonError, BadInput, NotStorable
+from andon.settings import load as load_settings
+from andon.store import open_store
+from andon.store.graphs import (
+    ChannelRow,
+    CopyThread,
+    DropCheckpoints,
+    DropThread,
+    GraphFilter,
+    SaveCheckpoint,
+    SaveWrites,
+    WriteRow,
+)
+from andon.store.writer import Writer
+
+try:
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        BaseCheckpointSaver,
+        CheckpointTuple,
+        get_checkpoint_id,
+        get_checkpoint_metadata,
+    )
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.pregel._loop import PregelLoop
+except ImportError as missing:
+    raise AndonError(
+        f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
+    ) from missing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+    from andon.adapters.langgraph_invocation import Invocation
+    from andon.core.pieces import Piece, Value
+    from andon.store.graphs import GraphKey, GraphMessage, GraphRow
+
+T = TypeVar("T")
+
+# Kept beside the checkpoint's body: the store looks into them.
+_APART = ("channel_values", "channel_versions")
+# Saves follow one another anyway; a few threads let reads pass them.
+_THREADS = 4
+_DELTAS = "counters_since_delta_snapshot"
+
+
+class AndonSaver(BaseCheckpointSaver[str]):
+    """A checkpointer on andon's own store: SQLite or PostgreSQL, for sync and async graphs."""
+
+    def __init__(
+        self, store: str | None = None, *, serde: SerializerProtocol | None = None
+    ) -> None:
+        super().__init__(serde=serde or JsonPlusSerializer(pickle_fallback=False))
+        settings = load_settings({"store": store})
+        self._store = open_store(settings.store)
+        # What several threads save at the same time is one commit.
+        self._writer = Writer(self._store, patience_seconds=settings.patience_seconds)
+        # Not asyncio's own: tools that wait there would keep saves waiting.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="andon-saver")
+
+    def __enter__(self) -> AndonSaver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database. What was saved is saved."""
+        self._threads.shutdown()
+        self._writer.close()
+        self._store.close()
+
+    # ── saving ────────────────────────────────────────────────────────────────────────────────
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        thread, namespace = _place(config)
+        invocation = _invocation(config)
+        if invocation is not None:
+            invocation.refuse_more()
+        taken = _Taken(self.serde)
+        values = checkpoint["channel_values"]
+        channels = tuple(
+            ChannelRow(channel=name, version=str(version), kind=kind, body=body)
+            for name, version in new_versions.items()
+            if name in values
+            for kind, body in [taken.value(values[name], f"channel {name!r}")]
+        )
+        rest = {name: part for name, part in checkpoint.items() if name not in _APART}
+        kind, body = taken.plain(rest, "the checkpoint")
+        about = get_checkpoint_metadata(config, metadata)
+        graph_run = about.get("run_id")
+        self._write(
+            SaveCheckpoint(
+                thread=thread,
+                namespace=namespace,
+                id=checkpoint["id"],
+                parent=get_checkpoint_id(config),
+                kind=kind,
+                body=body,
+                versions=json.dumps(checkpoint["channel_versions"]),
+                metadata=_as_json(about),
+                graph_run=None if graph_run is None else str(graph_run),
+                channels=channels,
+                pieces=tuple(taken.pieces),
+                asked=tuple(taken.asked),
+                **_owner(config),
+            )
+        )
+        return _config(thread, namespace, checkpoint["id"])
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        thread, namespace = _place(config)
+        invocation = _invocation(config)
+        if invocation is not None and not invocation.keeps(writes):
+            return
+        taken = _Taken(self.serde)
+        rows = tuple(
+            WriteRow(
+                task=task_id,
+                idx=WRITES_IDX_MAP.get(channel, place),
+                channel=channel,
+                path=task_path,
+                kind=kind,
+                body=body,
+            )
+            for place, (channel, value) in enumerate(writes)
+            for kind, body in [taken.value(value, f"a write to {channel!r}")]
+        )
+        self._write(
+            SaveWrites(
+                thread=thread,
+                namespace=namespace,
+                checkpoint=str(config["configurable"]["checkpoint_id"]),
+                writes=rows,
+                pieces=tuple(taken.pieces),
+                asked=tuple(taken.asked),
+                **_owner(config),
+            )
+        )
+
+    def get_next_version(self, current: str | int | float | None, channel: None) -> str:
+        """Grows with every write; the same number in two forks of a thread is two versions."""
+        number = 0 if current is None else int(str(current).partition(".")[0])
+        return f"{number + 1:010}.{os.urandom(6).hex()}"
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)
+        return _found(loop, *self._get(config))
+
+    def _get(self, config: RunnableConfig) -> tuple[CheckpointTuple | None, bool]:
+        """The checkpoint, and whether what the graph is given now is in it already."""
+        thread, namespace = _place(config)
+        one, invocation = get_checkpoint_id(config), _invocation(config)
+        if one is None and invocation is not None:
+            return self._as_left(invocation, thread, namespace, config)
+        return self._read_tuple(thread, namespace, one), False
+
+    def _as_left(
+        self, invocation: Invocation, thread: str, namespace: str, config: RunnableConfig
+    ) -> tuple[CheckpointTuple | None, bool]:
+        """The thread as this invocation has left it, or finds it when it begins."""
+        own = None
+        if not namespace or invocation.over:
+            keys = self._store.graph_checkpoints_of([invocation.id])
+            mine = [key.id for key in keys if (key.thread, key.namespace) == (thread, namespace)]
+            own = max(mine, default=None)
+        found = self._read_tuple(thread, namespace, own)
+        if namespace:
+            return None if found is None else invocation.as_left(found), False
+        origin = invocation.begin(found, config)
+        if own is not None:
+            assert found is not None
+            return invocation.as_left(found), True
+        found = None if origin is None else self._read_tuple(thread, namespace, origin)
+        return (None, False) if found is None else invocation.as_begun(found)
+
+    def _read_tuple(self, thread: str, namespace: str, one: str | None) -> CheckpointTuple | None:
+        row = self._read(thread, namespace, one)
+        return None if row is None else self._tuple(row)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 (LangGraph's name)
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        asked = config["configurable"] if config else {}
+        thread = asked.get("thread_id")
+        which = GraphFilter(
+            thread=None if thread is None else str(thread),
+            namespace=asked.get("checkpoint_ns"),
+            id=asked.get("checkpoint_id"),
+            before=get_checkpoint_id(before) if before else None,
+            limit=None if filter else limit,
+        )
+        keys: Sequence[GraphKey] = self._store.graph_checkpoints(which)
+        if filter:
+            keys = [key for key in keys if _fits(json.loads(key.metadata), filter)][:limit]
+        for key in keys:
+            row = self._read(key.thread, key.namespace, key.id)
+            if row is not None:  # else somebody has dropped it since
+                yield self._tuple(row)
+
+    def _read(self, thread: str, namespace: str, one: str | None) -> GraphRow | None:
+        found: GraphRow | None = self._store.graph_checkpoint(
+            GraphFilter(thread=thread, namespace=namespace, id=one)
+        )
+        return found
+
+    def _tuple(self, row: GraphRow) -> CheckpointTuple:
+        parts = dict(row.pieces)
+        values = {channel: self._load((kind, body), parts) for channel, kind, body in row.channels}
+        checkpoint = {
+            **self.serde.loads_typed((row.kind, row.body)),
+            "channel_values": values,
+            "channel_versions": json.loads(row.versions),
+        }
+        parent = row.parent and _config(row.thread, row.namespace, row.parent)
+        return CheckpointTuple(
+            _config(row.thread, row.namespace, row.id),
+            checkpoint,  # type: ignore[arg-type]
+            json.loads(row.metadata),
+            parent or None,
+            [
+                (task, channel, self._load((kind, body), parts))
+                for task, channel, kind, body in row.writes
+            ],
+        )
+
+    def _load(self, value: Value, parts: dict[bytes, bytes]) -> Any:
+        found = pieces.joined(value, parts)
+        if isinstance(found, tuple):
+            return self.serde.loads_typed(found)
+        return [self.serde.loads_typed(one) for one in found]
+
+    # ── forgetting ────────────────────────────────────────────────────────────────────────────
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._write(DropThread(thread=str(thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete what these runs of LangGraph have saved."""
+        dropped: dict[str, list[tuple[str, str]]] = {}
+        for key in self._store.graph_checkpoints_of([str(one) for one in run_ids]):
+            dropped.setdefault(key.thread, []).append((key.namespace, key.id))
+        self._write(
+            *(
+                DropCheckpoints(thread=thread, checkpoints=tuple(keys))
+                for thread, keys in sorted(dropped.items())
+            )
+        )
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        self._write(CopyThread(source=str(source_thread_id), target=str(target_thread_id)))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep the latest checkpoint of each namespace, and what its delta channels start from."""
+        threads = sorted({str(one) for one in thread_ids})
+        if strategy == "delete":
+            self._write(*(DropThread(thread=thread) for thread in threads))
+        elif strategy == "keep_latest":
+            self._write(*(self._all_but_latest(thread) for thread in threads))
+        else:
+            raise BadInput(f"strategy {strategy!r}: expected 'keep_latest' or 'delete'")
+
+    def _all_but_latest(self, thread: str) -> DropCheckpoints:
+        dropped: list[tuple[str, str]] = []
+        kept: dict[str, set[str]] = {}
+        for key in self._store.graph_checkpoints(GraphFilter(thread=thread)):
+            if key.namespace not in kept:
+                kept[key.namespace] = self._needed(key)
+            if key.id not in kept[key.namespace]:
+                dropped.append((key.namespace, key.id))
+        return DropCheckpoints(thread=thread, checkpoints=tuple(dropped))
+
+    def _needed(self, latest: GraphKey) -> set[str]:
+        """The checkpoint, and those before it down to the stored values of its delta channels."""
+        needed = {latest.id}
+        row = self._read(latest.thread, latest.namespace, latest.id)
+        missing = set(json.loads(latest.metadata).get(_DELTAS, ()))
+        while row is not None:
+            needed.add(row.id)
+            missing -= {channel for channel, *_ in row.channels}
+            if not missing or row.parent is None:
+                break
+            row = self._read(row.thread, row.namespace, row.parent)
+        return needed
+
+    # ── the same, awaited ─────────────────────────────────────────────────────────────────────
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return await self._in_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        await self._in_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)
+        return _found(loop, *await self._in_thread(self._get, config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 (LangGraph's name)
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while (one := await self._in_thread(next, found, None)) is not None:
+            yield one
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._in_thread(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        await self._in_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        await self._in_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        await self._in_thread(lambda: self.prune(thread_ids, strategy=strategy))
+
+    async def _in_thread(self, do: Callable[..., T], *given: Any) -> T:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: context.run(do, *given))
+
+    def _write(self, *messages: GraphMessage) -> None:
+        for waiting in [self._writer.submit_from_thread(message) for message in messages]:
+            waiting.result()
+
+
+class _Taken:
+    """Values on their way into the store, and the pieces they are in."""
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+        self.pieces: list[Piece] = []
+        self.asked: list[bytes] = []
+
+    def value(self, value: Any, what: str) -> Value:
+        if type(value) is list:
+            kept, parts = pieces.listed(self.plain(one, what) for one in value)
+        else:
+            kept, parts = pieces.whole(self.plain(value, what))
+        self.pieces += parts
+        self.asked += pieces.in_question(parts)
+        return kept
+
+    def plain(self, value: Any, what: str) -> Value:
+        try:
+            return self._serde.dumps_typed(value)
+        except (TypeError, ValueError) as error:
+            raise NotStorable(
+                f"{what}: a {type(value).__name__} cannot be saved: {error}. Keep values that "
+                "LangGraph's serializer knows in the state, or give AndonSaver another serde."
+            ) from error
+
+
+def _found(loop: Any, found: CheckpointTuple | None, spent: bool) -> CheckpointTuple | None:
+    """What was found, for the loop of a graph that asks for it.
+
+    Code that is replayed gives its graph the same input again. A message or an answer that the
+    thread has already must not be taken for a second one, and LangGraph has no other way to say so.
+    """
+    if spent and isinstance(loop, PregelLoop):
+        loop.input = None  # go on
+    return found
+
+
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    asked = config["configurable"]
+    return str(asked["thread_id"]), asked.get("checkpoint_ns") or ""
+
+
+def _config(thread: str, namespace: str, one: str) -> RunnableConfig:
+    place = {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": one}
+    return {"configurable": place}
+
+
+def _owner(config: RunnableConfig) -> dict[str, Any]:
+    """The run of andon in whose name it is saved, and its fence."""
+    owner = config["configurable"].get("andon")
+    if owner is None:
+        return {}
+    try:
+        epoch, counter = owner["fence"]
+        return {"run_id": str(owner["run_id"]), "fence": Fence(int(epoch), int(counter))}
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"config['configurable']['andon'] is {owner!r}; expected "
+            "{'run_id': …, 'fence': (epoch, counter)}, as the run gives it"
+        ) from error
+
+
+def _invocation(config: RunnableConfig) -> Invocation | None:
+    """By which call of the graph a run's code has come here."""
+    owner = config["configurable"].get("andon")
+    return owner.get("invocation") if isinstance(owner, dict) else None
+
+
+def _as_json(metadata: CheckpointMetadata) -> str:
+    try:
+        return json.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise NotStorable(f"the metadata of a checkpoint has to be JSON: {error}") from error
+
+
+def _fits(metadata: dict[str, Any], asked: dict[str, Any]) -> bool:
+    return all(metadata.get(name, ...) == value for name, value in asked.items())
