@@ -21,7 +21,7 @@ MEANT = """\
 KILLED = """\
 **before intent**: the model has answered, and nothing is written about the tool. **after intent**: andon has written that the tool begins (without andon: the same moment, nothing is written). **after effect**: the tool
 has acted, and not returned. **after result**: it has returned; with andon, its result is durable. **before checkpoint**: the framework, or the program, is about to save. With parallel tools the other
-one is done, and kept where that is done for each."""  # noqa: E501
+one is done by then, and kept where that is done for each; before the intent, neither has begun."""  # noqa: E501
 SAID = {
     "loop": "The loop without a framework",
     "loop_by_message": "The same loop, saved after every message",

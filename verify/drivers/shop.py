@@ -63,6 +63,8 @@ class Shop:
 
     async def charge(self, amount: int) -> str:
         """Charge the customer so many EUR."""
+        if self._parallel and not self._andon:
+            self._die_at("before intent")  # of either: whoever is called first
         receipt = self._act(FIRST)
         if not self._andon and not self.keeps_each:
             self._kept.set()
