@@ -77,9 +77,29 @@ async def test_a_drain_lets_a_tool_end_and_the_next_worker_goes_on(
         assert (await local.client.get(run)).state == "queued"
         assert local.effects(run) == {"charge": "confirmed"}
         assert len(model.asked) == 1  # nothing was begun after it
+        config: Any = {"configurable": {"thread_id": run}}
+        left = saver.get_tuple(config)
+        assert left is not None
+        assert not [write for write in left.pending_writes or () if write[1] == "__error__"]
     async with local.working(agent):
         assert await local.result(run) == "done"
     assert tool.acted == 1
+
+
+@pytest.mark.parametrize(("plain", "awaits"), TOOLS, ids=["sync", "thread", "async"])
+async def test_a_tool_that_does_not_end_in_time_is_in_doubt(
+    local: Lab, saver: AndonSaver, plain: bool, awaits: bool
+) -> None:
+    """A thread goes on although nobody waits for it any more, and nobody says that it does not."""
+    tool = Tool(awaits=awaits)
+    agent = buyer(saver, Scripted(script=[CHARGE, "done"]), tool, plain=plain)
+    async with local.working(agent, grace_seconds=0.6) as worker:
+        run = await local.client.start(agent)
+        await until(tool.gate.reached.is_set)
+        await worker.__aexit__()
+        [row] = local.store.ledger(run)
+        assert (row.state, row.quiet) == ("in_doubt", awaits)
+        tool.gate.release.set()
 
 
 @pytest.mark.parametrize(("plain", "awaits"), TOOLS, ids=["sync", "thread", "async"])
