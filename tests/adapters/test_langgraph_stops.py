@@ -201,6 +201,37 @@ async def test_a_graph_without_operations_ends_at_its_next_step(
     assert done == [*(["first"] if plain else ["first", "first"]), "second"]
 
 
+async def test_a_stop_is_not_saved_as_an_error_of_its_node(local: Lab, saver: AndonSaver) -> None:
+    tool = Tool(awaits=False)
+    script = [calls(("charge", {"amount": 5}), ("charge", {"amount": 6})), "done"]
+    graph: Any = create_agent(
+        Scripted(script=script),
+        [tool.function],
+        checkpointer=saver,
+        middleware=[AndonMiddleware()],
+    )
+
+    def code(ctx: Any) -> str:
+        given = ctx.langgraph("t")
+        given["config"]["max_concurrency"] = 1  # the second call begins when the first has ended
+        return str(graph.invoke(HELLO, **given)["messages"][-1].text)
+
+    agent = andon.agent(name="agent")(code)
+    async with local.working(agent) as worker:
+        run = await local.client.start(agent)
+        await until(tool.gate.reached.is_set)
+        await local.client.pause(run)
+        await until(lambda: worker.attempts[run].stopping)
+        tool.gate.release.set()
+        await local.reach_over(run, "paused")
+        left = saver.get_tuple({"configurable": {"thread_id": "t"}})
+        assert left is not None
+        assert "__error__" not in {channel for _, channel, _ in left.pending_writes or ()}
+        await local.client.resume(run)
+        assert await local.result(run) == "done"
+    assert tool.acted == 2
+
+
 async def test_a_stop_is_no_error_that_a_graph_could_handle(local: Lab, saver: AndonSaver) -> None:
     """Neither a ToolNode that handles everything nor a retry makes a message of it."""
     tool = Tool(awaits=True)
