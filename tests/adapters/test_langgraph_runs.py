@@ -154,6 +154,42 @@ async def test_an_answer_is_given_to_the_question_it_was_for(
 
 
 @both_ways
+async def test_an_invocation_that_goes_further_than_it_did_is_stranded(
+    local: Lab, near: AndonSaver, plain: bool
+) -> None:
+    """The run's code has gone on from what it got; nothing may be built on something else."""
+    asks = [True]
+
+    def node(state: Two) -> Any:
+        return {"said": [interrupt("one?") if asks else "not asked"]}
+
+    builder = StateGraph(Two)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    builder.add_edge("node", END)
+    graph = builder.compile(checkpointer=near)
+
+    def code() -> Any:
+        yield {"said": []}
+        found = yield Command(resume="A")
+        yield "go"
+        return found["said"]
+
+    agent = agent_of(graph, code, plain=plain)
+    async with local.working(agent):
+        run = await local.client.start(agent)
+        await local.waits_for(run, "go")
+        await local.reach(run, "suspended")
+        asks.clear()
+        saved = len(list(near.list({"configurable": {"thread_id": run}})))
+        await local.client.send(run, "go")
+        stranded = await local.end(run)
+    assert stranded.state == "stranded"
+    assert "goes further than when the run's code went on" in str(stranded.error)
+    assert len(list(near.list({"configurable": {"thread_id": run}}))) == saved
+
+
+@both_ways
 @pytest.mark.parametrize("decision", ["approve", "reject"])
 async def test_a_tool_waits_for_a_person_and_its_run_with_it(
     lab: Lab, saver: AndonSaver, plain: bool, decision: str

@@ -77,9 +77,29 @@ async def test_a_drain_lets_a_tool_end_and_the_next_worker_goes_on(
         assert (await local.client.get(run)).state == "queued"
         assert local.effects(run) == {"charge": "confirmed"}
         assert len(model.asked) == 1  # nothing was begun after it
+        config: Any = {"configurable": {"thread_id": run}}
+        left = saver.get_tuple(config)
+        assert left is not None
+        assert not [write for write in left.pending_writes or () if write[1] == "__error__"]
     async with local.working(agent):
         assert await local.result(run) == "done"
     assert tool.acted == 1
+
+
+@pytest.mark.parametrize(("plain", "awaits"), TOOLS, ids=["sync", "thread", "async"])
+async def test_a_tool_that_does_not_end_in_time_is_in_doubt(
+    local: Lab, saver: AndonSaver, plain: bool, awaits: bool
+) -> None:
+    """A thread goes on although nobody waits for it any more, and nobody says that it does not."""
+    tool = Tool(awaits=awaits)
+    agent = buyer(saver, Scripted(script=[CHARGE, "done"]), tool, plain=plain)
+    async with local.working(agent, grace_seconds=0.6) as worker:
+        run = await local.client.start(agent)
+        await until(tool.gate.reached.is_set)
+        await worker.__aexit__()
+        [row] = local.store.ledger(run)
+        assert (row.state, row.quiet) == ("in_doubt", awaits)
+        tool.gate.release.set()
 
 
 @pytest.mark.parametrize(("plain", "awaits"), TOOLS, ids=["sync", "thread", "async"])
@@ -179,6 +199,37 @@ async def test_a_graph_without_operations_ends_at_its_next_step(
         assert await local.result(run) == "second"
     # What awaits is cancelled between two operations, wherever it is; a thread ends its node.
     assert done == [*(["first"] if plain else ["first", "first"]), "second"]
+
+
+async def test_a_stop_is_not_saved_as_an_error_of_its_node(local: Lab, saver: AndonSaver) -> None:
+    tool = Tool(awaits=False)
+    script = [calls(("charge", {"amount": 5}), ("charge", {"amount": 6})), "done"]
+    graph: Any = create_agent(
+        Scripted(script=script),
+        [tool.function],
+        checkpointer=saver,
+        middleware=[AndonMiddleware()],
+    )
+
+    def code(ctx: Any) -> str:
+        given = ctx.langgraph("t")
+        given["config"]["max_concurrency"] = 1  # the second call begins when the first has ended
+        return str(graph.invoke(HELLO, **given)["messages"][-1].text)
+
+    agent = andon.agent(name="agent")(code)
+    async with local.working(agent) as worker:
+        run = await local.client.start(agent)
+        await until(tool.gate.reached.is_set)
+        await local.client.pause(run)
+        await until(lambda: worker.attempts[run].stopping)
+        tool.gate.release.set()
+        await local.reach_over(run, "paused")
+        left = saver.get_tuple({"configurable": {"thread_id": "t"}})
+        assert left is not None
+        assert "__error__" not in {channel for _, channel, _ in left.pending_writes or ()}
+        await local.client.resume(run)
+        assert await local.result(run) == "done"
+    assert tool.acted == 2
 
 
 async def test_a_stop_is_no_error_that_a_graph_could_handle(local: Lab, saver: AndonSaver) -> None:

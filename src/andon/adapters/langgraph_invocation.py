@@ -7,6 +7,7 @@ one that the code has gone on from answers what it answered then.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -135,8 +136,9 @@ class Invocation(RunControl):
 
     def keeps(self, writes: Sequence[tuple[str, Any]]) -> bool:
         """Whether what a task has written is to be saved. That its run left is no error of it."""
-        stopped = any(isinstance(one, Stopped) for channel, one in writes if channel == ERROR)
-        return not self.over and not stopped
+        errors = [one for channel, one in writes if channel == ERROR]
+        stopped = any(isinstance(one, Stopped | asyncio.CancelledError) for one in errors)
+        return not self.over and not (stopped and self.attempt.stopping)
 
     def refuse_more(self) -> None:
         """Refuse a step that goes further than the run's code remembers it."""
