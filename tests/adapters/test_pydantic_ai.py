@@ -558,19 +558,19 @@ async def test_an_agent_that_a_tool_asks_is_a_part_of_that_tool(local: Lab) -> N
 
 async def test_tools_of_a_server(lab: Lab) -> None:
     """What it says of its tools is believed where the user says nothing."""
-    server: Any = MCPServer("shop")
     called: list[str] = []
 
-    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def look() -> str:
         called.append("looked")
         return "7 left"
 
-    @server.tool()
     async def charge(amount: int) -> str:
         called.append(f"charged {amount}")
         return "ch_1"
 
+    server = MCPServer("shop")
+    server.tool(annotations=ToolAnnotations(read_only_hint=True))(look)
+    server.tool()(charge)
     with FakeModel([[call("look"), call("charge", amount=10)], "All done."]) as fake:
         one = asking(buyer(fake.url, toolsets=[MCPToolset(server, id="shop")]))
         async with lab.working(one):

@@ -61,12 +61,13 @@ async def test_a_killed_conversation_goes_on(form: str, then: str, answered: boo
 
 def test_a_whole_history_comes_back_as_it_is() -> None:
     result = ModelRequest(parts=[ToolReturnPart("work", "ok", "c1")])
-    for history in ([], [person("hello")], [person("buy"), calls("c1"), result]):
+    given: Any = ([], [person("hello")], [person("buy"), calls("c1"), result])
+    for history in given:
         assert repair(history) is history
 
 
 def test_what_is_not_started_may_stay_open() -> None:
-    history = [person("buy"), calls("c1", "c3"), person("so?"), calls("c1", "c3")]
+    history: Any = [person("buy"), calls("c1", "c3"), person("so?"), calls("c1", "c3")]
     found = repair(history, ledger=LEDGER, policy="journal")
     assert [set(told([message])) for message in found] == [
         set(),
