@@ -15,7 +15,7 @@ from andon.core import value
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
 from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
 from andon.points import point
-from andon.runtime import branch, cleanup, settling
+from andon.runtime import branch, cleanup, settling, snapshots
 from andon.runtime.describing import reason_of
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Host, log
@@ -44,7 +44,8 @@ class Attempt(Waiting):
         # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
         self.planned: dict[str, tuple[str, str]] = {}
         self._loaded: Loaded | None = None
-        self._restored: Any = None
+        self.snapshot = b"null"  # the last one's state
+        self.parts: frozenset[str] = frozenset()  # of it, and so in the store
         self.oblivious = False  # it has a snapshot, and its code has not looked at it
         self._scratch: Path | None = None
         self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended; see drain
@@ -116,8 +117,9 @@ class Attempt(Waiting):
             self.turns.expect(self.replay.answers())
         if self.replay.snapshot is not None:
             self.root.restart(self.replay.root)
-            entry = self.replay.snapshot
-            self._restored = value.decode(await self.body_of(entry.body, entry.blob))
+            self.snapshot, self.parts = await self.read(
+                snapshots.restored, self.host.store, self.replay.snapshot
+            )
         point("attempt:loaded")
 
     async def _execute(self) -> tuple[str, Any] | None:
@@ -290,9 +292,9 @@ class Attempt(Waiting):
 
     @property
     def restored(self) -> Any:
-        """The state of the last snapshot of earlier attempts."""
+        """The state of the last snapshot."""
         self.oblivious = False
-        return self._restored
+        return value.decode(self.snapshot.decode())
 
     def refuse_oblivion(self) -> None:
         """Code that begins from the start although it has a snapshot would do everything again."""

@@ -20,8 +20,8 @@ from andon.core import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
-from andon.runtime import branch, steps
-from andon.runtime.journaling import Draft, Durable
+from andon.runtime import branch, snapshots, steps
+from andon.runtime.journaling import Durable
 from andon.runtime.leaving import log
 from andon.runtime.loop import Loop
 from andon.runtime.operation import (
@@ -201,13 +201,13 @@ class Context(Loop):
             attempt.replay.check_end(attempt.root.number)
         except Diverged as error:
             raise attempt.stop("diverged", error) from None
-        future = attempt.append_soon(Draft(kind=EntryKind.SNAPSHOT, state=Mark.DONE, body=raw))
+        future = attempt.append_soon(snapshots.draft(attempt, raw))
         attempt.root.restart(attempt.replay.root)
         return Durable(attempt, future)
 
     @property
     def restored(self) -> Any:
-        """The state of the last snapshot, None if there is none."""
+        """The state of the last snapshot, of this attempt or an earlier one; None without one."""
         return self._attempt.restored
 
     def checkpoint(self, partial: Any) -> None:

@@ -81,33 +81,33 @@ def _plans(operation: Operation, asked: Asked, answer: Any) -> list[Draft]:
 
 
 def _plan(attempt: Attempt, call: Call, key: str) -> Draft:
-    place = f"@{EntryKind.EFFECT}/{call.name}/{key}"
-
-    def row(entry: Entry) -> EffectRow:
-        found = EffectRow(
-            name=call.name,
-            key=key,
-            place=place,
-            kind=Kind.IRREVERSIBLE,  # until it is called with what it is declared to be
-            state=EffectState.PLANNED,
-            seq=entry.seq,
-            fence=entry.fence,
-            quiet=False,
-            undo=None,
-            undo_within=None,
-        )
-        doubts.track(attempt, found)
-        return found
-
     return Draft(
         kind=EntryKind.EFFECT,
         state=EffectState.PLANNED,
-        place=place,
+        place=f"@{EntryKind.EFFECT}/{call.name}/{key}",
         name=call.name,
         key=key,
         digest=_digest(call.name, call.arguments),
-        effect=row,
+        effect=partial(_row, attempt, key),
     )
+
+
+def _row(attempt: Attempt, key: str, entry: Entry) -> EffectRow:
+    """Of a call that was not made."""
+    found = EffectRow(
+        name=entry.name,
+        key=key,
+        place=entry.place,
+        kind=Kind.IRREVERSIBLE,  # until it is called with what it is declared to be
+        state=EffectState(entry.state),
+        seq=entry.seq,
+        fence=entry.fence,
+        quiet=False,
+        undo=None,
+        undo_within=None,
+    )
+    doubts.track(attempt, found)
+    return found
 
 
 def _digest(name: str, arguments: Any) -> str:
@@ -133,15 +133,35 @@ async def tool(
         )
     effects.refuse_wrong_arguments(call.name, function, (), arguments)
     operation = Operation(attempt, EntryKind.EFFECT, call.name, key, _digest(call.name, arguments))
+    _refuse_rejected(operation)
     if approve and not operation.answered:
         said = await ask(f"May the tool {call.name!r} be called?", arguments, key=f"tool/{key}")
         if not said.approved:
-            raise Rejected(call.name, by=said.by, why=said.value)
+            raise await _reject(operation, key, said)
         arguments = said.value
     async with operation.alone():
         return await effects.carry_out(
             attempt, operation, function, (), arguments, declared, retries, timeout
         )
+
+
+async def _reject(operation: Operation, key: str, said: Any) -> Rejected:
+    """In the ledger too: nobody who repairs the conversation later may run it."""
+    found = Rejected(operation.name, by=said.by, why=said.value)
+    body = {"type": "Rejected", "message": str(found), "by": said.by, "why": said.value}
+    draft = operation.draft(EffectState.FAILED, msgspec.json.encode(body))
+    draft.effect = partial(_row, operation.attempt, key)
+    await operation.attempt.append(draft)
+    return found
+
+
+def _refuse_rejected(operation: Operation) -> None:
+    record = operation.record
+    if record is None or record.state != EffectState.FAILED:
+        return
+    found = value.decode(record.body or "null")
+    if isinstance(found, dict) and "by" in found:
+        raise Rejected(operation.name, by=found["by"], why=found["why"])
 
 
 async def each(
