@@ -3,8 +3,8 @@
 It is told on its input what to do, a line of JSON for each process that it is to become: `argv`
 (the id of the run, the message) and `environ`: MODEL (the address of the model), FORM (responses or
 chat), WORLD (the file in which its tools act), and if wanted STREAM, SESSION (an AndonSession) or
-SQLITE (a session of the SDK's own), APPROVE (yes or no) and STATE (a file). The SDK takes seconds
-to be imported, so each is a fork of a process that has done it.
+SQLITE (a session of the SDK's own), AGENT (which one), APPROVE (yes or no) and STATE (a file). The
+SDK takes seconds to be imported, so each is a fork of a process that has done it.
 """
 
 import asyncio
@@ -15,16 +15,24 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import agents
 from agents import (
     Agent,
+    GuardrailFunctionOutput,
+    Model,
+    ModelProvider,
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
+    RunConfig,
     RunState,
     SQLiteSession,
     function_tool,
+    input_guardrail,
     set_tracing_disabled,
 )
+from agents.mcp import MCPServer
 from agents.tool_context import ToolContext
+from mcp import types
 from openai import AsyncOpenAI
 
 import andon
@@ -79,24 +87,82 @@ def session() -> Any:
     return SQLiteSession("s", os.environ["SQLITE"]) if "SQLITE" in os.environ else None
 
 
+class Till(MCPServer):
+    """A server of tools, in this process."""
+
+    @property
+    def name(self) -> str:
+        return "till"
+
+    async def connect(self) -> None: ...
+    async def cleanup(self) -> None: ...
+
+    async def list_tools(self, *_: Any) -> Any:
+        shape = {"type": "object", "properties": {"eur": {"type": "integer"}}}
+        hints = types.ToolAnnotations(idempotent_hint=True)
+        return [types.Tool(name="charge", input_schema=shape, annotations=hints)]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
+        said = act("till", f"charged {arguments['eur']}")
+        return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+
+    async def list_prompts(self) -> Any: ...
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
+
+
+class Named(ModelProvider):
+    """Models by name, as most programs have them."""
+
+    def get_model(self, model_name: str | None) -> Model:
+        kinds = {"responses": OpenAIResponsesModel, "chat": OpenAIChatCompletionsModel}
+        address = f"{os.environ['MODEL']}/v1"
+        client = AsyncOpenAI(base_url=address, api_key="fake", max_retries=0)
+        found: Model = kinds[os.environ["FORM"]](model_name or "m", client)
+        return found
+
+
+@input_guardrail
+async def harmless(_: Any, __: Any, given: Any) -> GuardrailFunctionOutput:
+    """Asks a model of its own, with the SDK's own Runner."""
+    guard = Agent(name="Guard", instructions="Guard.", model=Named().get_model("m"))
+    found = await agents.Runner.run(guard, given)
+    return GuardrailFunctionOutput(found.final_output, tripwire_triggered=False)
+
+
+def agent() -> Any:
+    """The agent that AGENT names."""
+    shop = Agent(name="Shop", instructions="Sell.", tools=[charge, mail, book], model="m")
+    match os.environ.get("AGENT"):
+        case "handoff":
+            return Agent(name="Desk", instructions="Desk.", handoffs=[shop])
+        case "tool":
+            within = shop.as_tool("shop", "Sells.")
+            return Agent(name="Boss", instructions="Boss.", tools=[within, mail])
+        case "guard":
+            return shop.clone(input_guardrails=[harmless])
+        case "mcp":
+            return shop.clone(tools=[mail], mcp_servers=[Till()])
+        case _:
+            return shop
+
+
 async def main(run_id: str, message: str) -> None:
-    kinds = {"responses": OpenAIResponsesModel, "chat": OpenAIChatCompletionsModel}
-    client = AsyncOpenAI(base_url=f"{os.environ['MODEL']}/v1", api_key="fake", max_retries=0)
-    model = kinds[os.environ["FORM"]]("m", client)
-    agent = Agent(name="Shop", instructions="Sell.", tools=[charge, mail, book], model=model)
+    root = agent()
     state = Path(os.environ["STATE"]) if "STATE" in os.environ else None
     given: Any = message
     if state is not None and state.exists():
-        given = await RunState.from_string(agent, state.read_text())
+        given = await RunState.from_string(root, state.read_text())
         for item in given.get_interruptions():
             given.approve(item) if os.environ["APPROVE"] == "yes" else given.reject(item)
+    config = RunConfig(model_provider=Named())
+    options: Any = {"session": session(), "run_config": config, "run_id": run_id}
     result: Any
     if "STREAM" in os.environ:
-        result = Runner.run_streamed(agent, given, session=session(), run_id=run_id)
+        result = Runner.run_streamed(root, given, **options)
         async for _ in result.stream_events():
             pass
     else:
-        result = await Runner.run(agent, given, session=session(), run_id=run_id)
+        result = await Runner.run(root, given, **options)
     if result.interruptions and state is not None:
         state.write_text(result.to_state().to_string())
     waiting = [item.name for item in result.interruptions]

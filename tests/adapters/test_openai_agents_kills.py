@@ -5,14 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("agents")
-
+from andon.runtime import requests
 from andon.testing import FakeModel, call
 
 CHILD = Path(__file__).with_name("shop.py")
@@ -53,8 +54,11 @@ class Shop:
 
     @property
     def done(self) -> list[str]:
-        lines = self.world.read_text().splitlines() if self.world.exists() else []
-        return sorted(line.partition(" ")[2] for line in lines)
+        return sorted(line.partition(" ")[2] for line in self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.world.read_text().splitlines() if self.world.exists() else []
 
     def check(self, turns: int) -> None:
         """Everything was done once, and the model was never asked what it would refuse."""
@@ -109,3 +113,103 @@ def test_killed_and_called_again_it_goes_on(shops: Any, moment: str, form: str) 
     shop.check(len(script))
     assert shop.run() == {"output": "All done.", "waiting": []}  # the recorded result
     shop.check(len(script))
+
+
+def by_instructions(**scripts: Any) -> Any:
+    """A model that follows a script for each agent, known by its instructions."""
+    return lambda request: scripts[request.body["instructions"].strip(".").lower()][request.turn]
+
+
+AGENTS: dict[str, Any] = {
+    "handoff": [call("transfer_to_shop"), *SERIAL],
+    "tool": by_instructions(
+        boss=[[call("shop", input="sell"), call("mail", to="ann")], "All done."],
+        sell=[call("charge", eur=10), "Sold."],
+    ),
+    "guard": by_instructions(guard=["Harmless."], sell=SERIAL),
+    "mcp": PARALLEL,
+}
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("moment", ["effect:confirmed=kill", "step:stored=kill@2"])
+def test_agents_in_agents_go_on_too(shops: Any, kind: str, moment: str) -> None:
+    shop = shops(AGENTS[kind], AGENT=kind)
+    assert shop.run(ANDON_FAULTS=moment) is None
+    assert shop.run() == {"output": "All done.", "waiting": []}
+    assert shop.done == DONE
+    asked = [(one.body["instructions"], one.turn) for one in shop.model.requests]
+    assert len(asked) == len(set(asked))  # nothing was asked for twice
+
+
+@pytest.mark.parametrize("kind", ["SESSION", "SQLITE"])
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_conversation_gets_everything_once(
+    shops: Any, tmp_path: Path, kind: str, nth: int
+) -> None:
+    where = "s" if kind == "SESSION" else str(tmp_path / "sessions.db")
+    shop = shops([*SERIAL, "You are welcome."], **{kind: where})
+    assert shop.run(ANDON_FAULTS=f"effect:executed=kill@{nth}") is None
+    assert shop.run()["output"] == "All done."
+    assert shop.run("Thanks.", "o-2")["output"] == "You are welcome."
+    shop.check(4)
+    shown = [one.get("type") or one["role"] for one in shop.model.requests[-1].body["input"]]
+    call_and_result = ["function_call", "function_call_output"]
+    assert shown == ["user", *call_and_result, *call_and_result, "message", "user"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("script", [SERIAL, PARALLEL], ids=["serial", "parallel"])
+def test_a_new_message_instead_finds_what_was_done(shops: Any, moment: str, script: Any) -> None:
+    shop = shops([script[0], "I see."], SESSION="s")
+    point = MOMENTS[moment].replace("kill", "kill@2")  # the first is about the conversation
+    assert shop.run(ANDON_FAULTS=point) is None
+    before = shop.done
+    assert shop.run("Are you there?", "o-2")["output"] == "I see."
+    assert shop.done == before
+    assert [one.error for one in shop.model.requests if one.status != 200] == []
+    shown = shop.model.requests[-1].body["input"]
+    results = {one["call_id"]: one["output"] for one in shown if "output" in one}
+    assert len(results) == len([one for one in shown if one.get("type") == "function_call"])
+    for key, text in results.items():
+        acted = any(line.startswith(key) for line in shop.lines)
+        assert not (acted and "not executed" in text), (key, text)
+        assert not (not acted and "done" in text), (key, text)
+
+
+@pytest.mark.parametrize("stream", [{}, {"STREAM": "1"}], ids=["whole", "streamed"])
+def test_an_approved_call_acts_once(shops: Any, tmp_path: Path, stream: dict[str, str]) -> None:
+    shop = shops(SERIAL, STATE=str(tmp_path / "state"), APPROVE="yes", **stream)
+    assert shop.run() == {"output": None, "waiting": ["charge"]}
+    assert shop.run(ANDON_FAULTS="effect:executed=kill") is None
+    assert shop.run() == {"output": "All done.", "waiting": []}
+    assert shop.run() == {"output": "All done.", "waiting": []}
+    shop.check(3)
+
+
+def test_a_rejected_call_is_not_made(shops: Any, tmp_path: Path) -> None:
+    shop = shops(SERIAL, STATE=str(tmp_path / "state"), APPROVE="no")
+    assert shop.run() == {"output": None, "waiting": ["charge"]}
+    assert shop.run() == {"output": "All done.", "waiting": []}
+    assert shop.done == ["mailed ann"]
+
+
+def test_a_person_approves_at_the_command_line(shops: Any, store: Any) -> None:
+    shop = shops(SERIAL, APPROVE="yes")
+    assert shop.run() == {"output": None, "waiting": ["charge"]}
+    assert requests.find(store, "o-1").state == "suspended"
+    requests.answer(store, "o-1", "approve", by="ann")
+    assert shop.run() == {"output": "All done.", "waiting": []}
+    shop.check(3)
+
+
+def test_what_nobody_can_find_out_is_asked(shops: Any, store: Any) -> None:
+    shop = shops([call("book", what="a flight"), "All done."])
+    assert shop.run(ANDON_FAULTS="effect:executed=kill") is None
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(shop.run)
+        while not store.asks("o-1"):
+            time.sleep(0.01)
+        requests.answer(store, "o-1", "happened", "booked a flight: done")
+        assert running.result() == {"output": "All done.", "waiting": []}
+    assert shop.done == ["booked a flight"]

@@ -44,14 +44,16 @@ class Conversation:
             self._store = None
 
     async def items(self, run_id: str | None = None) -> list[Any]:
-        """All of them. A run that goes on where another was interrupted completes that one."""
+        """All of them; for a run in a form that the provider takes, and with what the run before
+        it had heard and done when it was interrupted."""
         rows = await self._do(self._rows)
-        if run_id is not None and rows and (before := rows[-1]["run"]) not in (None, run_id):
+        if run_id is None or not rows:
+            return _items(rows)
+        if (before := rows[-1]["run"]) not in (None, run_id):
             known = _items(rows)
             lost = await self._do(self._lost, before, known)
-            if lost:
-                await self.add(lost, key=f"{before}/lost/{len(known)}", run_id=run_id)
-                rows = await self._do(self._rows)
+            await self.add(lost, key=f"{before}/lost/{len(known)}", run_id=run_id)
+            rows = await self._do(self._rows)
         found = transcript.repair(_items(rows), format="responses", policy="interrupted")
         return list(found.messages)
 

@@ -11,8 +11,8 @@ cannot is refused before the model hears of it.
 from andon.errors import AndonError
 
 try:
-    from andon.adapters.openai_agents.runner import Runner
     from andon.adapters.openai_agents.conversation import AndonSession
+    from andon.adapters.openai_agents.runner import Runner
 except ImportError as missing:
     raise AndonError(
         f"andon.adapters.openai_agents needs the OpenAI Agents SDK 0.24 ({missing}). "

@@ -12,9 +12,10 @@ from agents import RunResult, RunState
 from agents.agent_output import AgentOutputSchema
 from pydantic import TypeAdapter
 
+from andon.adapters.openai_agents.conversation import keeping
 from andon.adapters.openai_agents.model import arguments_of
 from andon.adapters.openai_agents.scope import PLAIN, Scope, within
-from andon.adapters.openai_agents.conversation import keeping
+from andon.core.run import State
 from andon.errors import Conflict, NotFound, StepFailed
 from andon.runtime.agent import Agent as Durable
 from andon.runtime.client import Client
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from andon.runtime.context import Answer, Context
 
 GUARDED = ("input", "output", "tool_input", "tool_output")
+REST_TRIES = 50  # of POLL_SECONDS; what does not come to rest is given back all the same
+LET_GO_SECONDS = 1.0  # for what executes, if whoever called does not wait any more
 POLL_SECONDS = 0.02  # how late it is seen that a question to a person is in the store
 
 
@@ -46,6 +49,7 @@ class Called:
         async with Client() as client:
             durable = Durable(self._execute, name=re.sub(r"[^\w.-]+", "-", self.agent.name)[:100])
             start = await self._start(client)
+            await self._wake(client)
             running = asyncio.ensure_future(client.run(durable, start, id=self.run_id))
             try:
                 while True:
@@ -54,11 +58,28 @@ class Called:
                         return await self._outcome(running)
                     result, asks = self.shown.result()
                     if not await self._answer(client, result, asks):
+                        await self._rest(client)
                         return result
                     self.shown = asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                client.let_go(LET_GO_SECONDS)
+                raise
             finally:
                 running.cancel()
                 await asyncio.wait({running})
+
+    async def _wake(self, client: Client) -> None:
+        """A run that waits for people tells whoever calls for what, as it did the first time."""
+        with contextlib.suppress(NotFound):
+            if (await client.get(self.run_id)).state == State.SUSPENDED:
+                await client.send(self.run_id, "andon.called")
+
+    async def _rest(self, client: Client) -> None:
+        """A run that waits for people is seen to wait, before its process may end."""
+        for _ in range(REST_TRIES):
+            if (await client.get(self.run_id)).state != State.RUNNING:
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _start(self, client: Client) -> Any:
         """What the run begins with. Who comes with a decision does not begin it anew."""
@@ -98,7 +119,7 @@ class Called:
         return _kept(result)
 
     async def _leg(self, ctx: Context, given: Any, leg: int) -> Any:
-        scope = Scope(ctx, f"{leg}/" if leg else "", self.effects)
+        scope = Scope(ctx, f"{leg}/" if leg else "", self.effects, owner="")
         options = keeping(scope, self.options)
         with within(scope):
             if self.legs is None:

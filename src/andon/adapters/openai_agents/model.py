@@ -124,13 +124,13 @@ class JournaledModel(Model):
                 )
         scope, key = self._scope, self._scope.key()
         what = {name: plain(asked[name]) for name in _ASKED}
-        calls = partial(_planned, scope.label)
+        calls = partial(_planned, scope)
         return await scope.ctx.model(ask, what, key=key, calls=calls)
 
 
-def _planned(label: str, answer: dict[str, Any]) -> list[Call]:
+def _planned(scope: Scope, answer: dict[str, Any]) -> list[Call]:
     return [
-        Call(label + item["call_id"], item["name"], arguments_of(item["arguments"]), place)
+        Call(scope.call_id(item["call_id"]), item["name"], arguments_of(item["arguments"]), place)
         for place, item in enumerate(answer["output"])
         if item["type"] == "function_call"
     ]
@@ -173,7 +173,10 @@ async def _heard(stream: Any, events: asyncio.Queue[Any], ctx: Context) -> Any:
 
 
 def _dumped(answer: ModelResponse) -> Any:
-    return _ANSWER.dump_python(answer, mode="json", warnings=False)
+    """As the provider said it: what it left out would be sent back to it in the next request."""
+    return _ANSWER.dump_python(
+        answer, mode="json", by_alias=True, exclude_unset=True, warnings=False
+    )
 
 
 def _events(answer: ModelResponse) -> Iterator[Any]:

@@ -10,9 +10,9 @@ from agents.run import DEFAULT_MAX_TURNS, AgentRunner, set_default_agent_runner
 from agents.run_internal import run_loop, tool_execution
 
 from andon.adapters.openai_agents.call import Called
+from andon.adapters.openai_agents.conversation import keeping
 from andon.adapters.openai_agents.model import JournaledModel
 from andon.adapters.openai_agents.scope import PLAIN, active, joining, within
-from andon.adapters.openai_agents.conversation import keeping
 from andon.adapters.openai_agents.streamed import Streamed
 from andon.adapters.openai_agents.tools import call_tool
 from andon.errors import BadInput

@@ -50,7 +50,7 @@ async def call_tool(*, function_tool: FunctionTool, context: Any, arguments: str
     called = call if is_async(getattr(function_tool, "__wrapped__", call)) else lambda **_: call()
     try:
         kept = await scope.ctx.tool(
-            scope.label + call_id,
+            scope.call_id(call_id),
             name,
             arguments_of(arguments),
             _declared(function_tool, called, scope.effects.get(name)),
