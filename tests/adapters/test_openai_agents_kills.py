@@ -1,5 +1,6 @@
 """A program on the OpenAI Agents SDK is killed at every moment, and goes on: nothing acts twice."""
 
+import itertools
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from andon.runtime import requests
 from andon.testing import FakeModel, call
 
 CHILD = Path(__file__).with_name("shop.py")
+EXAMPLE = Path(__file__).parents[2] / "examples/openai_agents/trip.py"
 SERIAL: list[Any] = [call("charge", eur=10), call("mail", to="ann"), "All done."]
 PARALLEL: list[Any] = [[call("charge", eur=10), call("mail", to="ann")], "All done."]
 DONE = ["charged 10", "mailed ann"]
@@ -94,6 +96,12 @@ def shops(program: Any, tmp_path: Path, store_url: str) -> Iterator[Any]:
         shop.model.__exit__(None, None, None)
 
 
+TOLD = {
+    "before the intent": "Not executed",
+    "after the intent": "Outcome unknown",
+    "after the effect": "Outcome unknown",
+    "after the result": "charged 10: done",
+}
 MOMENTS = {
     "before the intent": "step:stored=kill",
     "after the intent": "effect:started=kill",
@@ -102,9 +110,23 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("form", ["serial", "parallel chat", "serial streamed"])
-def test_killed_and_called_again_it_goes_on(shops: Any, moment: str, form: str) -> None:
+def on(store: str, *cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return [(store, *case) for case in cases]
+
+
+def stores(names: str, *cases: list[tuple[Any, ...]]) -> pytest.MarkDecorator:
+    """The whole matrix on SQLite, and a part of it on PostgreSQL: the code is the same."""
+    every = [case for part in cases for case in part]
+    return pytest.mark.parametrize(f"store_url, {names}", every, indirect=["store_url"])
+
+
+@stores(
+    "form, moment",
+    on("sqlite", *itertools.product(["serial", "parallel chat"], MOMENTS)),
+    on("sqlite", *itertools.product(["serial streamed"], list(MOMENTS)[1::2])),
+    on("postgres", *itertools.product(["serial", "parallel chat streamed"], list(MOMENTS)[1:3])),
+)
+def test_killed_and_called_again_it_goes_on(shops: Any, form: str, moment: str) -> None:
     script = PARALLEL if "parallel" in form else SERIAL
     environ = {"STREAM": "1"} if "streamed" in form else {}
     shop = shops(script, FORM="chat" if "chat" in form else "responses", **environ)
@@ -131,8 +153,11 @@ AGENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.parametrize("moment", ["effect:confirmed=kill", "step:stored=kill@2"])
+@stores(
+    "kind, moment",
+    on("sqlite", *itertools.product(AGENTS, ["effect:confirmed=kill", "step:stored=kill@2"])),
+    on("postgres", ("tool", "step:stored=kill@2")),
+)
 def test_agents_in_agents_go_on_too(shops: Any, kind: str, moment: str) -> None:
     shop = shops(AGENTS[kind], AGENT=kind)
     assert shop.run(ANDON_FAULTS=moment) is None
@@ -142,8 +167,12 @@ def test_agents_in_agents_go_on_too(shops: Any, kind: str, moment: str) -> None:
     assert len(asked) == len(set(asked))  # nothing was asked for twice
 
 
-@pytest.mark.parametrize("kind", ["SESSION", "SQLITE"])
-@pytest.mark.parametrize("nth", range(1, 7))
+@stores(
+    "kind, nth",
+    on("sqlite", *itertools.product(["SESSION"], range(1, 7))),
+    on("sqlite", *itertools.product(["SQLITE"], (1, 3, 6))),
+    on("postgres", ("SESSION", 3)),
+)
 def test_a_conversation_gets_everything_once(
     shops: Any, tmp_path: Path, kind: str, nth: int
 ) -> None:
@@ -158,10 +187,13 @@ def test_a_conversation_gets_everything_once(
     assert shown == ["user", *call_and_result, *call_and_result, "message", "user"]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("script", [SERIAL, PARALLEL], ids=["serial", "parallel"])
-def test_a_new_message_instead_finds_what_was_done(shops: Any, moment: str, script: Any) -> None:
-    shop = shops([script[0], "I see."], SESSION="s")
+@stores(
+    "form, moment",
+    on("sqlite", *itertools.product(["serial", "parallel"], MOMENTS)),
+    on("postgres", ("serial", "after the effect")),
+)
+def test_a_new_message_instead_finds_what_was_done(shops: Any, form: str, moment: str) -> None:
+    shop = shops([(SERIAL if form == "serial" else PARALLEL)[0], "I see."], SESSION="s")
     point = MOMENTS[moment].replace("kill", "kill@2")  # the first is about the conversation
     assert shop.run(ANDON_FAULTS=point) is None
     before = shop.done
@@ -175,11 +207,14 @@ def test_a_new_message_instead_finds_what_was_done(shops: Any, moment: str, scri
         acted = any(line.startswith(key) for line in shop.lines)
         assert not (acted and "not executed" in text), (key, text)
         assert not (not acted and "done" in text), (key, text)
+    if form == "serial":
+        assert TOLD[moment] in next(iter(results.values()))
 
 
-@pytest.mark.parametrize("stream", [{}, {"STREAM": "1"}], ids=["whole", "streamed"])
-def test_an_approved_call_acts_once(shops: Any, tmp_path: Path, stream: dict[str, str]) -> None:
-    shop = shops(SERIAL, STATE=str(tmp_path / "state"), APPROVE="yes", **stream)
+@stores("stream", on("sqlite", ("",), ("STREAM",)), on("postgres", ("",)))
+def test_an_approved_call_acts_once(shops: Any, tmp_path: Path, stream: str) -> None:
+    streamed = {stream: "1"} if stream else {}
+    shop = shops(SERIAL, STATE=str(tmp_path / "state"), APPROVE="yes", **streamed)
     assert shop.run() == {"output": None, "waiting": ["charge"]}
     assert shop.run(ANDON_FAULTS="effect:executed=kill") is None
     assert shop.run() == {"output": "All done.", "waiting": []}
@@ -187,6 +222,7 @@ def test_an_approved_call_acts_once(shops: Any, tmp_path: Path, stream: dict[str
     shop.check(3)
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_rejected_call_is_not_made(shops: Any, tmp_path: Path) -> None:
     shop = shops(SERIAL, STATE=str(tmp_path / "state"), APPROVE="no")
     assert shop.run() == {"output": None, "waiting": ["charge"]}
@@ -194,6 +230,7 @@ def test_a_rejected_call_is_not_made(shops: Any, tmp_path: Path) -> None:
     assert shop.done == ["mailed ann"]
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_person_approves_at_the_command_line(shops: Any, store: Any) -> None:
     shop = shops(SERIAL, APPROVE="yes")
     assert shop.run() == {"output": None, "waiting": ["charge"]}
@@ -203,6 +240,7 @@ def test_a_person_approves_at_the_command_line(shops: Any, store: Any) -> None:
     shop.check(3)
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_what_nobody_can_find_out_is_asked(shops: Any, store: Any) -> None:
     shop = shops([call("book", what="a flight"), "All done."])
     assert shop.run(ANDON_FAULTS="effect:executed=kill") is None
@@ -213,3 +251,11 @@ def test_what_nobody_can_find_out_is_asked(shops: Any, store: Any) -> None:
         requests.answer(store, "o-1", "happened", "booked a flight: done")
         assert running.result() == {"output": "All done.", "waiting": []}
     assert shop.done == ["booked a flight"]
+
+
+def test_the_example_books_once() -> None:
+    line = [sys.executable, str(EXAMPLE)]
+    printed = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert printed.splitlines()[0] == "The first process ended with -9."
+    assert printed.splitlines()[1] == "Booking: A room and a train to Oslo."
+    assert printed.splitlines()[-1] == "hotel in Oslo, train to Oslo"

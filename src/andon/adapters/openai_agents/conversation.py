@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agents import OpenAIConversationsSession
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
+from andon.errors import BadInput
 from andon.runtime.conversations import Conversation
 from andon.runtime.effects import did_not_happen, happened
 from andon.runtime.sync import current
@@ -113,4 +115,9 @@ def keeping(scope: Scope | None, options: dict[str, Any]) -> dict[str, Any]:
     given = options.get("session")
     if scope is None or given is None:
         return options
+    if isinstance(given, OpenAIConversationsSession):
+        raise BadInput(
+            "session: an OpenAIConversationsSession is kept at the provider, where andon cannot "
+            "see what was added. Expected an AndonSession, or another session of this program's."
+        )
     return {**options, "session": Journaled(given, scope)}
