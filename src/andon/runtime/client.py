@@ -311,6 +311,11 @@ class Client:
         error = run.error or {"type": run.state, "message": f"run {run_id} is {run.state}"}
         raise StepFailed(f"run {run_id}", str(error["type"]), str(error["message"]))
 
+    def let_go(self, seconds: float) -> None:
+        """What runs in this program is given back, or cut off, within so many seconds."""
+        if self._worker is not None:
+            self._worker.tell("its program has let it go", seconds)
+
     async def _wait_unless_halted(self, run_id: str, leaving: Leaving) -> Run:
         """The latch of this host is for the program that waits here too."""
         waiting = asyncio.ensure_future(self.wait(run_id))
