@@ -103,6 +103,8 @@ class Trial:
     def __init__(self, forker: Forker, cell: Cell, folder: Path, store: str) -> None:
         self.forker, self.cell, self.folder, self.url = forker, cell, folder, store
         self.found = Found(cell)
+        self._doubted: set[str] = set()  # effects that a person was asked about
+        self._honest: set[str] = set()  # those of which the model says that they are in doubt
         folder.mkdir(parents=True)
 
     def play(self) -> Found:
@@ -163,11 +165,11 @@ class Trial:
         for ask in store.asks():
             if not ask.run_id.startswith(self.folder.name):
                 continue
-            [receipts] = (found for name, found in self._world().items() if name in ask.id)
+            [(name, receipts)] = ((a, b) for a, b in self._world().items() if a in ask.id)
             yes, no = YES_NO[ask.about]
             said = (yes, receipts[-1]) if receipts else (no, None)
             requests.answer(store, ask.run_id, *said, ask=ask.id, by="the trial")
-            self.found.asked += 1
+            self._doubted.add(name)
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────
 
@@ -180,9 +182,10 @@ class Trial:
         return done
 
     def _count(self) -> None:
-        counts = [len(receipts) for receipts in self._world().values()]
-        self.found.doubled = sum(count - 1 for count in counts if count > 1)
-        self.found.missing = sum(count == 0 for count in counts)
+        counts = {name: len(receipts) for name, receipts in self._world().items()}
+        self.found.doubled = sum(count - 1 for count in counts.values() if count > 1)
+        self.found.missing = sum(not counts[name] for name in counts.keys() - self._honest)
+        self.found.asked = len(self._doubted | self._honest)
 
     def _is_wrong(self, status: int | None) -> str:
         """Whether the model was shown what happened, and all that the person said."""
@@ -192,8 +195,8 @@ class Trial:
             return f"none: {how}{self._last_words(self.cell.then, status)}"
         said, world = path.read_text(), self._world()
         texts = (TASK, NEWS) if self.cell.then == "message" else (TASK,)
-        honest = [name for name in world if f"{name}: {IN_DOUBT}" in said]
-        shown = {name: _receipts(name, said) for name in world if name not in honest}
+        self._honest = {name for name in world if f"{name}: {IN_DOUBT}" in said}
+        shown = {name: _receipts(name, said) for name in world.keys() - self._honest}
         right = all(shown[name] and set(shown[name]) <= set(world[name]) for name in shown)
         return "" if right and all(text in said for text in texts) else said
 
