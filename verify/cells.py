@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.chaos.fleet import Forker, Process, until
 from andon.runtime import requests
 from andon.store import open_store
 from andon.testing import FakeModel, call
+from andon.transcript import UNKNOWN
 from verify.drivers.shop import FIRST, LAST, MOMENTS, NEWS, TASK, Order
 
 TOOLS = ("serial", "parallel")
@@ -21,6 +21,8 @@ THEN = ("resume", "message")
 # No promise: after this long what should have ended hangs.
 HANG_SECONDS = 30.0
 SIGKILLED = -9
+# What the model says of a call of which it was told that its outcome is unknown.
+IN_DOUBT = "in doubt"
 YES_NO = {"effect": ("happened", "did_not_happen"), "value": ("respond", "approve")}
 
 
@@ -85,8 +87,9 @@ class Model:
         if request.turn < len(self.plan):
             return self.plan[request.turn]
         shown = json.dumps(request.body)
+        without = IN_DOUBT if UNKNOWN in shown else "unknown"
         receipts = {name: _receipts(name, shown) for name in (FIRST, LAST)}
-        said = [f"{name}: {' '.join(found) or 'unknown'}" for name, found in receipts.items()]
+        said = [f"{name}: {' '.join(found) or without}" for name, found in receipts.items()]
         return "; ".join([*said, *(text for text in (TASK, NEWS) if text in shown)])
 
 
@@ -100,6 +103,8 @@ class Trial:
     def __init__(self, forker: Forker, cell: Cell, folder: Path, store: str) -> None:
         self.forker, self.cell, self.folder, self.url = forker, cell, folder, store
         self.found = Found(cell)
+        self._doubted: set[str] = set()  # effects that a person was asked about
+        self._honest: set[str] = set()  # those of which the model says that they are in doubt
         folder.mkdir(parents=True)
 
     def play(self) -> Found:
@@ -109,8 +114,13 @@ class Trial:
                 self.found.broken = f"it was not killed: {self._last_words('begin', status)}"
                 return self.found
             status = self._live(model, self.cell.then, "")
+            self.found.answer = self._is_wrong(status)
+            left_alone = self.cell.andon and self.cell.then == "message"
+            # Any worker may go on with it: nothing acts twice then.
+            if left_alone and self._live(model, "resume", "") is None:
+                self.found.broken = "what was left alone hangs"
             self.found.refused = sum(one.status == 400 for one in model.requests)
-        self._judge(status)
+        self._count()
         return self.found
 
     def _live(self, model: FakeModel, phase: str, moment: str) -> int | None:
@@ -155,11 +165,11 @@ class Trial:
         for ask in store.asks():
             if not ask.run_id.startswith(self.folder.name):
                 continue
-            [receipts] = (found for name, found in self._world().items() if name in ask.id)
+            [(name, receipts)] = ((a, b) for a, b in self._world().items() if a in ask.id)
             yes, no = YES_NO[ask.about]
             said = (yes, receipts[-1]) if receipts else (no, None)
             requests.answer(store, ask.run_id, *said, ask=ask.id, by="the trial")
-            self.found.asked += 1
+            self._doubted.add(name)
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────
 
@@ -171,24 +181,23 @@ class Trial:
             done[name].append(receipt)
         return done
 
-    def _judge(self, status: int | None) -> None:
-        found, world = self.found, self._world()
-        counts = Counter({name: len(receipts) for name, receipts in world.items()})
-        found.doubled = sum(count - 1 for count in counts.values() if count > 1)
-        found.missing = sum(count == 0 for count in counts.values())
-        path = self.folder / "answer"
-        if status is None:
-            found.answer = f"none: it hangs; {self._last_words(self.cell.then, status)}"
-        elif not path.exists():
-            found.answer = f"none: {self._last_words(self.cell.then, status)}"
-        elif wrong := self._is_wrong(path.read_text(), world):
-            found.answer = wrong
+    def _count(self) -> None:
+        counts = {name: len(receipts) for name, receipts in self._world().items()}
+        self.found.doubled = sum(count - 1 for count in counts.values() if count > 1)
+        self.found.missing = sum(not counts[name] for name in counts.keys() - self._honest)
+        self.found.asked = len(self._doubted | self._honest)
 
-    def _is_wrong(self, said: str, world: dict[str, list[str]]) -> str:
+    def _is_wrong(self, status: int | None) -> str:
         """Whether the model was shown what happened, and all that the person said."""
+        path = self.folder / "answer"
+        if status is None or not path.exists():
+            how = "it hangs; " if status is None else ""
+            return f"none: {how}{self._last_words(self.cell.then, status)}"
+        said, world = path.read_text(), self._world()
         texts = (TASK, NEWS) if self.cell.then == "message" else (TASK,)
-        shown = {name: _receipts(name, said) for name in world}
-        right = all(shown[name] and set(shown[name]) <= set(world[name]) for name in world)
+        self._honest = {name for name in world if f"{name}: {IN_DOUBT}" in said}
+        shown = {name: _receipts(name, said) for name in world.keys() - self._honest}
+        right = all(shown[name] and set(shown[name]) <= set(world[name]) for name in shown)
         return "" if right and all(text in said for text in texts) else said
 
     def _last_words(self, phase: str, status: int | None) -> str:

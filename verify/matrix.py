@@ -57,9 +57,10 @@ class Ground:
         self._idle: dict[str, queue.SimpleQueue[Forker]] = {
             name: queue.SimpleQueue() for name in DRIVERS
         }
-        self._database = postgres.fresh_database() if postgres else ""
-        if self._database:
-            open_store(self._database).close()  # its tables, once
+        # One for each: they may have an agent of the same name.
+        self._databases = {name: postgres.fresh_database() for name in DRIVERS} if postgres else {}
+        for one in self._databases.values():
+            open_store(one).close()  # its tables, once
 
     def close(self) -> None:
         for one in self._forkers:
@@ -68,7 +69,8 @@ class Ground:
     def play(self, cell: Cell) -> Found:
         name = f"{cell.driver}-{next(self._number)}-of-the-matrix"  # no name begins another
         folder = self.folder / name
-        url = self._database if cell.store == "postgres" else f"sqlite:///{folder}/kept.db"
+        own = f"sqlite:///{folder}/kept.db"
+        url = self._databases[cell.driver] if cell.store == "postgres" else own
         forker = self._forker(cell.driver)
         found = Trial(forker, cell, folder, url).play()
         self._idle[cell.driver].put(forker)

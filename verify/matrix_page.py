@@ -16,7 +16,7 @@ An agent is killed with SIGKILL in the middle of its second tool, and goes on in
 the providers refuse ([`andon.testing.FakeModel`](guides/testing-your-agent.md)). A cell is a moment × serial or parallel tools × *resume* or a *new message* of the person instead × the wire
 format × the store. It is judged from outside: by a file that the tools write to and fsync, by the 400s of the server, and by whether the last answer has the receipts of what really happened."""  # noqa: E501
 MEANT = """\
-**Doubled**: effects that happened a second time. **In doubt**: a person was shown the effect, and said what the world says; afterwards it is there once. **400**: requests that the provider refuses.
+**Doubled**: effects that happened a second time. **In doubt**: a person was shown the effect, and said what the world says; afterwards it is there once. After a new message with andon, the first run is gone on with as well. **400**: requests that the provider refuses.
 **Wrong**: cells whose last answer is missing, or does not say what happened."""  # noqa: E501
 KILLED = """\
 **before intent**: the model has answered, and nothing is written about the tool. **after intent**: andon has written that the tool begins (without andon: the same moment, nothing is written). **after effect**: the tool

@@ -32,7 +32,9 @@ What a driver takes from its shop:
 
 With andon the tools are called by the adapter, each as an effect of the name that it has here, and
 the program waits while a person is asked: the trial answers by looking at the world. `shop.name`
-is the run's id, or what ids of further runs begin with. Nothing else is asked of an adapter.
+is the run's id, or what ids of further runs begin with. After a "message" the first run is gone on
+with too, as a worker would: it may end, or be refused, and must not act twice. Where the model was
+told that an outcome is unknown, that is what it has to say. Nothing else is asked of an adapter.
 
     python verify/matrix.py --only langgraph --with --verbose
 """
