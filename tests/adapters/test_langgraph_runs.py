@@ -24,8 +24,8 @@ from tests.adapters.scripted import Scripted, agent_of, calls
 from tests.runtime.harness import Lab
 
 import andon
-from andon.adapters import langgraph as adapter
 from andon.adapters.langgraph import AndonMiddleware, AndonSaver, task_key
+from andon.adapters.langgraph import middleware as adapter
 from andon.errors import BadInput
 
 HELLO: Any = {"messages": [("user", "hello")]}

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from andon.adapters.langgraph_invocation import Invocation
+    from andon.adapters.langgraph.invocation import Invocation
     from andon.core.pieces import Piece, Value
     from andon.store.graphs import GraphKey, GraphMessage, GraphRow
 

@@ -1,12 +1,4 @@
-"""LangGraph and LangChain inside a run of andon.
-
-`graph.invoke(given, **ctx.langgraph())` is one *invocation*: the run's code numbers them, and each
-goes on from its own checkpoints when the code is executed again. `AndonMiddleware` makes the model
-calls of an agent steps and its tool calls effects of the run. Every operation has a key: the
-provider's id of a call, or LangGraph's id of a task, which is the same for the same checkpoint.
-
-Outside of a run, or without `AndonSaver`, nothing is executed.
-"""
+"""The model calls and tool calls of an agent of LangChain, as steps and effects of its run."""
 
 from __future__ import annotations
 
@@ -14,13 +6,11 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from andon.adapters.langgraph_invocation import Invocation, begin, here, task_key
-from andon.adapters.langgraph_saver import AndonSaver
+from andon.adapters.langgraph.invocation import Invocation, here, task_key
 from andon.core import value
 from andon.core.effect import SETTLED, EffectState
 from andon.errors import AndonError, BadInput, Rejected
 from andon.runtime import asking
-from andon.runtime.agent import agent
 from andon.runtime.asking import Answer
 from andon.runtime.effects import Declaration, Postponed, declaration
 from andon.runtime.operation import inside
@@ -63,8 +53,6 @@ if TYPE_CHECKING:
 
     from andon.runtime.attempt import Attempt
     from andon.store.store import EffectRow
-
-__all__ = ["AndonMiddleware", "AndonSaver", "agent", "begin", "task_key"]
 
 # ── the middleware ────────────────────────────────────────────────────────────────────────────
 
