@@ -51,6 +51,11 @@ async def test_a_killed_conversation_goes_on(form: str, then: str, answered: boo
     whole = repair(history, ledger=LEDGER)
     unknown = "so it is" if answered else UNKNOWN
     assert told(whole) == {"c1": "ch_1", "c2": unknown, "c3": NOT_EXECUTED}
+    outcomes = {
+        p.tool_call_id: p.outcome for m in whole for p in m.parts if isinstance(p, ToolReturnPart)
+    }
+    unknown = "success" if answered else "interrupted"
+    assert outcomes == {"c1": "success", "c2": unknown, "c3": "interrupted"}
     assert repair(whole, ledger=LEDGER) is whole
     with FakeModel(lambda _: "I am here.") as fake:
         one = Agent(model_of(form, fake.url))
