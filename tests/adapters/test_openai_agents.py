@@ -373,3 +373,29 @@ def test_a_stream_that_is_let_go_goes_on_when_it_is_called_again(fake: FakeModel
 
     assert with_model(fake, body).final_output == "Done."
     assert done == ["worked"]
+
+
+def test_a_listener_that_is_cancelled_lets_go_of_the_run(fake: FakeModel) -> None:
+    done: list[str] = []
+
+    async def work() -> str:
+        done.append("worked")
+        return "ok"
+
+    async def body(model: Any) -> Any:
+        async def listen() -> None:
+            streamed = Runner.run_streamed(agent(model, work), "go", run_id="r")
+            async for event in streamed.stream_events():
+                if event.type == "run_item_stream_event" and event.name == "tool_output":
+                    heard.set()
+                    await asyncio.Event().wait()
+
+        heard = asyncio.Event()
+        listening = asyncio.ensure_future(listen())
+        await heard.wait()
+        listening.cancel()
+        await asyncio.wait({listening})
+        return await Runner.run(agent(model, work), "go", run_id="r")
+
+    assert with_model(fake, body).final_output == "Done."
+    assert done == ["worked"]

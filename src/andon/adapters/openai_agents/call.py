@@ -47,7 +47,7 @@ class Called:
     async def carry_out(self) -> Any:
         """The result; before the run is over if it waits for people, or was let go."""
         async with Client() as client:
-            durable = Durable(self._execute, name=re.sub(r"[^\w.-]+", "-", self.agent.name)[:100])
+            durable = Durable(self._execute, name=_named(self.agent.name))
             start = await self._start(client)
             await self._wake(client)
             running = asyncio.ensure_future(client.run(durable, start, id=self.run_id))
@@ -57,10 +57,10 @@ class Called:
                     if running.done():
                         return await self._outcome(running)
                     result, asks = self.shown.result()
+                    self.shown = asyncio.get_running_loop().create_future()
                     if not await self._answer(client, result, asks):
                         await self._rest(client)
                         return result
-                    self.shown = asyncio.get_running_loop().create_future()
             except asyncio.CancelledError:
                 client.let_go(LET_GO_SECONDS)
                 raise
@@ -131,9 +131,13 @@ class Called:
         if result._stored_exception is not None:  # noqa: SLF001
             raise result._stored_exception  # noqa: SLF001
         if result._cancel_mode == "after_turn" and result.final_output is None:  # noqa: SLF001
-            self.shown.set_result((result, []))
+            self._show(result, [])
             await asyncio.get_running_loop().create_future()  # until the run has left
         return result
+
+    def _show(self, result: Any, asks: list[str]) -> None:
+        if not self.shown.done():
+            self.shown.set_result((result, asks))
 
     # ── people ────────────────────────────────────────────────────────────────────────────────
 
@@ -153,7 +157,7 @@ class Called:
             attempt = ctx._attempt  # noqa: SLF001
             found = await attempt.read(attempt.host.store.asks, ctx.run_id)
             if opened := [one.id for one in found if one.id in ids]:
-                self.shown.set_result((result, opened))
+                self._show(result, opened)
                 break
             await asyncio.sleep(POLL_SECONDS)
         answers: list[Answer] = await asyncio.gather(*asked)
@@ -190,9 +194,14 @@ class Called:
         return await RunState.from_json(self.agent, kept, **override)
 
 
+def _named(agent: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", agent)[:100] or "agent"
+
+
 def _kept(result: Any) -> dict[str, Any]:
     """A result as JSON: the SDK's own form of a run, and its output."""
     state = result.to_state().to_json(context_serializer=lambda _: {})
+    state["context"]["context"] = {}  # whoever calls has it, and it need not be JSON
     output = TypeAdapter(Any).dump_python(result.final_output, mode="json")
     return {"state": state, "final_output": output}
 

@@ -61,6 +61,9 @@ class JournaledModel(Model):
     async def close(self) -> None:
         await self._model.close()
 
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._model._cleanup_on_run_end(owner)  # noqa: SLF001
+
     async def get_response(self, *request: Any, **options: Any) -> ModelResponse:
         async def ask(*_: Any) -> Any:
             found = await model_retry.get_response_with_retry(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agents.run_error_handlers import RunErrorHandlers
     from typing_extensions import Unpack
 
-    from andon.adapters.openai_agents.scope import Effects
+    from andon.adapters.openai_agents.scope import Effects, Scope
 
     Input = str | list[TResponseInputItem] | RunState[Any]
 
@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 class _Runner(AgentRunner):
     """What the SDK calls as its runner: inside a run it joins that run, elsewhere it is as ever."""
 
-    def __init__(self, run_id: str | None = None, effects: Effects | None = None) -> None:
+    def __init__(
+        self, run_id: str | None = None, effects: Effects | None = None, *, asked: bool = False
+    ) -> None:
         self.run_id, self.effects = run_id, effects or {}
+        self.asked = asked  # by the program; else by the SDK, inside of what the program asked for
+
+    def _scope(self) -> Scope | None:
+        return joining(self.effects) if self.asked or active() is not None else None
 
     async def run(self, starting_agent: Any, input: Any, **options: Any) -> RunResult:  # noqa: A002
-        scope = joining(self.effects)
+        scope = self._scope()
         if scope is None and self.run_id is not None:
             called = Called(self.run_id, self.effects, starting_agent, input, options)
             result: RunResult = await called.carry_out()
@@ -51,7 +57,7 @@ class _Runner(AgentRunner):
         input: Any,  # noqa: A002
         **options: Any,
     ) -> RunResultStreaming:
-        scope = joining(self.effects)
+        scope = self._scope()
         if scope is None and self.run_id is not None:
             return Streamed(Called(self.run_id, self.effects, starting_agent, input, options))
         with within(scope):
@@ -133,7 +139,7 @@ def _runner(run_id: str | None, effects: Effects | None) -> _Runner:
             "Runner: expected run_id=, found none: it names the run, so that the same call goes on "
             "with it after a crash. Inside a run of andon it is not needed."
         )
-    return _Runner(run_id, effects)
+    return _Runner(run_id, effects, asked=True)
 
 
 _loop: Any = run_loop

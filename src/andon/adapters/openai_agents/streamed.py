@@ -43,19 +43,29 @@ class Streamed(RunResultStreaming):
         self._call = legs, driving
 
     async def stream_events(self) -> AsyncIterator[Any]:
-        legs, driving = self._call
+        """As the SDK's. Whoever is cancelled while it listens lets go of the run."""
+        driving = self._call[1]
+        events: asyncio.Queue[Any] = asyncio.Queue()
+        gone = asyncio.Event()
+        hearing = asyncio.ensure_future(self._hear(events, gone))
+        hearing.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while (leg := await legs.get()) is not None:
-                mode, self.__dict__ = self._cancel_mode, leg.__dict__
-                self._call = legs, driving
-                self._cancel_mode = mode
-                with contextlib.suppress(Stopped):  # what it means is said below
-                    async for event in leg.stream_events():
-                        yield event
+            while (event := await events.get()) is not None:
+                try:
+                    yield event
+                finally:
+                    events.task_done()
+        except asyncio.CancelledError:
+            driving.cancel()
+            raise
         finally:
-            await asyncio.wait({driving})
+            gone.set()
+            await asyncio.wait({driving, hearing})
+            for one in (driving, hearing):
+                _ = one.cancelled() or one.exception()  # seen
         if driving.cancelled():
             return
+        hearing.result()
         found = driving.result()
         if not isinstance(found, RunResultStreaming):  # of a run that was over
             self.__dict__ |= {name: getattr(found, name) for name in _SHOWN}
@@ -63,6 +73,27 @@ class Streamed(RunResultStreaming):
             stream_step_items_to_queue(found.new_items, self._event_queue)
             while not self._event_queue.empty():
                 yield self._event_queue.get_nowait()
+
+    async def _hear(self, events: asyncio.Queue[Any], gone: asyncio.Event) -> None:
+        """In a task of its own: the SDK ends a run whose listener is cancelled.
+
+        The next event comes when the last one was dealt with, so that `cancel("after_turn")` is in
+        time for the turn.
+        """
+        legs, driving = self._call
+        while (leg := await legs.get()) is not None:
+            mode, self.__dict__ = self._cancel_mode, leg.__dict__
+            self._call, self._cancel_mode = (legs, driving), mode
+            # What it means that the loop was stopped is said by the run.
+            with contextlib.suppress(Stopped, asyncio.CancelledError):
+                async for event in leg.stream_events():
+                    if not gone.is_set():
+                        events.put_nowait(event)
+                        dealt = asyncio.ensure_future(events.join())
+                        left = asyncio.ensure_future(gone.wait())
+                        await asyncio.wait({dealt, left}, return_when=asyncio.FIRST_COMPLETED)
+                        dealt.cancel()
+                        left.cancel()
 
     def cancel(self, mode: Any = "immediate") -> None:
         """As the SDK's. The run is let go, and goes on when it is called again."""
