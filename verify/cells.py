@@ -13,7 +13,7 @@ from tests.chaos.fleet import Forker, Process, until
 from andon.runtime import requests
 from andon.store import open_store
 from andon.testing import FakeModel, call
-from andon.transcript import UNKNOWN
+from andon.transcript import NOT_EXECUTED, UNKNOWN
 from verify.drivers.shop import FIRST, LAST, MOMENTS, NEWS, TASK, Order
 
 TOOLS = ("serial", "parallel")
@@ -77,18 +77,25 @@ def of_driver(name: str, driver: Any, *, andon: bool) -> Iterator[Cell]:
 
 
 class Model:
-    """A model that does one thing after the other, and tells of the receipts that it is shown."""
+    """A model that does one thing after the other, and tells of the receipts that it is shown.
+
+    What it is told was not executed it asks for again.
+    """
 
     def __init__(self, cell: Cell) -> None:
         wanted = [call(FIRST, amount=10), call(LAST, to="ann")]
         self.plan: list[Any] = [wanted] if cell.tools == "parallel" else wanted
+        self.wanted = {FIRST: wanted[0], LAST: wanted[1]}
 
     def __call__(self, request: Any) -> Any:
         if request.turn < len(self.plan):
             return self.plan[request.turn]
         shown = json.dumps(request.body)
-        without = IN_DOUBT if UNKNOWN in shown else "unknown"
         receipts = {name: _receipts(name, shown) for name in (FIRST, LAST)}
+        left = [self.wanted[name] for name, found in receipts.items() if not found]
+        if left and NOT_EXECUTED in shown:
+            return left
+        without = IN_DOUBT if UNKNOWN in shown else "unknown"
         said = [f"{name}: {' '.join(found) or without}" for name, found in receipts.items()]
         return "; ".join([*said, *(text for text in (TASK, NEWS) if text in shown)])
 
