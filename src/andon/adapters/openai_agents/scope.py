@@ -66,7 +66,7 @@ def joining(effects: Effects | None) -> Scope | None:
     if isinstance(ctx, Portal):
         if asyncio.get_running_loop() is not ctx._loop:  # noqa: SLF001
             raise BadInput("Runner.run in a thread of a plain agent: call Runner.run_sync there")
-        ctx = ctx._target  # noqa: SLF001
+        ctx = ctx.target
     if ctx is None or place is None:
         return None
     if outer is not None and not outer.taken:
