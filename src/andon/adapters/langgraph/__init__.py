@@ -10,7 +10,8 @@ Outside of a run, or without `AndonSaver`, nothing is executed.
 
 from andon.adapters.langgraph.invocation import begin, task_key
 from andon.adapters.langgraph.middleware import AndonMiddleware
+from andon.adapters.langgraph.running import run, run_sync
 from andon.adapters.langgraph.saver import AndonSaver
 from andon.runtime.agent import agent
 
-__all__ = ["AndonMiddleware", "AndonSaver", "agent", "begin", "task_key"]
+__all__ = ["AndonMiddleware", "AndonSaver", "agent", "begin", "run", "run_sync", "task_key"]
