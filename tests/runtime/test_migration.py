@@ -137,7 +137,7 @@ async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab
             return outcomes
 
         worker.store.write = writes
-        worker.store.send_one = lambda message: None
+        worker.store.send = lambda batch, **_: None
         await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
         await until(lambda: worker.drain.told)
     row = lab.store.run(run_id)

@@ -72,7 +72,7 @@ async def test_nothing_is_executed_before_all_that_came_before_it_is_durable(
 def commits_of(store: Any) -> list[list[str]]:
     """What the store is given from now on: the states of the entries of each commit."""
     commits: list[list[str]] = []
-    write, at_once, send_one = store.write, store.write_at_once, store.send_one
+    write, at_once, send = store.write, store.write_at_once, store.send
 
     def note(batch: Any) -> None:
         entries = [one for m in batch if isinstance(m, Append) for one in m.entries]
@@ -87,12 +87,12 @@ def commits_of(store: Any) -> list[list[str]]:
         note(batch)
         return outcomes
 
-    def noted_send(message: Any) -> Any:
-        sent = send_one(message)
-        note([] if sent is None else [message])
+    def noted_send(batch: Any, **given: Any) -> Any:
+        sent = send(batch, **given)
+        note([] if sent is None else batch)
         return sent
 
-    store.write, store.write_at_once, store.send_one = noted_write, noted_at_once, noted_send
+    store.write, store.write_at_once, store.send = noted_write, noted_at_once, noted_send
     return commits
 
 

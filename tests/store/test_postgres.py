@@ -720,12 +720,12 @@ def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(
     register(store)
     start(store, "a", "b")
     message = Claim(worker_id="w", agents=(AGENT,), limit=1, number=1)
-    descriptor = store.send_one(message)
+    descriptor = store.send([message])
     assert descriptor is not None
     select.select([descriptor], [], [], LONG)  # it is committed
     assert store._writer is not None
     store._writer.close()
     with pytest.raises(StoreUnavailable):
-        store.receive_one(message)
+        store.receive()
     assert len(do(store, message).runs) == 1
     assert sum(len(store.attempts(run_id)) for run_id in ("a", "b")) == 1

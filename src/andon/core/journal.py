@@ -21,6 +21,8 @@ from andon.errors import Corrupt, Diverged
 
 GENESIS = "0" * 64
 
+_encode = msgspec.json.Encoder().encode
+
 
 class EntryKind(StrEnum):
     """What an entry is about."""
@@ -86,7 +88,7 @@ def chain(previous: str, entry: Entry) -> str:
         entry.since,
         entry.at,
     )
-    return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+    return hashlib.sha256(_encode(fields)).hexdigest()
 
 
 def check_chain(entries: Iterable[Entry], *, run_id: str, previous: str | None = GENESIS) -> str:
@@ -247,13 +249,13 @@ class Replay:
         answering = (one for one in self.records() if one.state in ANSWERS)
         return sorted(one.seq for one in answering if one.kind != EntryKind.VALUE)
 
-    def find(
-        self, *, kind: str, name: str, key: str | None, place: str, digest: str
-    ) -> Record | None:
+    def find(self, kind: str, name: str, key: str | None, place: str, digest: str) -> Record | None:
         """What the journal has for this operation; None if it is new. Raises Diverged."""
+        if key is None and not self._ends:  # nothing has a place: the way of every new step
+            return None
         record = self._lookup(kind, name, key, place)
         if record is None:
-            if key is None and self._ends:
+            if key is None:
                 self._refuse_gap(kind, name, place)
             return None
         if (record.kind, record.name, record.digest) != (kind, name, digest):

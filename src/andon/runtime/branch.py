@@ -48,10 +48,8 @@ class Branch:
 current: contextvars.ContextVar[Branch | None] = contextvars.ContextVar(
     "andon_branch", default=None
 )
-# Whose step or effect is executing here: there no branch is current.
-inside: contextvars.ContextVar["Tasks | None"] = contextvars.ContextVar(
-    "andon_inside", default=None
-)
+# The operation whose function is executing here: there no branch is current.
+inside: contextvars.ContextVar[Any] = contextvars.ContextVar("andon_inside", default=None)
 
 
 class Tasks:
@@ -143,6 +141,15 @@ class Tasks:
         return bool(self.timers)
 
 
+def _owner() -> Tasks | None:
+    """Whose code executes here: an agent's, or that of one of its operations."""
+    here = current.get()
+    if here is not None:
+        return here.owner
+    operation = inside.get()
+    return None if operation is None else operation.attempt.tasks
+
+
 def follow_timers(loop: Any) -> None:
     """Know the timers that agents set on this loop."""
 
@@ -164,8 +171,7 @@ def follow_threads(loop: Any) -> None:
     before = loop.run_in_executor
 
     def run_in_executor(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
-        here = current.get()
-        owner = here.owner if here is not None else inside.get()
+        owner = _owner()
         if owner is not None and isinstance(executor, ThreadPoolExecutor | None):
             function = owner.marked(function)
         return before(executor, function, *args)
@@ -193,7 +199,7 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
     ) -> "asyncio.Task[Any]":
         parent = current.get()
         if parent is None:
-            task, owner = _create(before, loop, coro, options), inside.get()
+            task, owner = _create(before, loop, coro, options), _owner()
             if owner is not None:
                 owner.add_inner(task)
             return task

@@ -7,7 +7,7 @@ a gate.
 
 import asyncio
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -135,11 +135,10 @@ class Journaling(Leaving):
         return entry
 
     def _message(self, drafts: Sequence[Draft]) -> Append:
+        if len(drafts) == 1 and self._held is None:  # the way of every step
+            return self._message_of(drafts[0])
         entries, blobs, rows = self.number(drafts)
-        if len(drafts) == 1:
-            along = drafts[0].along
-        else:
-            along = {name: value for draft in drafts for name, value in draft.along.items()}
+        along = {name: value for draft in drafts for name, value in draft.along.items()}
         if self._held is not None:
             held, self._held = self._held, None
             entries, blobs = (*held.entries, *entries), (*held.blobs, *blobs)
@@ -153,10 +152,25 @@ class Journaling(Leaving):
             **along,
         )
 
-    async def append(self, *drafts: Draft) -> None:
-        """Make entries durable. Afterwards this process may act on them."""
+    def _message_of(self, draft: Draft) -> Append:
+        blobs: list[Blob] = []
+        entry = self._entry(draft, blobs)
+        given = {"run_id": self.run.id, "fence": self.fence, "entries": (entry,), **draft.along}
+        if blobs:
+            given["blobs"] = tuple(blobs)
+        if draft.effect is not None:
+            given["effects"] = (draft.effect(entry),)
+        return Append(**given)
+
+    def append(self, *drafts: Draft) -> Awaitable[None]:
+        """Make entries durable. Afterwards this process may act on them. To be awaited at once."""
         if self.reason in AT_ONCE:  # else it is how an operation in hand has ended
             self.check()
+        if self._gate is None and not self.joining and len(self.tasks.living) <= 1:
+            return self._write(self._message(drafts))
+        return self._append_in_turn(drafts)
+
+    async def _append_in_turn(self, drafts: Sequence[Draft]) -> None:
         try:
             if self._gate is not None:
                 await self._settled(self._behind_gate(list(drafts)))

@@ -18,10 +18,6 @@ from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Hand
 
-current: contextvars.ContextVar["Operation | None"] = contextvars.ContextVar(
-    "andon_operation", default=None
-)
-
 
 class Operation:
     """One call of agent code to andon: its identity, and what the journal has of it."""
@@ -102,7 +98,7 @@ class Operation:
         try:
             self.attempt.refuse_oblivion()
             self.record = self.attempt.replay.find(
-                kind=self.kind, name=self.name, key=self.key, place=self.place, digest=self.digest
+                self.kind, self.name, self.key, self.place, self.digest
             )
         except Diverged as error:
             raise self.attempt.stop("diverged", error) from None
@@ -193,8 +189,7 @@ async def invoke(
     timeout: float | None,  # noqa: ASYNC109 (see Context.step)
 ) -> Any:
     """Call the user's function: async ones here, plain ones in a thread."""
-    here, inside = branch.current.set(None), current.set(operation)
-    owner = branch.inside.set(operation.attempt.tasks)
+    here, inside = branch.current.set(None), branch.inside.set(operation)
     try:
         if timeout is None:
             if is_async(function) and points.wrap is None:  # the way of most steps
@@ -220,8 +215,7 @@ async def invoke(
         raise RuntimeError("it was cancelled from inside") from None
     finally:
         branch.current.reset(here)
-        branch.inside.reset(owner)
-        current.reset(inside)
+        branch.inside.reset(inside)
 
 
 async def _call(
@@ -271,7 +265,7 @@ class Threads(Executor):
 
 
 def inside(what: str) -> Operation:
-    operation = current.get()
+    operation: Operation | None = branch.inside.get()
     if operation is None:
         raise BadInput(f"ctx.{what}: only inside a step; between steps use ctx.snapshot")
     return operation

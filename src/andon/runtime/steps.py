@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from andon import points
 from andon.core import value
 from andon.core.journal import Mark
 from andon.core.queue import Retry, note_begin
@@ -88,11 +89,8 @@ async def _once(
     with operation:
         if not attempt.passes():
             await attempt.boundary()
-        if note_begin(attempt.run.interruptions):
-            await operation.write(Mark.BEGUN, step=operation.name)
-        point("step:before", operation)
-        if not attempt.passes():  # after a freeze: is it still the owner?
-            await attempt.boundary()
+        if points.watch is not None or note_begin(attempt.run.interruptions):
+            await _begin(operation)
         try:
             result = await call()
         except (Exception, asyncio.CancelledError):
@@ -104,12 +102,23 @@ async def _once(
         point("step:executed", operation)
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
-        kept = attempt.drop_partial(operation.place)
-        along = () if plans is None else plans(back)
-        await attempt.append(operation.draft(Mark.DONE, raw, checkpoint_of=kept), *along)
+        done = operation.draft(Mark.DONE, raw)
+        if (kept := attempt.drop_partial(operation.place)) is not None:
+            done.along["checkpoint_of"] = kept
+        await (attempt.append(done) if plans is None else attempt.append(done, *plans(back)))
         if not attempt.holds:
             point("step:stored", operation)
         return back
+
+
+async def _begin(operation: Operation) -> None:
+    """What is not on the way of most steps: a word about the beginning, or a test that looks."""
+    attempt = operation.attempt
+    if note_begin(attempt.run.interruptions):
+        await operation.write(Mark.BEGUN, step=operation.name)
+    point("step:before", operation)
+    if not attempt.passes():  # after a freeze: is it still the owner?
+        await attempt.boundary()
 
 
 async def _was_cut(operation: Operation) -> Stopped:

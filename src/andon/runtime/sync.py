@@ -170,10 +170,9 @@ async def call_in_thread(
 
 def portal(attempt: Any, context: Any, home: Sequence[int] = ()) -> Portal:
     """A run's context for threads; `home` is the one whose calls have an order."""
-    from andon.runtime import operation as operations
 
     def prepare(name: str, kwargs: dict[str, Any]) -> Callable[[], None]:
-        operation = operations.current.get()  # inside a step: checkpoint and partial
+        operation = branch.inside.get()  # inside a step: checkpoint and partial
         elsewhere = operation is None and threading.get_ident() not in home
         if elsewhere and name in _ORDERED and kwargs.get("key") is None:
             raise BadInput(
@@ -183,7 +182,7 @@ def portal(attempt: Any, context: Any, home: Sequence[int] = ()) -> Portal:
 
         def begin() -> None:
             branch.current.set(None if operation else attempt.root)
-            operations.current.set(operation)
+            branch.inside.set(operation)
             attempt.tasks.add_call(asyncio.current_task())
 
         return begin

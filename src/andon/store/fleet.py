@@ -13,8 +13,8 @@ from andon.core.stop import Kind, Scope
 from andon.core.struct import Struct
 from andon.errors import Conflict, Fenced, NotFound
 from andon.store.limits import wanted
+from andon.store.orders import told
 from andon.store.reads import build, fields
-from andon.store.stops import told
 from andon.store.store import (
     AskDrain,
     Beat,

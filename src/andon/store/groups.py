@@ -30,9 +30,11 @@ class Group:
     def __init__(self, place: int, m: Append) -> None:
         self.run_id, self.fence = m.run_id, m.fence
         self.places: list[int] = [place]  # in the batch
-        self.entries: list[Entry] = list(m.entries)
+        self.entries: list[Entry] = [*m.entries]
         # A statement changes a row once.
-        self.effects: dict[tuple[str, str], EffectRow] = {(e.name, e.key): e for e in m.effects}
+        self.effects: dict[tuple[str, str], EffectRow] = {}
+        if m.effects:
+            self.effects = {(effect.name, effect.key): effect for effect in m.effects}
         self.step = m.step
         self.progress = progress_of(m.entries)
 

@@ -1,5 +1,7 @@
 """Messages and rows about stops, and about supervisors."""
 
+import json
+
 from andon.core.struct import Struct
 
 
@@ -181,6 +183,11 @@ class Told(Struct):
     hard: bool
     by: str = ""
     why: str = ""
+
+
+def told(text: str) -> list[Told]:
+    """Out of JSON, as the databases answer it."""
+    return [Told(**{**one, "hard": bool(one["hard"])}) for one in json.loads(text)]
 
 
 class Attendance(Struct):

@@ -18,7 +18,7 @@ from andon.store import postgres_batch as batches
 from andon.store import postgres_bell as bell
 from andon.store.fleet import Look
 from andon.store.groups import locks_of
-from andon.store.postgres_direct import Direct
+from andon.store.orders import Order
 from andon.store.postgres_link import (
     CONTENDED,
     SPOILED,
@@ -29,8 +29,9 @@ from andon.store.postgres_link import (
     refuse_ended,
 )
 from andon.store.postgres_schema import LOCK, make_ready
+from andon.store.postgres_sending import Sending
 from andon.store.reads import Rows
-from andon.store.sql import SqlStore, starting
+from andon.store.sql import starting
 from andon.store.store import (
     Append,
     Claim,
@@ -39,7 +40,6 @@ from andon.store.store import (
     NewRun,
     Outcome,
     Register,
-    Start,
     WorkerRow,
 )
 
@@ -54,14 +54,14 @@ except ImportError as missing:  # pragma: no cover (postgres_link has said so be
 CONTENTION_TRIES = 4
 # How long an unknown outcome is asked for before it is reported as unknown.
 UNKNOWN_SECONDS = 10.0
-RING: batches.Transaction = [("ring", {})]
 T = TypeVar("T")
 _RETURNS = (b"SELECT", b"WITH")
 _LOCKS = {"lock_worker", "lock_workers", "lock_limits", "lock_orders", "lock_stops"}
 _LOCKS |= {"lock_thread", "share_thread"}
+_UNREAD = {"ask_run"}
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(Sending):
     """A store in the schema `andon` of a PostgreSQL database."""
 
     # The connection may be gone and the process alive: a restart of the server, a broken network.
@@ -73,7 +73,8 @@ class PostgresStore(SqlStore):
         self.link = Link(url)
         self._sql = batches.load()
         # In a pipeline these are not waited for; their errors come with the next answer.
-        self._silent = {name for name, sql in self._sql.items() if not _answers(sql)} | _LOCKS
+        self._silent = {name for name, sql in self._sql.items() if not _answers(sql)}
+        self._silent |= _LOCKS | _UNREAD
         self._begin = self.link.begin()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._reading = threading.Lock()
@@ -83,9 +84,6 @@ class PostgresStore(SqlStore):
         self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
         self._closed = False
         self._closing: set[str] | None = None  # orders of this batch that may be proved now
-        self._direct: Direct | None = None
-        self._sender: int | None = None  # the thread whose direct message is under way
-        self._rings = False  # a ring goes with it
         with self._writing, self._translated():
             self._writing_connection()
         self._ringer = bell.Ringer(self.link)
@@ -218,62 +216,6 @@ class PostgresStore(SqlStore):
         name, params = batches.of_claim(m)
         return batches.usual(self.q(name, **params))
 
-    # ── one message without a thread: see postgres_direct ─────────────────────────────────────
-
-    def send_one(self, message: Message) -> int | None:
-        """Send a short message and hold the connection for it; None if that cannot be done now.
-
-        Answers the descriptor to watch. `receive_one` must be called until it answers.
-        """
-        statements = None if self.link.pooled else batches.directly(message)
-        if statements is None or not self._writing.acquire(blocking=False):
-            return None
-        if self._sender is not None:  # this thread's, which may take its lock twice
-            self._writing.release()
-            return None
-        try:
-            if self._writer is None or self._writer.closed:
-                raise psycopg.OperationalError("no connection")
-            if self._direct is None or self._direct.link is not self._writer.pgconn:
-                self._direct = Direct(self._writer, self._sql)
-            self._sender = threading.get_ident()
-            # A ring right after the commit, on its heels, is heard two switches earlier.
-            self._rings = isinstance(message, Start) and self._ringer.may_ring()
-            return self._direct.send([statements, RING] if self._rings else [statements])
-        except UnicodeEncodeError:  # nothing was sent
-            self._end_sending()
-            return None
-        except psycopg.Error:
-            self._drop_writer()
-            self._end_sending()
-            return None
-
-    def receive_one(self, message: Message) -> tuple[Outcome, bool] | None:
-        """The outcome, once it is there. Raises StoreUnavailable if nothing is known to be done."""
-        assert self._direct is not None
-        try:
-            found = self._direct.receive()
-        except psycopg.Error as error:
-            self._drop_writer()
-            self._end_sending()
-            raise StoreUnavailable(f"{self.link.name}: the connection was lost") from error
-        if found is None:
-            return None
-        rows, more = found
-        outcome = batches.outcome_of(message, rows)
-        if more:  # a ring follows, which nobody has to wait for
-            return outcome and (*outcome, True)
-        self._end_sending()
-        if outcome is None:
-            raise StoreUnavailable("not written directly: the long way finds out why")
-        if not self._rings:
-            self.announce([message], outcome)
-        return (*outcome, False)
-
-    def _end_sending(self) -> None:
-        self._sender = None
-        self._writing.release()
-
     @contextlib.contextmanager
     def _closing_last(self) -> Iterator[None]:
         """Close orders at the end of the batch: others may be about to close the same ones."""
@@ -307,6 +249,12 @@ class PostgresStore(SqlStore):
             if db.closed or db.info.transaction_status != TransactionStatus.IDLE:
                 self._drop_writer()
             raise
+
+    def _order(self, m: Order) -> str:
+        """Whoever has to obey hears of it with the commit: orders are too rare to be in the way."""
+        stop_id = super()._order(m)
+        self._writing_connection().execute(_NOTIFY)
+        return stop_id
 
     def _register(self, m: Register) -> tuple[int, float]:
         self._writing_connection().execute(LOCK)  # or two could register different parameters

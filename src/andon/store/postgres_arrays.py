@@ -87,9 +87,9 @@ class _TextsDumper(_ArrayDumper):
             if item is None:
                 parts.append(_NULL)
                 continue
-            raw = item.encode()
-            if b"\0" in raw:
+            if "\0" in item:
                 raise UnicodeEncodeError("utf-8", item, 0, 1, "it contains NUL (0x00)")
+            raw = item.encode()
             parts += (len(raw).to_bytes(4, "big"), raw)
         return parts
 
@@ -106,9 +106,16 @@ class _BoolsDumper(_ArrayDumper):
     oid, item_oid, item = 1000, 16, Packing("!i?")
 
 
-DUMPERS: tuple[tuple[type[Array], type[Dumper]], ...] = (
+def packed(array: Array) -> bytes:
+    """An array as it is sent."""
+    return _PACKERS[type(array)].dump(array)
+
+
+DUMPERS: tuple[tuple[type[Array], type[_ArrayDumper]], ...] = (
     (Texts, _TextsDumper),
     (Ints, _IntsDumper),
     (Floats, _FloatsDumper),
     (Bools, _BoolsDumper),
 )
+
+_PACKERS = {kind: dumper(kind) for kind, dumper in DUMPERS}

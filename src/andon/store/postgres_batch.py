@@ -1,6 +1,7 @@
 """Many messages as one statement, and one as few as it needs: their names, and what they take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from andon.core.journal import Entry
@@ -12,7 +13,6 @@ from andon.store.limits import wanted
 from andon.store.postgres_arrays import Bools, Floats, Ints, Texts, columns, kinds_of
 from andon.store.reads import Rows, build, fields
 from andon.store.store import (
-    Append,
     Claim,
     Claimed,
     EffectRow,
@@ -25,8 +25,6 @@ from andon.store.store import (
 
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
-# A larger message might not be taken by the network at once, and the loop would wait for it.
-DIRECT_BYTES = 16_000
 # Where columns of claim_usual end: what it saw, and a run (a fence is two), whose start follows.
 _SEEN = 1 + len(Look.__struct_fields__)
 _RUN = _SEEN + len(Claimed.__struct_fields__)
@@ -71,13 +69,20 @@ class Together:
         """Note what was carried out, by the answers in order; answers the places of the rest."""
         left: list[int] = []
         for query, rows in zip(self.queries, answers, strict=True):
-            done = {run_id for (run_id,) in rows}
-            for place, (run_id, outcome) in query.expected.items():
-                if run_id in done:
-                    outcomes[place] = outcome
-                else:
-                    left.append(place)
+            left += take(query, rows, outcomes)
         return left
+
+
+def take(query: Query, rows: Rows, outcomes: list[Outcome]) -> list[int]:
+    """The same for one of them."""
+    left: list[int] = []
+    done = {run_id for (run_id,) in rows}
+    for place, (run_id, outcome) in query.expected.items():
+        if run_id in done:
+            outcomes[place] = outcome
+        else:
+            left.append(place)
+    return left
 
 
 def appending(groups: Sequence[Group]) -> Query:
@@ -203,30 +208,35 @@ def _with_start(row: Sequence[Any]) -> Claimed:
     return run if entry[0] is None else run.but(start=build(Entry, entry))
 
 
-# ── one message without a thread: see postgres_direct ─────────────────────────────────────────────
+# ── without a thread: see postgres_sending ────────────────────────────────────────────────────────
 
 
-def directly(message: Message) -> Transaction | None:
-    """The statements of a message that needs no others, if all is as usual."""
-    match message:
-        case Append() | Start():
-            parts = parted([message])
-            if parts.others or not all(is_short(group) for group in parts.groups):
-                return None
-            queries_of = [of_one(group) for group in parts.groups]
-            queries_of += [of_start(m.run) for m in parts.starts.values()]
-            [(_, params)] = queries_of
-            return queries_of if len(params["body"] or "") <= DIRECT_BYTES else None
-        case Claim() if not message.dead:
-            return [("lock_worker", {"worker_id": message.worker_id}), of_claim(message)]
-    return None
+class Sent(NamedTuple):
+    """A transaction, and how its last answer is taken: as Together's are."""
+
+    statements: Transaction
+    take: Callable[[Rows, list[Outcome]], list[int]]
 
 
-def outcome_of(message: Message, rows: Rows) -> tuple[Outcome] | None:
-    """What the last statement answers; None: it was not carried out, and why is to be found out."""
-    if isinstance(message, Claim):
-        look, runs = usual(rows)
-        if look is None or runs is None:
+def directly(batch: Sequence[Message]) -> list[Sent] | None:
+    """The transactions of a batch of which nothing needs more, if all is as usual.
+
+    A transaction for each kind, so that none has to lock what another one changes.
+    """
+    together = Together(batch)
+    sent = [Sent([query[:2]], partial(take, query)) for query in together.queries]
+    for place in together.others:
+        message = batch[place]
+        if not isinstance(message, Claim) or message.dead:
             return None
-        return (answer(look, runs, look.wake_in, look.ends_in),)
-    return ((True if isinstance(message, Start) else None),) if rows else None
+        lock = "lock_worker", {"worker_id": message.worker_id}
+        sent.append(Sent([lock, of_claim(message)], partial(_take_claim, place)))
+    return sent
+
+
+def _take_claim(place: int, rows: Rows, outcomes: list[Outcome]) -> list[int]:
+    look, runs = usual(rows)
+    if look is None or runs is None:
+        return [place]
+    outcomes[place] = answer(look, runs, look.wake_in, look.ends_in)
+    return []

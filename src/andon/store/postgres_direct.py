@@ -1,18 +1,20 @@
-"""One message without a thread: sent at once, its answer taken when the event loop sees it.
+"""Statements without a thread: sent at once, their answers taken when the event loop sees them.
 
-A single run gains nothing from the writer's thread and pays for two switches at every step, at its
-start and at its claim. These are the same statements as in a batch of one, on the same connection,
-spoken through libpq's non-blocking calls. What is sent up to a sync is one transaction.
+A worker whose runs all wait gains nothing from the writer's thread and pays for two switches at
+every step; and while the server carries out one half of a turn, the loop can execute the other.
+These are the same statements as the thread's, on the same connection, spoken through libpq's
+non-blocking calls. What is sent up to a sync is one transaction.
 """
 
 import re
-import select
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
+from andon.store.postgres_arrays import Array, packed
 from andon.store.postgres_batch import Transaction
 from andon.store.reads import Rows
 
@@ -38,72 +40,83 @@ class Direct:
     def __init__(self, db: "psycopg.Connection[Any]", sql: dict[str, bytes]) -> None:
         self.link = db.pgconn
         self._sql = sql
-        self._prepared: dict[str, tuple[bytes, list[str]]] = {}  # with the names of parameters
+        self._prepared: set[str] = set()
         self._syncs = 0  # that have not been answered
         self._last: Any = None  # answer of a statement
-        self._first: Any = None  # answer of a transaction: that of its last statement
+        self.unsent = False  # the network has not taken everything yet
 
-    def send(self, transactions: Sequence[Transaction]) -> int:
-        """Send the statements; answers the descriptor on which their answers will come."""
-        ready = [[self._ready(*one) for one in statements] for statements in transactions]
-        self._first, self._syncs = None, len(transactions)
-        self.link.enter_pipeline_mode()
-        for statements in ready:
-            for command, given in statements:
-                self.link.send_query_prepared(command, given)
+    def send(self, transactions: Sequence[Transaction]) -> None:
+        """Send statements, behind those that are under way."""
+        given = [[(name, self._given(name, of)) for name, of in one] for one in transactions]
+        if not self._syncs:
+            self.link.enter_pipeline_mode()
+        for statements in given:
+            for name, (values, formats) in statements:
+                self._prepare(name)
+                self.link.send_query_prepared(_command(name), values, formats)
             self.link.pipeline_sync()
-        while self.link.flush():  # what is sent here is small: the network takes it at once
-            select.select([], [self.link.socket], [], 1.0)
-        return self.link.socket
+        self._syncs += len(transactions)
+        self.unsent = bool(self.link.flush())
 
-    def _ready(self, name: str, params: dict[str, Any]) -> tuple[bytes, list[bytes | None]]:
-        """The prepared statement, and its parameters as they are sent."""
-        if name not in self._prepared:
-            self._prepare(name)
-        command, names = self._prepared[name]
-        return command, [_encoded(params[one]) for one in names]
+    def _given(self, name: str, params: dict[str, Any]) -> tuple[list[bytes | None], list[int]]:
+        """The parameters as they are sent, and which of them in binary."""
+        values = [params[one] for one in _numbered(self._sql[name])[1]]
+        formats = [int(isinstance(value, Array)) for value in values]
+        return [_encoded(value) for value in values], formats
 
     def _prepare(self, name: str) -> None:
-        names: list[str] = []
+        if name in self._prepared:
+            return
+        text, names = _numbered(self._sql[name])
+        # An array's type is said by the statement itself.
+        kinds = [0 if name.endswith("_many") else _KINDS.get(one, _TEXT) for one in names]
+        self.link.send_prepare(_command(name), text, kinds)
+        self._prepared.add(name)
 
-        def number(found: re.Match[str]) -> str:
-            if found[1] not in names:
-                names.append(found[1])
-            return f"${names.index(found[1]) + 1}"
-
-        text = re.sub(r"%\((\w+)\)s", number, self._sql[name].decode())
-        command = f"andon_{name}".encode()
-        kinds = [_KINDS.get(name, _TEXT) for name in names]
-        prepared = self.link.prepare(command, text.encode(), kinds)
-        if prepared.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.OperationalError(prepared.get_error_message())
-        self._prepared[name] = command, names
-
-    def receive(self) -> tuple[Rows, bool] | None:
-        """What the last statement of the first transaction answers, and whether more is to come.
-
-        None: it is not there yet.
-        """
+    def receive(self) -> list[Rows]:
+        """For each transaction that was answered since, in order: what its last statement says."""
+        if self.unsent:
+            self.unsent = bool(self.link.flush())
         self.link.consume_input()
+        found: list[Rows] = []
         while self._syncs and not self.link.is_busy():
             result = self.link.get_result()
             if result is None:  # the end of one statement's answer
                 continue
             if result.status == pq.ExecStatus.PIPELINE_SYNC:
                 self._syncs -= 1
-                self._first = self._last if self._first is None else self._first
+                found.append(_rows(self._last))
             elif result.status == pq.ExecStatus.TUPLES_OK:
                 self._last = result
-            else:
+            elif result.status != pq.ExecStatus.COMMAND_OK:  # that one was prepared
                 raise psycopg.OperationalError(result.get_error_message())
         if not self._syncs:
             self.link.exit_pipeline_mode()
-        return None if self._first is None else (_rows(self._first), self._syncs > 0)
+        return found
+
+
+def _command(name: str) -> bytes:
+    return f"andon_{name}".encode()
+
+
+@cache
+def _numbered(sql: bytes) -> tuple[bytes, list[str]]:
+    """The statement with numbers instead of names, and the names in their order."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    return re.sub(r"%\((\w+)\)s", number, sql.decode()).encode(), names
 
 
 def _encoded(value: Any) -> bytes | None:
     if value is None:
         return None
+    if isinstance(value, Array):
+        return packed(value)
     text = value if isinstance(value, str) else repr(value)
     if "\0" in text:
         raise UnicodeEncodeError("utf-8", text, 0, 1, "it contains NUL (0x00)")

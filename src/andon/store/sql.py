@@ -96,7 +96,7 @@ class SqlStore(SqlFleet, SqlThreads):
     url: str
 
     def __init__(self) -> None:
-        self._writing = threading.RLock()
+        self._writing = threading.Lock()
         self._do: dict[type, Callable[[Any], Any]] = {
             Register: self._register,
             Beat: self._beat,
@@ -140,12 +140,15 @@ class SqlStore(SqlFleet, SqlThreads):
         """Wake everybody who listens. A hint: it may be lost."""
         raise NotImplementedError
 
-    def send_one(self, message: Message) -> int | None:
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> int | None:
         """Where writing takes no network, there is nothing to gain by not waiting for it."""
         return None
 
-    def receive_one(self, message: Any) -> tuple[Outcome, bool] | None:
+    def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
         raise NotImplementedError
+
+    def unsent(self) -> bool:
+        return False
 
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
         """Where writing takes a network, a loop does not wait for it."""

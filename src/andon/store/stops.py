@@ -36,7 +36,6 @@ from andon.store.orders import (
     Resume,
     StopRow,
     TargetRow,
-    Told,
 )
 from andon.store.reads import build, fields
 
@@ -109,7 +108,7 @@ class SqlStops(SqlLimits):
         while new := [run_id for run_id in whom if run_id not in reached]:
             reached.update(new)
             self._reach(m, new)
-            whom = self._whom(m)
+            whom = [] if _childless(m, new) else self._whom(m)
         if kind is Kind.HALT:
             self._aim_at_processes(m.id)
         self._note(f"stop.{kind}", **said(m), stop=m.id)
@@ -125,7 +124,9 @@ class SqlStops(SqlLimits):
     def _whom(self, m: Order) -> list[str]:
         match Scope(m.scope), Kind(m.kind):
             case Scope.RUN, _:
-                if not self.q("lock_runs", run_ids=json.dumps([m.name]), ending="[]"):
+                ids = json.dumps([m.name])
+                ending = ids if m.kind == Kind.CANCEL else "[]"
+                if not self.q("lock_runs", run_ids=ids, ending=ending):
                     raise NotFound(f"there is no run {m.name!r}")
                 rows = self.q("descendants", run_id=m.name)
             case Scope.FLEET, Kind.PAUSE | Kind.KILL | Kind.HALT:
@@ -143,7 +144,7 @@ class SqlStops(SqlLimits):
     def _reach(self, m: Order, run_ids: Sequence[str]) -> None:
         """Do to each run what the order means for it."""
         kind, waiting = Kind(m.kind), 0
-        if kind is Kind.CANCEL:  # their parents will be told
+        if kind is Kind.CANCEL and not _childless(m, run_ids):  # their parents will be told
             ids = json.dumps(list(run_ids))
             self.q("lock_runs", run_ids=ids, ending=ids)
         rows = self._rows_of(run_ids)
@@ -439,10 +440,6 @@ _BECOMES = {
 }
 
 
-def told(text: str) -> list[Told]:
-    return [Told(**{**one, "hard": bool(one["hard"])}) for one in json.loads(text)]
-
-
 def _stop_row(row: Sequence[Any]) -> StopRow:
     named = dict(zip(StopRow.__struct_fields__, row, strict=True))
     return StopRow(**{**named, "latched": bool(named["latched"])})
@@ -455,6 +452,11 @@ def signed(m: Order | Resume | Reauthorize) -> dict[str, Any]:
 
 def said(m: Order | Resume | Reauthorize) -> dict[str, str]:
     return {"scope": m.scope, "name": m.name, "value": m.value, "by": m.by, "why": m.why}
+
+
+def _childless(m: Order, run_ids: Sequence[str]) -> bool:
+    """Whether a run was locked, and then had no child: now it starts none."""
+    return m.scope == Scope.RUN and list(run_ids) == [m.name]
 
 
 def _mark(stop_id: str, kind: Kind, by: str, why: str) -> str:

@@ -382,14 +382,21 @@ class Store(Protocol):
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
         """On an event loop: StoreUnavailable where others are not done in a moment."""
 
-    def send_one(self, message: Message) -> int | None:
-        """Send one message without waiting; answers the descriptor to watch, None if it cannot."""
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> int | None:
+        """Send without waiting; answers the descriptor to watch, None if it cannot.
 
-    def receive_one(self, message: Any) -> tuple[Outcome, bool] | None:
-        """The outcome of the message sent, and whether to call again; None: it is not there yet.
-
-        Raises StoreUnavailable if it is not known.
+        `behind`: what the caller has under way. Raises StoreUnavailable if of all that is under
+        way nothing is known.
         """
+
+    def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
+        """Of each batch that was answered since: its outcomes, and the places of what was not done.
+
+        And whether more is under way. Raises StoreUnavailable as `send` does.
+        """
+
+    def unsent(self) -> bool:
+        """Whether `receive` is to be called as soon as the network takes something, too."""
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.

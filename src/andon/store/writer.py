@@ -8,17 +8,17 @@ same when written twice.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import queue
-import select
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
+from andon.store.line import Item, Line
 from andon.store.store import Checkpoint, Claim, Log, Message, Outcome, Start, Store
 
 log = logging.getLogger("andon")
@@ -26,10 +26,11 @@ log = logging.getLogger("andon")
 # More would make the first of a batch wait noticeably for the last.
 BATCH = 512
 
-_Waiter = "asyncio.Future[Any] | Future[Any]"
+# After so long a loop that does not take its answers is busy with something else.
+LATE_SECONDS = 0.05
+
 # What a run writes while it does something else.
 _ASIDE = frozenset({Checkpoint, Log})
-_Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
 
 
 class Writer:
@@ -43,16 +44,14 @@ class Writer:
         # nothing and costs two switches: where the database is a local file, the loop commits.
         self.runs = 0
         self._local = store.url.startswith("sqlite")
-        self._busy = threading.Lock()
-        self._items: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
-        self._turn: list[_Item] = []  # submitted in this turn of the loop
-        self._again: list[_Item] = []  # sent before anything queued, with unknown outcome
+        self._items: queue.SimpleQueue[list[Item] | None] = queue.SimpleQueue()
+        self._turn: list[Item] = []  # submitted in this turn of the loop
+        self._again: list[Item] = []  # sent before anything queued, with unknown outcome
         # Of the thread: also what it has taken from the queue and not yet committed. Else a later
         # message could be committed on the loop before it.
         self._waiting = 0
         self._counting = threading.Lock()
-        # On its way without the thread: where its answer comes, and what takes it.
-        self._sent: tuple[int, Callable[[], None]] | None = None
+        self._line = Line(store, self._answered, self._write_again)
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
@@ -65,14 +64,15 @@ class Writer:
 
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
-        if self.alone and self._nothing_queued() and self._busy.acquire(blocking=False):
+        if self.alone and self._nothing_queued():
             if self._local:
-                with contextlib.suppress(StoreUnavailable):  # the thread tries again
-                    return self._commit_here(message)
+                if self._line.busy.acquire(blocking=False):
+                    with contextlib.suppress(StoreUnavailable):  # the thread tries again
+                        return self._commit_here(message)
             else:
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[Any] = loop.create_future()
-                if self._send_directly(message, loop, future):
+                if self._line.send([(message, loop, future)]):
                     return await future
         return await self.submit(message)
 
@@ -87,52 +87,15 @@ class Writer:
         try:
             outcomes = self._commit(messages, at_once=True)
         finally:
-            self._busy.release()
+            self._line.busy.release()
         if self.store.needs_upkeep():
             self._put([])
         return outcomes
 
-    def _send_directly(
-        self, message: Message, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
-    ) -> bool:
-        """Without the thread, if the store can send the message and be told when it answers."""
-        descriptor = self._send_one(message)
-        if descriptor is None:
-            self._busy.release()
-            return False
-
-        def readable() -> None:
-            try:
-                found = self.store.receive_one(message)
-                if found is None:
-                    return
-                outcome, more = found
-                _resolve([(future, outcome)])
-                if more:
-                    return
-            except StoreUnavailable:  # the outcome is unknown: the thread writes it again
-                self._again.append((message, loop, future))
-                self._put([])
-            else:
-                self.commits += 1
-                point("writer:after-commit")
-            loop.remove_reader(descriptor)
-            self._sent = None
-            self._busy.release()
-
-        loop.add_reader(descriptor, readable)
-        self._sent = descriptor, readable
-        return True
-
-    def _send_one(self, message: Message) -> int | None:
-        point("writer:before-commit")
-        descriptor: int | None = self.store.send_one(message)
-        return descriptor
-
     def _nothing_queued(self) -> bool:
         return not self._turn and not self._waiting
 
-    def _put(self, items: list[_Item]) -> None:
+    def _put(self, items: list[Item]) -> None:
         with self._counting:
             self._waiting += 1
         self._items.put(items)
@@ -143,10 +106,11 @@ class Writer:
         It is handed over at the end of the loop's turn: a thread that began at the first message
         would fight with the loop for the interpreter instead of taking them all.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        # To ask for the loop is a system call.
+        loop = (self._turn and self._turn[0][1]) or asyncio.get_running_loop()
         if not self._turn:
             loop.call_soon(self._hand_over)
+        future: asyncio.Future[Any] = loop.create_future()
         self._turn.append((message, loop, future))
         return future
 
@@ -154,16 +118,16 @@ class Writer:
         items, self._turn = self._turn, []
         if self._closed:
             _resolve([(future, StoreError("the store was closed")) for _, _, future in items])
-        elif items and not self._commit_turn(items) and not self._send_lone(items):
+        elif items and not self._commit_turn(items) and not self._send_turn(items):
             self._put(items)
 
-    def _commit_turn(self, items: list[_Item]) -> bool:
+    def _commit_turn(self, items: list[Item]) -> bool:
         """Commit on the loop, if every run that it executes has a message in this turn."""
         if not self._local or not 0 < self.runs <= len(items) or self._waiting:
             return False
         if self.runs > sum(type(message) not in _ASIDE for message, _, _ in items):
             return False
-        if not self._busy.acquire(blocking=False):
+        if not self._line.busy.acquire(blocking=False):
             return False
         try:
             outcomes = self._commit_at_once([message for message, _, _ in items])
@@ -176,19 +140,20 @@ class Writer:
         )
         return True
 
-    def _send_lone(self, items: list[_Item]) -> bool:
-        """Send a start or a claim without the thread, if it is all there is to do.
+    def _send_turn(self, items: list[Item]) -> bool:
+        """Send without the thread, if every run waits for this or for what is under way."""
+        if self._local or self._waiting or not self._all_wait(items):
+            return False
+        return self._line.send(items)
 
-        A loop that executes runs takes the answer to a claim later than the thread does, and
-        nothing else could be committed until then.
-        """
-        message, loop, future = items[0]
-        if self._local or len(items) > 1 or self.runs > 1 or self._waiting:
+    def _all_wait(self, items: list[Item]) -> bool:
+        """Whether no run that the loop executes has anything else to do."""
+        if len(items) > BATCH:
             return False
-        if not isinstance(message, Start | Claim) or not self._busy.acquire(blocking=False):
-            return False
-        assert loop is not None
-        return self._send_directly(message, loop, future)
+        if self.runs <= 1 and len(items) == 1 and isinstance(items[0][0], Start | Claim):
+            return True
+        waiting = itertools.chain(items, *self._line.sent)
+        return 0 < self.runs <= sum(type(message) not in _ASIDE for message, _, _ in waiting)
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -201,27 +166,17 @@ class Writer:
     def close(self, timeout: float | None = None) -> None:
         """Write what is queued, then end. To be called on the loop that submits."""
         self._hand_over()
-        self._await_sent(timeout)
+        self._line.wait(timeout)
         self._closed = True
         self._items.put(None)
         self._thread.join(timeout)
 
-    def _await_sent(self, timeout: float | None) -> None:
-        """Take the answer to what was sent without the thread: the loop does not turn meanwhile."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while self._sent is not None:
-            descriptor, readable = self._sent
-            left = None if until is None else max(0.0, until - time.monotonic())
-            watch = select.poll()
-            watch.register(descriptor, select.POLLIN)
-            if not watch.poll(None if left is None else left * 1000):
-                return
-            readable()
-
     def _work(self) -> None:
         while (items := self._items.get()) is not None:
-            # Not before what was sent directly is answered: what comes meanwhile is taken along.
-            with self._busy:
+            # Not before what is under way is answered: what comes meanwhile is taken along.
+            while not self._line.busy.acquire(timeout=LATE_SECONDS):
+                self._line.stand_in()
+            try:
                 batch, taken = [*self._again, *items], 1
                 self._again = []
                 last = False
@@ -234,10 +189,26 @@ class Writer:
                     self._settle(batch, self._outcomes([message for message, _, _ in batch]))
                 with self._counting:
                     self._waiting -= taken
+            finally:
+                self._line.busy.release()
             if last:
                 return
             if self._items.empty():
                 self.store.checkpoint()
+
+    def _write_again(self, items: list[Item]) -> None:
+        """Of the line: these were not carried out, or nobody knows."""
+        self._again += items
+        self._put([])
+
+    def _answered(self, items: list[Item], outcomes: list[Outcome]) -> None:
+        """Of the line: this was committed."""
+        self.commits += 1
+        if threading.current_thread() is self._thread:
+            self._settle(items, outcomes)
+        else:
+            futures = [future for _, _, future in items]
+            _resolve(list(zip(futures, outcomes, strict=True)))
 
     def _outcomes(self, messages: list[Message]) -> list[Outcome]:
         """Try until it works, is refused, or patience ends."""
@@ -270,7 +241,7 @@ class Writer:
         point("writer:after-commit")
         return outcomes
 
-    def _settle(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+    def _settle(self, batch: list[Item], outcomes: list[Outcome]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Outcome]]] = {}
         for (_, loop, future), outcome in zip(batch, outcomes, strict=True):
             if loop is None:

@@ -1,0 +1,163 @@
+"""Batches that the loop sends itself: what is under way, what is refused, what is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.store.parts import AGENT, LONG, Held, begin, do, start, take
+
+from andon.errors import Fenced
+from andon.store.postgres import PostgresStore
+from andon.store.store import Beat, Claim, Message, Outcome
+from andon.store.writer import Writer
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def long_way(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[list[Message]]:
+    """The batches that the writer's thread has written."""
+    found: list[list[Message]] = []
+    write = PostgresStore.write
+
+    def watched(self: PostgresStore, batch: Any) -> list[Outcome]:
+        found.append(list(batch))
+        return write(self, batch)
+
+    monkeypatch.setattr(PostgresStore, "write", watched)
+    return found
+
+
+def on_a_loop(store: PostgresStore, play: Callable[[Writer], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        writer = Writer(store, patience_seconds=LONG)
+        try:
+            return await asyncio.wait_for(play(writer), LONG)
+        finally:
+            writer.close(LONG)
+
+    return asyncio.run(run())
+
+
+def three(store: PostgresStore) -> list[Held]:
+    return [begin(store, run_id) for run_id in "abc"]
+
+
+def seqs(store: PostgresStore, run_id: str) -> list[int]:
+    return [entry.seq for entry in store.journal(run_id)]
+
+
+def test_what_all_runs_wait_for_goes_without_the_thread(
+    store: PostgresStore, long_way: list[list[Message]]
+) -> None:
+    held = three(store)
+    start(store, "new")
+    long_way.clear()
+
+    async def play(writer: Writer) -> list[Any]:
+        writer.runs = 3
+        step = [writer.submit(one.append()) for one in held]
+        await asyncio.gather(*step)
+        claim = Claim(worker_id="w", agents=(AGENT,), limit=5, number=7)
+        ends = [one.settle("succeeded", entries=(one.entry(),)) for one in held[:2]]
+        mixed: list[Message] = [*ends, held[2].append(), claim]
+        return list(await asyncio.gather(*(writer.submit(message) for message in mixed)))
+
+    *states, nothing, claimed = on_a_loop(store, play)
+    assert (states, nothing) == (["succeeded"] * 2, None)
+    assert [run.id for run in claimed.runs] == ["new"]
+    assert long_way == []
+    assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1, 2]] * 3
+
+
+def test_who_is_refused_is_refused_alone(
+    store: PostgresStore, long_way: list[list[Message]]
+) -> None:
+    held = three(store)
+    do(store, held[1].settle("queued", returned=True))
+    take(store, "b")  # by another fence
+    long_way.clear()
+
+    async def play(writer: Writer) -> list[Any]:
+        writer.runs = 3
+        asked = [writer.submit(one.append()) for one in held]
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    first, refused, last = on_a_loop(store, play)
+    assert (first, last) == (None, None)
+    assert isinstance(refused, Fenced)
+    assert [[m.run_id for m in batch] for batch in long_way] == [["b"]]  # type: ignore[union-attr]
+    assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1], [0], [0, 1]]
+
+
+def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_order(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    held = three(store)
+
+    async def play(writer: Writer) -> None:
+        writer.runs = 3
+        other = psycopg.connect(postgres_url)
+        other.execute("SELECT 1 FROM andon.runs FOR UPDATE")  # what is sent now waits
+        first = [writer.submit(one.append()) for one in held]
+        await asyncio.sleep(0)  # sent
+        second = [writer.submit(one.append()) for one in held]
+        await asyncio.sleep(0)  # sent behind it
+        assert len(writer._line.sent) == 2
+        assert store._writer is not None
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [store._writer.info.backend_pid])
+        other.close()
+        await asyncio.gather(*first, *second)
+
+    on_a_loop(store, play)
+    assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1, 2]] * 3
+
+
+def test_a_loop_that_does_not_take_its_answers_holds_up_no_heartbeat(store: PostgresStore) -> None:
+    held = begin(store)
+
+    async def play(writer: Writer) -> None:
+        writer.runs = 1
+        asked = writer.submit(held.append())
+        await asyncio.sleep(0)  # sent
+        assert writer._line.sent
+        beat = Beat(worker_id="w", lease_seconds=60.0)
+        writer.submit_from_thread(beat).result(LONG)  # code on the loop does not let go
+        assert await asked is None
+        assert await writer.submit(held.append()) is None
+
+    on_a_loop(store, play)
+    assert seqs(store, "r") == [0, 1, 2]
+
+
+def test_a_large_batch_goes_as_the_network_takes_it(store: PostgresStore) -> None:
+    held = [begin(store, f"r{number}") for number in range(40)]
+    body = '"' + "x" * 60_000 + '"'
+
+    async def play(writer: Writer) -> None:
+        writer.runs = len(held)
+        await asyncio.gather(*(writer.submit(one.append(of={"body": body})) for one in held))
+
+    on_a_loop(store, play)
+    assert all(store.journal(one.id)[1].body == body for one in held)
+
+
+def test_two_writers_do_not_take_each_others_answers(store: PostgresStore) -> None:
+    held = three(store)
+
+    async def play(writer: Writer) -> None:
+        other = Writer(store, patience_seconds=LONG)
+        for one in (writer, other):
+            one.runs = 1
+        await asyncio.gather(writer.submit(held[0].append()), other.submit(held[1].append()))
+        other.close(LONG)
+
+    on_a_loop(store, play)
+    assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1], [0, 1], [0]]
