@@ -8,11 +8,12 @@ from andon.core.journal import Entry
 from andon.core.run import State
 from andon.store import queries
 from andon.store.fleet import NO_CLAIM, Look, answer, claimed
-from andon.store.groups import Group, parted
+from andon.store.groups import Group, is_plain, parted
 from andon.store.limits import wanted
 from andon.store.postgres_arrays import Bools, Floats, Ints, Texts, columns, kinds_of
 from andon.store.reads import Rows, build, fields
 from andon.store.store import (
+    Append,
     Claim,
     Claimed,
     EffectRow,
@@ -223,6 +224,10 @@ def directly(batch: Sequence[Message]) -> list[Sent] | None:
 
     A transaction for each kind, so that none has to lock what another one changes.
     """
+    if len(batch) == 1 and isinstance(batch[0], Append) and is_plain(batch[0]):
+        group = Group(0, batch[0])  # the way of a lone step
+        if is_short(group):
+            return [Sent([of_one(group)], _take_one)]
     together = Together(batch)
     sent = [Sent([query[:2]], partial(take, query)) for query in together.queries]
     for place in together.others:
@@ -232,6 +237,10 @@ def directly(batch: Sequence[Message]) -> list[Sent] | None:
         lock = "lock_worker", {"worker_id": message.worker_id}
         sent.append(Sent([lock, of_claim(message)], partial(_take_claim, place)))
     return sent
+
+
+def _take_one(rows: Rows, _: list[Outcome]) -> list[int]:
+    return [] if rows else [0]
 
 
 def _take_claim(place: int, rows: Rows, outcomes: list[Outcome]) -> list[int]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import psycopg
 from psycopg import pq
+from psycopg.pq import Format
 
-from andon.store.postgres_arrays import Array, packed
+from andon.store.postgres_arrays import packed
 from andon.store.postgres_batch import Transaction
 from andon.store.reads import Rows
 
@@ -33,6 +34,8 @@ _LOADERS: dict[int, Callable[[bytes], Any]] = {
     _BOOL: b"t".__eq__,
 }
 
+_Given = tuple[list[bytes | None], list[int] | None]
+
 
 class Direct:
     """The statements, prepared on one connection."""
@@ -40,7 +43,7 @@ class Direct:
     def __init__(self, db: "psycopg.Connection[Any]", sql: dict[str, bytes]) -> None:
         self.link = db.pgconn
         self._sql = sql
-        self._prepared: set[str] = set()
+        self._prepared: dict[str, bytes] = {}  # by what name the server knows it
         self._syncs = 0  # that have not been answered
         self._last: Any = None  # answer of a statement
         self.unsent = False  # the network has not taken everything yet
@@ -52,26 +55,26 @@ class Direct:
             self.link.enter_pipeline_mode()
         for statements in given:
             for name, (values, formats) in statements:
-                self._prepare(name)
-                self.link.send_query_prepared(_command(name), values, formats)
+                command = self._prepared.get(name) or self._prepare(name)
+                self.link.send_query_prepared(command, values, formats)
             self.link.pipeline_sync()
         self._syncs += len(transactions)
         self.unsent = bool(self.link.flush())
 
-    def _given(self, name: str, params: dict[str, Any]) -> tuple[list[bytes | None], list[int]]:
-        """The parameters as they are sent, and which of them in binary."""
+    def _given(self, name: str, params: dict[str, Any]) -> _Given:
+        """The parameters as they are sent: those of many rows are arrays, in binary."""
         values = [params[one] for one in _numbered(self._sql[name])[1]]
-        formats = [int(isinstance(value, Array)) for value in values]
-        return [_encoded(value) for value in values], formats
+        if name.endswith("_many"):
+            return [packed(value) for value in values], [Format.BINARY] * len(values)
+        return [_encoded(value) for value in values], None
 
-    def _prepare(self, name: str) -> None:
-        if name in self._prepared:
-            return
+    def _prepare(self, name: str) -> bytes:
         text, names = _numbered(self._sql[name])
         # An array's type is said by the statement itself.
         kinds = [0 if name.endswith("_many") else _KINDS.get(one, _TEXT) for one in names]
-        self.link.send_prepare(_command(name), text, kinds)
-        self._prepared.add(name)
+        command = self._prepared[name] = f"andon_{name}".encode()
+        self.link.send_prepare(command, text, kinds)
+        return command
 
     def receive(self) -> list[Rows]:
         """For each transaction that was answered since, in order: what its last statement says."""
@@ -95,10 +98,6 @@ class Direct:
         return found
 
 
-def _command(name: str) -> bytes:
-    return f"andon_{name}".encode()
-
-
 @cache
 def _numbered(sql: bytes) -> tuple[bytes, list[str]]:
     """The statement with numbers instead of names, and the names in their order."""
@@ -115,8 +114,6 @@ def _numbered(sql: bytes) -> tuple[bytes, list[str]]:
 def _encoded(value: Any) -> bytes | None:
     if value is None:
         return None
-    if isinstance(value, Array):
-        return packed(value)
     text = value if isinstance(value, str) else repr(value)
     if "\0" in text:
         raise UnicodeEncodeError("utf-8", text, 0, 1, "it contains NUL (0x00)")

@@ -118,11 +118,10 @@ class Sending(SqlStore):
         flight.open -= 1
         if flight.open:
             return None
-        if not flight.rings:
-            done = [place for place in range(len(flight.batch)) if place not in flight.left]
-            self.announce(
-                [flight.batch[place] for place in done], [flight.outcomes[place] for place in done]
-            )
+        if flight.left:
+            self.ring()
+        elif not flight.rings:
+            self.announce(flight.batch, flight.outcomes)
         return flight
 
     def _lost(self) -> StoreUnavailable:
