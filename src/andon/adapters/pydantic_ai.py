@@ -33,7 +33,6 @@ from andon.runtime import branch
 from andon.runtime.agent import Agent as RunAgent
 from andon.runtime.effects import Declaration
 from andon.runtime.operation import Threads
-from andon.runtime.operation import current as executing
 from andon.runtime.sync import on_loop
 from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
 from andon.transcript.ledger import Move, known, next_move
@@ -98,7 +97,7 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
         return _Operations(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
-        inside = executing.get()  # a tool of another agent: what is done here belongs to it
+        inside = branch.inside.get()  # a tool of another agent: what is done here belongs to it
         if on_loop() is None and (inside is None or inside.kind != EntryKind.EFFECT):
             raise BadInput(
                 f"agent {self.name!r} has AndonDurability and was started outside of a run; nothing"
@@ -261,7 +260,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
 
     async def _handled(self, params: Any) -> Any:
         """The framework's own work, its result as JSON; one that is none is andon's to refuse."""
-        inside = executing.get()
+        inside = branch.inside.get()
         assert inside is not None
         with durable.durable_unit_scope(), Agent.using_thread_executor(Threads(inside)):
             result = await self.operation.handler(params)
@@ -271,7 +270,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
             return result  # it did happen: andon writes that down, with why it cannot be kept
 
     async def _called(self, params: Any) -> Any:
-        inside = executing.get()
+        inside = branch.inside.get()
         assert inside is not None
         # What the tool sees is what the ledger has, and so can serve as an idempotency key.
         ctx = replace(params.ctx, tool_call_id=inside.key)

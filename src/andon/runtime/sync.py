@@ -64,10 +64,8 @@ def current() -> Any:
 
 def on_loop() -> Any:
     """The context, where the run's own code executes: on the event loop, and not inside a step."""
-    from andon.runtime import operation
-
     context = current()
-    return None if isinstance(context, Portal) or operation.current.get() else context
+    return None if isinstance(context, Portal) or branch.inside.get() else context
 
 
 def here() -> tuple[Any, Any]:
