@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -399,3 +401,14 @@ def test_a_listener_that_is_cancelled_lets_go_of_the_run(fake: FakeModel) -> Non
 
     assert with_model(fake, body).final_output == "Done."
     assert done == ["worked"]
+
+
+def test_a_version_that_was_not_tested_is_refused() -> None:
+    code = (
+        "from importlib import metadata\n"
+        "metadata.version = lambda _: '0.25.0'\n"
+        "import andon.adapters.openai_agents"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "needs the OpenAI Agents SDK 0.24 (found 0.25.0)" in done.stderr

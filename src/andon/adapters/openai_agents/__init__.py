@@ -8,9 +8,15 @@ meets on its way, handoffs, agents as tools, tools of MCP servers, goes through 
 cannot is refused before the model hears of it.
 """
 
+from importlib import metadata
+
 from andon.errors import AndonError
 
+TESTED = "0.24."  # the functions that lead through andon are not public, and must be those
+
 try:
+    if not metadata.version("openai-agents").startswith(TESTED):
+        raise ImportError(f"found {metadata.version('openai-agents')}")  # noqa: TRY301
     from andon.adapters.openai_agents.conversation import AndonSession
     from andon.adapters.openai_agents.runner import Runner
 except ImportError as missing:
