@@ -77,14 +77,14 @@ CANARIES = (
         "result-before-commit",
         "simulation",
         "runtime/steps.py",
-        "        await attempt.append("
-        "operation.draft(Mark.DONE, raw, checkpoint_of=kept), *along)\n",
-        "        attempt.append_soon(operation.draft(Mark.DONE, raw))\n",
+        "        await (attempt.append(done) if plans is None else "
+        "attempt.append(done, *plans(back)))\n",
+        "        attempt.append_soon(done)\n",
     ),
     Canary(
         "end-without-its-attempt",
         "simulation",
-        "store/sqlite.py",
+        "store/sqlite_batch.py",
         '        self._writer.executemany(self._sql["end_attempt"], ends)\n',
         "",
     ),
@@ -157,8 +157,9 @@ CANARIES = (
         "commit-error-taken-for-success",
         "syscalls",
         "store/sqlite.py",
-        '            outcomes = self._apply_all(batch)\n            db.execute("COMMIT")\n',
-        "            outcomes = self._apply_all(batch)\n"
+        "            outcomes = self._apply_all(batch, advance)\n"
+        '            db.execute("COMMIT")\n',
+        "            outcomes = self._apply_all(batch, advance)\n"
         "            with contextlib.suppress(apsw.Error):\n"
         '                db.execute("COMMIT")\n',
     ),

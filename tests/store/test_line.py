@@ -11,7 +11,7 @@ from tests.store.parts import AGENT, LONG, Held, begin, do, start, take
 from andon.errors import Fenced
 from andon.store.postgres import PostgresStore
 from andon.store.store import Beat, Claim, Message, Outcome
-from andon.store.writer import Writer
+from andon.store.writer import HALVED, Writer
 
 
 @pytest.fixture
@@ -147,6 +147,24 @@ def test_a_large_batch_goes_as_the_network_takes_it(store: PostgresStore) -> Non
 
     on_a_loop(store, play)
     assert all(store.journal(one.id)[1].body == body for one in held)
+
+
+def test_many_messages_are_under_way_in_two_halves(
+    store: PostgresStore, long_way: list[list[Message]]
+) -> None:
+    held = [begin(store, f"r{number}") for number in range(HALVED)]
+    long_way.clear()
+
+    async def play(writer: Writer) -> None:
+        writer.runs = len(held)
+        asked = [writer.submit(one.append()) for one in held]
+        await asyncio.sleep(0)  # sent
+        assert [len(sent) for sent in writer._line.sent] == [HALVED // 2, HALVED // 2]
+        await asyncio.gather(*asked)
+
+    on_a_loop(store, play)
+    assert long_way == []
+    assert all(seqs(store, one.id) == [0, 1] for one in held)
 
 
 def test_two_writers_do_not_take_each_others_answers(store: PostgresStore) -> None:
