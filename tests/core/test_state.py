@@ -73,7 +73,9 @@ def test_what_is_stored_grows_with_the_length_and_not_with_its_square() -> None:
 def test_the_parts_of_a_state_are_found_and_no_known_one_is_fetched_again() -> None:
     known: set[str] = set()
     for length in (1100, 1101):
-        body, parts = kept({"talks": [{"messages": talk(length)}, 1, {"x": talk(40)}]})
+        body, parts = kept(
+            {"talks": [{"messages": talk(length)}, 1, {"x": talk(40)}], "seen": [*range(3001)]}
+        )
         new = parts.keys() - known
         fetched: list[str] = []
 
