@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench stops chaos verify soak clean
+.PHONY: help venv demo test lint format bench stops chaos matrix verify soak clean
 
 help: ## print this help
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | tr '|' '\t' | expand -t 16
@@ -44,6 +44,9 @@ stops: .venv/.dev ## measure how soon a stop ends the step in flight, in andon a
 
 chaos: .venv/.dev ## run the long programme of kills
 	$(PYTEST) tests/chaos -m chaos
+
+matrix: .venv/.dev ## kill agents at every moment, with andon and without; writes docs/kill-matrix.md
+	$(BIN)/python verify/matrix.py
 
 verify: .venv/.dev ## inject faults into every layer, try every canary; writes docs/verification.md
 	$(BIN)/python verify/verify.py

@@ -174,6 +174,28 @@ CANARIES = (
         "                self.host.writer.submit(message).add_done_callback(_retrieve)\n",
     ),
     Canary(
+        "tool-called-before-it-is-written",
+        "matrix",
+        "runtime/effects.py",
+        "            await self._write_intent()\n"
+        '            point("effect:started", self.operation)\n',
+        '            point("effect:started", self.operation)\n',
+    ),
+    Canary(
+        "result-forgotten-by-the-ledger",
+        "matrix",
+        "runtime/ledger.py",
+        "                return Done(given)\n",
+        "                return NOT_STARTED\n",
+    ),
+    Canary(
+        "orphans-left-as-they-are",
+        "matrix",
+        "transcript/__init__.py",
+        "    if not before:\n        return Repaired(messages)\n",
+        "    return Repaired(messages)\n",
+    ),
+    Canary(
         "bad-setting-breaks-the-program",
         "fuzz",
         "settings.py",

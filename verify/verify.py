@@ -34,6 +34,7 @@ LAYERS = (
     "power",
     "brains",
     "chaos",
+    "matrix",
     "fuzz",
     "flips",
 )

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from andon.core.queue import Retry
     from andon.errors import AndonError, Fenced, Refused, StepFailed, Stopped, Unresolved
     from andon.runtime.agent import agent
+    from andon.runtime.asking import Answer
     from andon.runtime.cleanup import cleanup
     from andon.runtime.client import Client
-    from andon.runtime.context import Answer, Context
+    from andon.runtime.context import Context
     from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
     from andon.runtime.serving import serving
     from andon.runtime.sync import current
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AndonError": "andon.errors",
-    "Answer": "andon.runtime.context",
+    "Answer": "andon.runtime.asking",
     "Client": "andon.runtime.client",
     "Context": "andon.runtime.context",
     "Fenced": "andon.errors",

@@ -1,12 +1,15 @@
-"""A saver on each database."""
+"""A saver on each database, and the laboratory of the runtime's tests."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.runtime.conftest import lab, local, pytest_pyfunc_call, shared_database
 
 from andon.adapters.langgraph import AndonSaver
 from andon.store import open_store
 from andon.store.store import Store
+
+__all__ = ["lab", "local", "pytest_pyfunc_call", "shared_database"]
 
 
 @pytest.fixture

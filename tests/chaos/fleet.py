@@ -87,19 +87,24 @@ class Process:
 class Forker:
     """The process that forks workers."""
 
-    def __init__(self, environ: dict[str, str] | None = None, inside: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        environ: dict[str, str] | None = None,
+        inside: tuple[str, ...] = (),
+        program: tuple[str, ...] = (str(Path(__file__).with_name("forker.py")),),
+    ) -> None:
         """`inside`: a command that starts it somewhere else, e.g. in another network."""
         self.ended: dict[int, int] = {}
         self._pids: list[int] = []
         self._unread = b""
         self._process = subprocess.Popen(
-            [*inside, sys.executable, str(Path(__file__).with_name("forker.py"))],
+            [*inside, sys.executable, *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment(), **(environ or {})},
         )
 
-    def spawn(self, order: Order) -> Process:
+    def spawn(self, order: msgspec.Struct) -> Process:
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
         self._process.stdin.flush()

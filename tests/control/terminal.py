@@ -37,6 +37,12 @@ async def greet(ctx, name="world"):
 
 
 @andon.agent
+async def long(ctx):
+    for count in range(2):
+        await ctx.snapshot([f"part {n} " * 40 for n in range(20 + count)])
+
+
+@andon.agent
 async def echo(ctx, **given):
     return given
 

@@ -97,8 +97,8 @@ def test_a_run_is_steered(andon: Terminal) -> None:
         assert told.stdout == f"told: {name} (add)\n"
         assert f"andon steer {run_id} --retract {name}" in told.stderr
         found = andon.json("steer", run_id, "--retract", name)
-        assert (found["change"], found["of"], found["text"]) == ("retract", name, "faster")
-        assert "nothing was said under the id 'nobody'" in andon.error(
+        assert (found["change"], found["of"], found["was"]) == ("retract", name, "faster")
+        assert "nothing that holds was said under the id 'nobody'" in andon.error(
             "steer", run_id, "--retract", "nobody", code=4
         )
 

@@ -10,17 +10,20 @@ import pytest
 from tests.control.terminal import Terminal
 
 LARGE = "x" * 100_000
+RUNS = {"paid", "large", "long"}
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a run that has steps, effects and a large value."""
+    """A database with runs that have steps, effects, a large value and a snapshot in parts."""
     folder = tmp_path_factory.mktemp("written")
     terminal = Terminal(folder, f"sqlite:///{folder}/andon.db")
     with terminal.worker():
         terminal("start", "echo", "--input", "-", "--id", "large", input=json.dumps({"x": LARGE}))
         terminal.start("refunds", "orders=[1, 1.5]", "--id", "paid")
+        terminal.start("long", "--id", "long")
         terminal("wait", "large", "--timeout", "30")
+        terminal("wait", "long", "--timeout", "30")
         terminal("wait", "paid", "--timeout", "30")
     return folder
 
@@ -102,6 +105,7 @@ def test_a_store_without_runs_is_in_order(local: Terminal) -> None:
         ("UPDATE andon_runs SET labels = '{' WHERE id = 'paid'", "cannot be read"),
         ("DELETE FROM andon_blobs", "is missing"),
         ("UPDATE andon_blobs SET body = body || ' '", "does not have the content"),
+        ("DELETE FROM andon_blobs WHERE body LIKE '\"part%'", "cannot be put together"),
     ],
 )
 def test_every_damage_is_found(damaged: Terminal, sql: str, words: str) -> None:
@@ -112,12 +116,12 @@ def test_every_damage_is_found(damaged: Terminal, sql: str, words: str) -> None:
     assert "backup" in done.stderr
     found = damaged.json("verify", code=1)
     assert found["ok"] is False
-    assert found["damage"][0]["run"] in ("paid", "large")
+    assert found["damage"][0]["run"] in RUNS
 
 
 def test_one_damaged_run_does_not_hide_the_next(damaged: Terminal) -> None:
     change(damaged, "UPDATE andon_journal SET name = 'x' WHERE seq = 0")
-    assert {one["run"] for one in damaged.json("verify", code=1)["damage"]} == {"paid", "large"}
+    assert {one["run"] for one in damaged.json("verify", code=1)["damage"]} == RUNS
     assert len(damaged.json("verify", "paid", code=1)["damage"]) == 1
 
 

@@ -571,3 +571,10 @@ def test_a_journal_says_that_its_run_goes_no_further() -> None:
     replay = journal.replay()
     assert replay.compensation is journal.entries[-1]
     assert found(replay, ":0").state == Mark.DONE
+
+
+def test_a_replay_knows_what_has_a_key() -> None:
+    entry = Entry(seq=1, kind="effect", state="planned", place="@x", name="pay", key="k")
+    found = Replay([entry], run_id="r")
+    assert found.knows("effect", "pay", "k")
+    assert not found.knows("effect", "pay", "other")

@@ -472,3 +472,11 @@ def test_blobs_that_differ_only_at_their_end_have_different_names() -> None:
 
 def test_only_what_may_be_stored_at_all_may_be_a_blob() -> None:
     assert value.INLINE_BYTES < value.LIMIT_BYTES
+
+
+def test_a_text_of_a_class_of_its_own_is_its_text() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    raw, back = value.encode_result([Text("said")], "it")
+    assert (raw, back, type(back[0])) == (b'["said"]', ["said"], str)

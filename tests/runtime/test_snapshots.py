@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.runtime.harness import Held, Lab, agent, bury
 
 import andon
+from andon.store.writer import Writer
 
 
 async def counting(ctx: andon.Context, rounds: int) -> list[int]:
@@ -190,3 +192,61 @@ async def test_the_key_of_a_step_is_forgotten_at_a_snapshot_always(lab: Lab) -> 
         run = await lab.client.start("agent")
         assert await lab.replayed(run) == [1]
     assert calls == [1, 1]
+
+
+def message(n: int) -> dict[str, str]:
+    return {"role": "user", "content": f"{n:04} " * 200}
+
+
+async def talking(ctx: andon.Context, length: int) -> Any:
+    state = ctx.restored or {"goal": "buy", "messages": []}
+    while len(state["messages"]) < length:
+        state["messages"].append(message(len(state["messages"])))
+        await ctx.snapshot(state)
+        assert ctx.restored == state
+    await ctx.event("go")
+    return [ctx.restored["goal"], ctx.restored["messages"] == [message(n) for n in range(length)]]
+
+
+def blobs_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every blob that is handed to a writer from now on."""
+    found: list[str] = []
+    before = Writer.submit
+
+    def submit(writer: Writer, message: Any) -> Any:
+        found.extend(blob.body for blob in getattr(message, "blobs", ()))
+        return before(writer, message)
+
+    monkeypatch.setattr(Writer, "submit", submit)
+    return found
+
+
+async def test_a_conversation_that_is_snapshotted_at_each_turn_is_stored_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = blobs_of(monkeypatch)
+    async with lab.working(agent(talking)):
+        run = await lab.client.start("agent", 130)
+        await lab.reach(run, "suspended")
+        assert sum(map(len, written)) < 3 * 130 * 1000  # each message, and again in its block
+        assert await lab.replayed(run) == ["buy", True]
+    assert [entry.name for entry in await lab.journal(run, "snapshot")][5:] == ["parts"] * 125
+
+
+async def test_a_snapshot_in_parts_goes_on_in_parts_after_a_crash(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab.working(agent(talking)):
+        run = await lab.client.start("agent", 40)
+        await lab.reach(run, "suspended")
+
+    async def longer(ctx: andon.Context, length: int) -> Any:
+        if len(ctx.restored["messages"]) == length:
+            await ctx.event("go")
+        return await talking(ctx, length + 1)
+
+    async with lab.working(agent(longer)):
+        written = blobs_of(monkeypatch)
+        await lab.client.send(run, "go")
+        assert await lab.replayed(run) == ["buy", True]
+    assert [body.count("0040") > 0 for body in written] == [True]

@@ -34,7 +34,7 @@ async def test_what_is_said_is_heard_at_the_next_boundary_and_once(lab: Lab) -> 
         found = await lab.replayed(run)
     assert found == [
         [],
-        [["add", "be brief"], ["revise", "in English"], ["retract", "be brief"]],
+        [["add", "be brief"], ["revise", "in English"], ["retract", ""]],
         [],
     ]
 
@@ -81,3 +81,24 @@ async def test_what_cannot_be_said_is_refused(local: Lab) -> None:
         await local.end(run)
         with pytest.raises(IllegalTransition, match="while succeeded"):
             await local.client.steer(run, "too late")
+
+
+async def test_a_word_says_what_it_changes_as_that_stands_now(local: Lab) -> None:
+    async def body(ctx: andon.Context) -> Any:
+        await ctx.event("go")
+        return [one.message["content"] for one in await ctx.steered()]
+
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        first = await local.client.steer(run, "be brief")
+        second = await local.client.steer(run, "be polite", revise=first.id)
+        await local.client.steer(run, "be both", revise=first.id)
+        await local.client.steer(run, retract=second.id)
+        with pytest.raises(NotFound, match="nothing that holds"):
+            await local.client.steer(run, "again", revise=first.id)
+        assert await local.replayed(run) == [
+            "A new goal: be brief",
+            "Instead of 'be brief': be polite",
+            "Instead of 'be polite': be both",
+            "No longer: be both",
+        ]

@@ -209,6 +209,8 @@ async def test_a_person_is_asked_before_a_tool_is_called(
     [block] = message["content"]
     assert block == {"type": "tool_result", "tool_use_id": "a", **result}
     assert called == ([] if "is_error" in result else [int(result["content"])])
+    [row] = lab.store.ledger(run)
+    assert row.state == ("failed" if "is_error" in result else "confirmed")
 
 
 async def test_what_cannot_be_called_is_told_to_the_model(local: Lab) -> None:

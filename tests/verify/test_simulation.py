@@ -37,3 +37,12 @@ def test_a_seed_tells_the_same_story_everywhere() -> None:
     one, other = told_elsewhere(4, "1"), told_elsewhere(4, "2")
     assert one == other
     assert "somebody starts r0" in one
+
+
+def test_the_first_story_of_a_process_is_told_as_the_later_ones_are() -> None:
+    """What is imported on the way passes its points too."""
+    twice = "from verify.simulation import story; print(story(3897)[0] == story(3897)[0])"
+    done = subprocess.run(
+        [sys.executable, "-c", twice], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"

@@ -5,7 +5,6 @@ process's own loop, so that the simulation decides when it happens, and whether 
 """
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -236,8 +235,8 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
         (cleanup, "threading", _module(_Inline)),
         (cleanup, "sweep", lambda _: None),
         (progress, "TICK_SECONDS", 1e9),
+        (points, "watch", fleet.pass_point),
     ]
-    replaced += [(module, "point", fleet.pass_point) for module in _with_points()]
     with contextlib.ExitStack() as stack:
         for module, name, instead in replaced:
             stack.enter_context(mock.patch.object(module, name, instead))
@@ -246,16 +245,6 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
 
 def _module(thread: Any) -> Any:
     return SimpleNamespace(Event=threading.Event, Lock=threading.Lock, Thread=thread)
-
-
-def _with_points() -> list[Any]:
-    return [
-        module
-        for name, module in sorted(sys.modules.items())
-        if name.startswith("andon.")
-        and vars(module).get("point") is points.point
-        and module is not points
-    ]
 
 
 def settings_of(lease_seconds: float) -> Settings:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from andon.control import operations
+from andon.core import state
 from andon.core.effect import EffectState
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
 from andon.core.run import State
@@ -93,6 +94,8 @@ def _wrong(store: Store, row: RunRow, tally: Tally) -> Iterator[str]:
             effects.setdefault((entry.name, key), []).append(entry)
         if entry.blob is not None:
             blobs.add(entry.blob)
+        if entry.kind == EntryKind.SNAPSHOT and entry.name == state.PARTS:
+            yield from _parts(store, entry, blobs)
     tally.effects += len(effects)
     tally.blobs += len(blobs)
     yield from _head(row, first, last)
@@ -157,6 +160,14 @@ def _attempts(store: Store, row: RunRow) -> Iterator[str]:
         yield f"it had {row.attempt} attempts, and lines about {[one.number for one in found]}"
     if any(one.fence > row.fence for one in found):
         yield f"its row says claim {row.fence}, its attempts have later ones"
+
+
+def _parts(store: Store, entry: Entry, known: set[str]) -> Iterator[str]:
+    """Of a snapshot; a part that is missing is found with the other blobs."""
+    try:
+        state.names(requests.body_of(store, entry), store.blob, known)
+    except AndonError as error:
+        yield f"the snapshot at {entry.seq} cannot be put together: {error}"
 
 
 def _blobs(store: Store, names: set[str]) -> Iterator[str]:

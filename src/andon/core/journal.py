@@ -266,6 +266,10 @@ class Replay:
             )
         return record
 
+    def knows(self, kind: str, name: str, key: str) -> bool:
+        """Whether it has an operation of that name and key."""
+        return (kind, name, key) in self._keyed
+
     def _refuse_gap(self, kind: str, name: str, place: str) -> None:
         branch, number = split(place)
         if number <= self._ends.get(branch, -1):

@@ -30,6 +30,8 @@ _NATURAL = (bool, int, list, tuple, type(None))
 
 
 def _hook(value: object) -> object:
+    if isinstance(value, str):  # of a class of its own, as LangChain's texts are
+        return str(value)
     dump = getattr(value, "model_dump", None)  # pydantic's
     if callable(dump) and not isinstance(value, type):
         return dump(mode="json")

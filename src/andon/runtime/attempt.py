@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import functools
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from andon.core import value
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
 from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
 from andon.points import point
-from andon.runtime import branch, cleanup, settling
+from andon.runtime import branch, cleanup, settling, snapshots
 from andon.runtime.describing import reason_of
 from andon.runtime.journaling import Draft
-from andon.runtime.leaving import Host, log
+from andon.runtime.leaving import Host, Wait, log
 from andon.runtime.stopping import AGAIN_SECONDS, HARD_SECONDS
 from andon.runtime.waiting import Waiting
 from andon.store.rows import Loaded
@@ -43,8 +44,11 @@ class Attempt(Waiting):
         self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
         # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
         self.planned: dict[str, tuple[str, str]] = {}
+        self.invocations: Counter[str] = Counter()  # of graphs by the run's code, by thread
+        self.unanswered: set[str] = set()  # asks that nobody waits for, but the run's end
         self._loaded: Loaded | None = None
-        self._restored: Any = None
+        self.snapshot = b"null"  # the last one's state
+        self.parts: frozenset[str] = frozenset()  # of it, and so in the store
         self.oblivious = False  # it has a snapshot, and its code has not looked at it
         self._scratch: Path | None = None
         self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended; see drain
@@ -116,8 +120,9 @@ class Attempt(Waiting):
             self.turns.expect(self.replay.answers())
         if self.replay.snapshot is not None:
             self.root.restart(self.replay.root)
-            entry = self.replay.snapshot
-            self._restored = value.decode(await self.body_of(entry.body, entry.blob))
+            self.snapshot, self.parts = await self.read(
+                snapshots.restored, self.host.store, self.replay.snapshot
+            )
         point("attempt:loaded")
 
     async def _execute(self) -> tuple[str, Any] | None:
@@ -208,6 +213,10 @@ class Attempt(Waiting):
             if await doubts.ask_about_open(self):
                 self.leave("suspended")
                 outcome = None
+        if self.unanswered and outcome is not None and outcome[0] == "result":
+            self.leave("suspended")
+            self.left_waits = [Wait(kind="answer", name=one) for one in sorted(self.unanswered)]
+            outcome = None
         outcome = settling.checked(self, outcome)
         if outcome is not None and settling.is_final_failure(self, outcome):
             from andon.runtime import compensating
@@ -290,9 +299,9 @@ class Attempt(Waiting):
 
     @property
     def restored(self) -> Any:
-        """The state of the last snapshot of earlier attempts."""
+        """The state of the last snapshot."""
         self.oblivious = False
-        return self._restored
+        return value.decode(self.snapshot.decode())
 
     def refuse_oblivion(self) -> None:
         """Code that begins from the start although it has a snapshot would do everything again."""

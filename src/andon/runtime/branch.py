@@ -10,9 +10,12 @@ process nor memory is held. When that is not certain, the run stays in memory.
 
 import asyncio
 import contextvars
+import gc
+import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -226,13 +229,32 @@ def _waits_for_tasks(task: "asyncio.Task[Any]", living: "set[asyncio.Task[Any]]"
         return False
     if _is_joined(getattr(task, "_fut_waiter", None), living):
         return True
-    inner = _innermost(task)
-    code = getattr(inner, "cr_code", None)
+    frames = _frames(task)
+    code = frames[-1].f_code
     if code is _WAIT:
-        among = inner.cr_frame.f_locals
+        among = frames[-1].f_locals
         joined = all(_is_joined(one, living) for one in among.get("fs", ()))
         return among.get("timeout") is None and joined
-    return code in _joins()
+    return code in _joins() or (code is _EVENT and _is_of_framework(task, frames, living))
+
+
+def _is_of_framework(
+    task: "asyncio.Task[Any]", frames: list[Any], living: "set[asyncio.Task[Any]]"
+) -> bool:
+    """Whether an event is waited for by a framework, which sets it in another task of the run."""
+    if len(frames) > 1:
+        return _caller(frames) in frameworks
+    for other in living:  # the wait is a task of its own: whose?
+        outer = _frames(other)
+        if outer[-1].f_code is _WAIT and task in outer[-1].f_locals.get("fs", ()):
+            return _caller(outer) in frameworks
+    return False
+
+
+def _caller(frames: list[Any]) -> str:
+    """The package whose code waits, by whatever means."""
+    packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
+    return next((name for name in reversed(packages) if name not in _MEANS), "")
 
 
 def _is_joined(future: Any, living: "set[asyncio.Task[Any]]") -> bool:
@@ -249,16 +271,29 @@ def _runs(task: "asyncio.Task[Any]") -> bool:
     return future is None or bool(future.done())
 
 
-def _innermost(task: "asyncio.Task[Any]") -> Any:
-    """The innermost coroutine that the task is in."""
-    coro: Any = task.get_coro()
-    while getattr(coro, "cr_await", None) is not None and hasattr(coro.cr_await, "cr_code"):
-        coro = coro.cr_await
-    return coro
+def _frames(task: "asyncio.Task[Any]") -> list[Any]:
+    """The code that the task is in, the innermost last; also through asynchronous generators."""
+    found: list[Any] = []
+    one: Any = task.get_coro()
+    while one is not None:
+        frame = getattr(one, "cr_frame", None) or getattr(one, "ag_frame", None)
+        if frame is not None:
+            found.append(frame)
+            one = getattr(one, "cr_await", None) or getattr(one, "ag_await", None)
+        else:  # the step of a generator, which does not say of which
+            one = next(
+                (other for other in gc.get_referents(one) if inspect.isasyncgen(other)), None
+            )
+    return found or [_NOWHERE]
 
 
 # What asyncio.wait waits in. Should it be called otherwise one day, runs stay in memory instead.
 _WAIT = getattr(getattr(asyncio.tasks, "_wait", None), "__code__", object())
+_EVENT = asyncio.Event.wait.__code__
+_NOWHERE = SimpleNamespace(f_code=None, f_locals={}, f_globals={})
+_MEANS = frozenset({"anyio", "asyncio", "contextlib"})
+# Packages of frameworks in whose own code an event is waited for that the same run sets.
+frameworks: set[str] = set()
 
 
 def _joins() -> set[Any]:

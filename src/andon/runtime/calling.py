@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from andon.core import value
+from andon.errors import BadInput
 
 NAMELESS = "?"  # a function that cannot be found by its name: only the agent's code knows it
 
@@ -52,3 +53,26 @@ def typed(
         as_said(names[place] if place < len(names) else "", one) for place, one in enumerate(args)
     ]
     return placed, {name: as_said(name, one) for name, one in kwargs.items()}
+
+
+@lru_cache(maxsize=4096)
+def accepted(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Which of `key` and `fence` a function wants."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ()
+    return tuple(name for name in ("key", "fence") if name in parameters)
+
+
+def refuse_wrong_arguments(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Before anything is written: a call that cannot work is not an effect in doubt."""
+    extras = dict.fromkeys(accepted(function))
+    try:
+        inspect.signature(function).bind(*args, **{**kwargs, **extras})
+    except TypeError as error:
+        raise BadInput(f"effect {name!r}: {error}; it was not executed") from None
+    except ValueError:
+        return  # a built-in without a signature

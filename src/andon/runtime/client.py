@@ -15,7 +15,7 @@ from andon.core.journal import Entry
 from andon.core.run import State
 from andon.core.stop import WITHIN_SECONDS
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
-from andon.runtime import requests
+from andon.runtime import ledger, requests
 from andon.runtime.agent import Agent
 from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.journaling import close
@@ -30,6 +30,7 @@ from andon.store import open_store
 from andon.store.rows import Filter, RunRow
 from andon.store.store import AgentRow, NewRun, Start
 from andon.store.writer import Writer
+from andon.transcript import Ledger
 
 # Rings may be lost; then this is how late a waiter hears of the end.
 POLL_SECONDS = 0.5
@@ -273,6 +274,11 @@ class Client:
         found: Sequence[Entry] = await self._ask(requests.journal, run_id)
         return found
 
+    async def ledger(self, run_id: str) -> Ledger:
+        """What became of the tool calls of a run that is over, for `transcript.repair`."""
+        found: Ledger = await self._ask(ledger.read, run_id)
+        return found
+
     # ── library mode ──────────────────────────────────────────────────────────────────────────
 
     @property
@@ -304,6 +310,11 @@ class Client:
             return typed(msgspec.json.encode(run.result)) if typed else run.result
         error = run.error or {"type": run.state, "message": f"run {run_id} is {run.state}"}
         raise StepFailed(f"run {run_id}", str(error["type"]), str(error["message"]))
+
+    def let_go(self, seconds: float) -> None:
+        """What runs in this program is given back, or cut off, within so many seconds."""
+        if self._worker is not None:
+            self._worker.tell("its program has let it go", seconds)
 
     async def _wait_unless_halted(self, run_id: str, leaving: Leaving) -> Run:
         """The latch of this host is for the program that waits here too."""

@@ -20,8 +20,10 @@ from andon.core import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
-from andon.runtime import branch, steps
-from andon.runtime.journaling import Draft, Durable
+from andon.runtime import asking, branch, snapshots, steps
+from andon.runtime.asking import Answer
+from andon.runtime.calling import refuse_wrong_arguments
+from andon.runtime.journaling import Durable
 from andon.runtime.leaving import log
 from andon.runtime.loop import Loop
 from andon.runtime.operation import (
@@ -33,22 +35,6 @@ from andon.runtime.operation import (
     refuse_unkeepable,
     wait_noting_cancel,
 )
-from andon.store.store import Ask
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person said to an ask."""
-
-    decision: str  # approve | edit | reject | respond
-    value: Any = None  # approved or edited value, or the response
-    by: str = ""
-
-    @property
-    def approved(self) -> bool:
-        return self.decision in ("approve", "edit")
-
-
-CHOICES = ("approve", "edit", "reject", "respond")
 
 
 class Context(Loop):
@@ -170,7 +156,7 @@ class Context(Loop):
 
         declared = effects.declaration(function, kind, probe, undo, undo_within)
         effect = named(function, name)
-        effects.refuse_wrong_arguments(effect, function, args, kwargs)
+        refuse_wrong_arguments(effect, function, args, kwargs)
         operation = Operation(
             self._attempt,
             EntryKind.EFFECT,
@@ -201,13 +187,13 @@ class Context(Loop):
             attempt.replay.check_end(attempt.root.number)
         except Diverged as error:
             raise attempt.stop("diverged", error) from None
-        future = attempt.append_soon(Draft(kind=EntryKind.SNAPSHOT, state=Mark.DONE, body=raw))
+        future = attempt.append_soon(snapshots.draft(attempt, raw))
         attempt.root.restart(attempt.replay.root)
         return Durable(attempt, future)
 
     @property
     def restored(self) -> Any:
-        """The state of the last snapshot, None if there is none."""
+        """The state of the last snapshot, of this attempt or an earlier one; None without one."""
         return self._attempt.restored
 
     def checkpoint(self, partial: Any) -> None:
@@ -277,34 +263,13 @@ class Context(Loop):
     async def _await_answer(
         self, operation: Operation, question: str, about: Any, expires: float | None
     ) -> Any:
-        if operation.record is not None and operation.record.state == Mark.WAITING:
-            ask_id, until = value.decode(operation.record.body or "null")
-        else:
-            ask_id, until = await self._open_ask(operation, question, about, expires)
+        ask_id, until = await asking.opened(operation, question, about, expires)
         letter = await wait_noting_cancel(operation, "answer", ask_id, until)
         if letter is None:
             await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
             raise Unresolved(f"nobody answered {question!r} within {expires} s")
         await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
         return value.decode(letter.body)
-
-    async def _open_ask(
-        self, operation: Operation, question: str, about: Any, expires: float | None
-    ) -> tuple[str, float | None]:
-        await self._attempt.boundary()
-        # One that the code has cancelled is closed; when it is put again, it is another one.
-        ask_id = operation.id if operation.record is None else f"{operation.id}#{self._attempt.seq}"
-        until = None if expires is None else self._attempt.host.clock.now() + expires
-        ask = Ask(
-            id=ask_id,
-            about="value",
-            question=question,
-            value=value.encode(about, "the ask's value").decode(),
-            choices=msgspec.json.encode(CHOICES).decode(),
-            expires_at=until,
-        )
-        await operation.write(Mark.WAITING, msgspec.json.encode((ask_id, until)), ask=ask)
-        return ask_id, until
 
     async def child(
         self,

@@ -6,11 +6,9 @@ before the next thing happens.
 
 import asyncio
 import contextlib
-import inspect
 import random
 import re
 from collections.abc import Callable, Hashable, Iterator
-from functools import lru_cache
 from math import inf
 from typing import Any, TypeVar
 
@@ -33,7 +31,7 @@ from andon.errors import BadInput, DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime import doubts
 from andon.runtime.attempt import Attempt
-from andon.runtime.calling import reference_of
+from andon.runtime.calling import accepted, reference_of
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
@@ -69,6 +67,10 @@ def did_not_happen(reason: str | None = None) -> DidNotHappen:
 def unknown() -> Unknown:
     """For a probe to return: it cannot tell. A person is asked."""
     return Unknown()
+
+
+class Postponed(DidNotHappen):
+    """It did not happen yet: not a failure, and tried again when the code calls it again."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,7 +280,7 @@ class _Effect:
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         extras = {"key": self.key, "fence": self.attempt.fence}
-        wanted = {name: extras[name] for name in _accepted(function)}
+        wanted = {name: extras[name] for name in accepted(function)}
         return await invoke(self.operation, function, args, {**self.kwargs, **wanted}, self.timeout)
 
     @contextlib.contextmanager
@@ -333,6 +335,8 @@ class _Effect:
         if isinstance(error, DidNotHappen):
             self.standing = EffectState.PLANNED
             await self.write(EffectState.PLANNED)
+            if isinstance(error, Postponed):
+                raise error
             return
         # A plain function that ran into its timeout is still executing in its thread.
         self.quiet = is_async(self.function) or not (
@@ -475,26 +479,3 @@ def _state_of(mark: str) -> EffectState | None:
     if mark in (Mark.REOPENED, Mark.RETRYING):
         return EffectState.PLANNED
     return EffectState(mark)
-
-
-@lru_cache(maxsize=4096)
-def _accepted(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Which of `key` and `fence` a function wants."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return ()
-    return tuple(name for name in ("key", "fence") if name in parameters)
-
-
-def refuse_wrong_arguments(
-    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Before anything is written: a call that cannot work is not an effect in doubt."""
-    extras = dict.fromkeys(_accepted(function))
-    try:
-        inspect.signature(function).bind(*args, **{**kwargs, **extras})
-    except TypeError as error:
-        raise BadInput(f"effect {name!r}: {error}; it was not executed") from None
-    except ValueError:
-        return  # a built-in without a signature

@@ -40,6 +40,7 @@ class Draft(msgspec.Struct, kw_only=True):
     along: dict[str, Any] = {}
     answers: int = 0  # the entry, if it is the answer to an operation
     effect: Callable[[Entry], EffectRow] | None = None
+    parts: tuple[Blob, ...] = ()  # of a snapshot's state
 
 
 class Journaling(Leaving):
@@ -105,6 +106,7 @@ class Journaling(Leaving):
     def _entry(self, draft: Draft, blobs: list[Blob]) -> Entry:
         now = self.host.clock.now()
         raw, blob = draft.body, None
+        blobs += draft.parts
         if raw is not None and len(raw) > value.INLINE_BYTES:
             blob = value.content_name(raw)
             blobs.append(Blob(name=blob, body=raw.decode()))

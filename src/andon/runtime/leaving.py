@@ -233,6 +233,13 @@ class Leaving:
         self.check()
         self.touched = True
 
+    def gives_way(self) -> bool:
+        """A boundary of code that cannot wait: whether it has to leave, and then it does."""
+        if self.reason is None and self.stopping and not self.shielded and not self.hands:
+            kind = None if self.order is None else self.order.kind
+            self.leave("drained" if kind is None else _POLITE.get(kind, "killed"))
+        return self.reason is not None
+
     # ── orders ────────────────────────────────────────────────────────────────────────────────
 
     @property

@@ -61,7 +61,7 @@ class Loop:
         effect: str | None = None,
         probe: Callable[..., Any] | None = None,
         undo: Callable[..., Any] | None = None,
-        approve: bool = False,
+        approve: bool | Callable[..., Any] = False,
         retries: int | Retry = 0,
         timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
     ) -> Any:
@@ -73,9 +73,8 @@ class Loop:
 
         call = Call(call_id, name, arguments, 0)
         declared = effects.declaration(function, effect, probe, undo, None)
-        return await tools.tool(
-            self._attempt, self.ask, call, function, declared, approve, retries, timeout
-        )
+        ask = self.ask if approve is True else approve or None
+        return await tools.tool(self._attempt, ask, call, function, declared, retries, timeout)
 
     async def tools(
         self, answer: Any, toolbox: Any, /, *, approve: bool | Sequence[str] = False, **options: Any
@@ -87,6 +86,15 @@ class Loop:
         from andon.runtime import tools
 
         return await tools.each(self, answer, toolbox, approve, options)
+
+    def langgraph(self, thread_id: str | None = None) -> dict[str, Any]:
+        """For a graph of LangGraph: `graph.invoke(given, **ctx.langgraph())`, also ainvoke, stream.
+
+        Called again after a crash, each invocation goes on where its graph was saved.
+        """
+        from andon.adapters import langgraph
+
+        return langgraph.begin(self._attempt, self, thread_id)
 
     async def steered(self) -> list[Steer]:
         """What people have said with `andon steer` since the last time; without waiting for any."""

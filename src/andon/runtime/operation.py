@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor, Future
 from functools import lru_cache
 from typing import Any
 
@@ -245,14 +246,22 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
-    """Run in a thread, and have the worker know for how long: a thread cannot be ended."""
-    host, tasks = operation.attempt.host, operation.attempt.tasks
-    future = host.threads.submit(call)
-    host.in_threads.add(future)
-    tasks.executing.add(future)
-    future.add_done_callback(host.in_threads.discard)
-    future.add_done_callback(tasks.ended_elsewhere)
-    return await asyncio.wrap_future(future)
+    return await asyncio.wrap_future(Threads(operation).submit(call))
+
+
+class Threads(Executor):
+    """Threads of the worker, which knows for how long each works: a thread cannot be ended."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._host, self._tasks = operation.attempt.host, operation.attempt.tasks
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = self._host.threads.submit(fn, *args, **kwargs)
+        self._host.in_threads.add(future)
+        self._tasks.executing.add(future)
+        future.add_done_callback(self._host.in_threads.discard)
+        future.add_done_callback(self._tasks.ended_elsewhere)
+        return future
 
 
 def inside(what: str) -> Operation:

@@ -8,7 +8,6 @@ import msgspec
 from andon.errors import BadInput, NotFound
 
 EVENT = "andon.steer"
-_WORDS = {"add": "A new goal", "revise": "Instead of what was said before", "retract": "No longer"}
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,13 +17,21 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
     change: str  # add | revise | retract
     text: str
     of: str | None = None  # the id of what is revised or retracted
+    was: str = ""  # its text until now
     by: str = ""
 
     @property
     def message(self) -> dict[str, Any]:
         """As the user's turn; every provider takes it."""
         who = f" (from {self.by})" if self.by else ""
-        return {"role": "user", "content": f"{_WORDS[self.change]}{who}: {self.text}"}
+        match self.change:
+            case "revise":
+                told = f"Instead of {self.was!r}{who}: {self.text}"
+            case "retract":
+                told = f"No longer{who}: {self.was}"
+            case _:
+                told = f"A new goal{who}: {self.text}"
+        return {"role": "user", "content": told}
 
 
 def new(
@@ -33,15 +40,28 @@ def new(
     """What is to be told, checked against what was said before."""
     if revise is not None and retract is not None:
         raise BadInput("steer: expected one of revise and retract, found both")
-    of = revise or retract
-    before = next((one for one in said if one.id == of), None)
-    if of is not None and before is None:
-        known = ", ".join(one.id for one in said if one.change != "retract") or "none"
-        raise NotFound(f"nothing was said under the id {of!r}; known: {known}")
+    of, standing = revise or retract, _standing(said)
+    if of is not None and of not in standing:
+        known = ", ".join(standing) or "none"
+        raise NotFound(f"nothing that holds was said under the id {of!r}; known: {known}")
     if retract is None and (not isinstance(text, str) or not text.strip()):
         raise BadInput("steer: expected a text, found none; say what the run is to do")
     if retract is not None and text:
         raise BadInput("steer: what is retracted needs no text; to say something else, revise it")
     change = "retract" if retract else "revise" if revise else "add"
-    words = text or (before.text if before else "")
-    return Steer(id=uuid.uuid4().hex[:8], change=change, text=words, of=of, by=by)
+    was = standing.get(of or "", "")
+    return Steer(id=uuid.uuid4().hex[:8], change=change, text=text or "", of=of, was=was, by=by)
+
+
+def _standing(said: list[Steer]) -> dict[str, str]:
+    """What holds, by every id that it can be changed under: its own, and those of its changes."""
+    found: dict[str, str] = {}
+    same: dict[str, list[str]] = {}
+    for one in said:
+        ids = same[one.id] = [*same.get(one.of or "", []), one.id]
+        for name in ids:
+            same[name] = ids
+            found[name] = one.text
+            if one.change == "retract":
+                del found[name]
+    return found

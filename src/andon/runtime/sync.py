@@ -57,9 +57,21 @@ def current() -> Any:
     thread it is one whose calls wait.
     """
     attempt, context = _context.get()
-    if context is None or isinstance(context, Portal) or _running_loop() is attempt.loop:
+    if context is None or isinstance(context, Portal) or running_loop() is attempt.loop:
         return context
     return portal(attempt, context)
+
+
+def on_loop() -> Any:
+    """The context, where the run's own code executes: on the event loop, and not inside a step."""
+    context = current()
+    return None if isinstance(context, Portal) or branch.inside.get() else context
+
+
+def here() -> tuple[Any, Any]:
+    """The attempt whose code executes here, and its context itself; nothing outside of a run."""
+    attempt, context = _context.get()
+    return attempt, context.target if isinstance(context, Portal) else context
 
 
 class Portal:
@@ -72,20 +84,20 @@ class Portal:
         prepare: Prepare,
         stopped: Callable[[str], Stopped] = Stopped,
     ):
-        self._target, self._loop, self._prepare = target, loop, prepare
+        self.target, self._loop, self._prepare = target, loop, prepare
         self._stopped = stopped
 
     def __getattr__(self, name: str) -> Any:
-        found = inspect.getattr_static(type(self._target), name, None)
+        found = inspect.getattr_static(type(self.target), name, None)
         if isinstance(found, property):
-            return self._call(name, lambda: getattr(self._target, name), {})
-        method = getattr(self._target, name)
+            return self._call(name, lambda: getattr(self.target, name), {})
+        method = getattr(self.target, name)
         if not callable(method):
             return method
         return lambda *args, **kwargs: self._call(name, lambda: method(*args, **kwargs), kwargs)
 
     def _call(self, name: str, function: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             return function()  # an async step of a plain agent: to wait here would be for ever
         prepare = self._prepare(name, kwargs)
 
@@ -105,7 +117,7 @@ class Portal:
             raise self._stopped("its run leaves this process") from None
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -14,11 +14,12 @@ import msgspec
 
 from andon.core import value
 from andon.core.effect import EffectState, Kind
-from andon.core.journal import Entry, EntryKind
+from andon.core.journal import Entry, EntryKind, Record
 from andon.core.queue import Retry
 from andon.errors import BadInput, Rejected, StepFailed
 from andon.runtime import doubts, effects, steps
 from andon.runtime.attempt import Attempt
+from andon.runtime.calling import refuse_wrong_arguments
 from andon.runtime.journaling import Draft
 from andon.runtime.operation import Operation, invoke, is_async, named
 from andon.store.store import EffectRow
@@ -54,7 +55,7 @@ async def model(
     plans = partial(_plans, operation, asked)
     answer = await steps.carry_out(operation, call, None, retries, plans)
     for one in asked.calls(answer):  # from the journal it was planned by an earlier attempt
-        _key(operation, one)
+        _key(operation, one, new=False)
     return answer
 
 
@@ -65,83 +66,121 @@ async def _answer(asked: Asked, call: Callable[[], Any]) -> Any:
     return answer
 
 
-def _key(operation: Operation, call: Call) -> str:
+def _key(operation: Operation, call: Call, *, new: bool) -> str:
     """The provider's id, and where that is used again (some number anew) the answer's place too."""
-    planned = operation.attempt.planned
-    place, key = planned.get(call.id, (operation.place, call.id))
-    if place != operation.place or operation.attempt.root.path:
-        key = f"{call.id}@{operation.place}"
-    planned[call.id] = operation.place, key
+    attempt = operation.attempt
+    place, key = attempt.planned.get(call.id, ("", call.id))
+    if place != operation.place:
+        other = f"{call.id}@{operation.place}"
+        knows = partial(attempt.replay.knows, EntryKind.EFFECT, call.name)
+        again = place or attempt.root.path or knows(other) or (new and knows(call.id))
+        key = other if again else call.id
+    attempt.planned[call.id] = operation.place, key
     return key
 
 
 def _plans(operation: Operation, asked: Asked, answer: Any) -> list[Draft]:
     """The calls of an answer, as effects that are certainly not done."""
-    return [_plan(operation.attempt, call, _key(operation, call)) for call in asked.calls(answer)]
+    attempt = operation.attempt
+    return [_plan(attempt, one, _key(operation, one, new=True)) for one in asked.calls(answer)]
 
 
 def _plan(attempt: Attempt, call: Call, key: str) -> Draft:
-    place = f"@{EntryKind.EFFECT}/{call.name}/{key}"
-
-    def row(entry: Entry) -> EffectRow:
-        found = EffectRow(
-            name=call.name,
-            key=key,
-            place=place,
-            kind=Kind.IRREVERSIBLE,  # until it is called with what it is declared to be
-            state=EffectState.PLANNED,
-            seq=entry.seq,
-            fence=entry.fence,
-            quiet=False,
-            undo=None,
-            undo_within=None,
-        )
-        doubts.track(attempt, found)
-        return found
-
     return Draft(
         kind=EntryKind.EFFECT,
         state=EffectState.PLANNED,
-        place=place,
+        place=f"@{EntryKind.EFFECT}/{call.name}/{key}",
         name=call.name,
         key=key,
         digest=_digest(call.name, call.arguments),
-        effect=row,
+        effect=partial(_row, attempt, key),
     )
+
+
+def _row(attempt: Attempt, key: str, entry: Entry) -> EffectRow:
+    """Of a call that was not made."""
+    found = EffectRow(
+        name=entry.name,
+        key=key,
+        place=entry.place,
+        kind=Kind.IRREVERSIBLE,  # until it is called with what it is declared to be
+        state=EffectState(entry.state),
+        seq=entry.seq,
+        fence=entry.fence,
+        quiet=False,
+        undo=None,
+        undo_within=None,
+    )
+    doubts.track(attempt, found)
+    return found
 
 
 def _digest(name: str, arguments: Any) -> str:
     return value.digest((arguments,), {}, f"tool {name!r}")
 
 
+def _key_of(attempt: Attempt, call_id: str) -> str:
+    """The key that a call was planned under; perhaps by an attempt that asked the model before."""
+    if call_id in attempt.planned:
+        return attempt.planned[call_id][1]
+    planned = [one for one in attempt.replay.records() if _is_of(one, call_id)]
+    last = max(planned, key=lambda one: one.seq, default=None)
+    return call_id if last is None or last.key is None else last.key
+
+
+def _is_of(record: Record, call_id: str) -> bool:
+    key = record.key or ""
+    is_call = key == call_id or key.startswith(f"{call_id}@@{EntryKind.STEP}/")
+    return record.kind == EntryKind.EFFECT and is_call
+
+
 async def tool(
     attempt: Attempt,
-    ask: Callable[..., Any],
+    ask: Callable[..., Any] | None,
     call: Call,
     function: Callable[..., Any],
     declared: effects.Declaration,
-    approve: bool,
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
     """What ctx.tool does: latch and lease, a person where one is wanted, intent, call, result."""
-    _, key = attempt.planned.get(call.id, ("", call.id))
+    key = _key_of(attempt, call.id)
     arguments = call.arguments
     if not isinstance(arguments, dict):
         raise BadInput(
             f"tool {call.name!r}: expected an object of arguments, found {arguments!r:.200}"
         )
-    effects.refuse_wrong_arguments(call.name, function, (), arguments)
+    refuse_wrong_arguments(call.name, function, (), arguments)
     operation = Operation(attempt, EntryKind.EFFECT, call.name, key, _digest(call.name, arguments))
-    if approve and not operation.answered:
+    _refuse_rejected(operation)
+    if ask is not None and not operation.answered:
         said = await ask(f"May the tool {call.name!r} be called?", arguments, key=f"tool/{key}")
         if not said.approved:
-            raise Rejected(call.name, by=said.by, why=said.value)
+            raise await _reject(operation, key, said)
         arguments = said.value
     async with operation.alone():
         return await effects.carry_out(
             attempt, operation, function, (), arguments, declared, retries, timeout
         )
+
+
+async def _reject(operation: Operation, key: str, said: Any) -> Rejected:
+    """In the ledger too: nobody who repairs the conversation later may run it."""
+    found = Rejected(operation.name, by=said.by, why=said.value)
+    body = {"type": "Rejected", "message": str(found), "by": said.by, "why": said.value}
+    draft = operation.draft(EffectState.FAILED, msgspec.json.encode(body))
+    draft.effect = partial(_row, operation.attempt, key)
+    await operation.attempt.append(draft)
+    return found
+
+
+def _refuse_rejected(operation: Operation) -> None:
+    record = operation.record
+    if record is None or record.state != EffectState.FAILED:
+        return
+    found = value.decode(record.body or "null")
+    if isinstance(found, dict) and "by" in found:
+        raise Rejected(operation.name, by=found["by"], why=found["why"])
 
 
 async def each(

@@ -32,6 +32,7 @@ from andon.transcript.ledger import (
     State,
 )
 from andon.transcript.pairing import Change, Fault, Note
+from andon.transcript.window import shortened, too_long
 from andon.transcript.wire import plain, refuse, word
 
 __all__ = [
@@ -56,7 +57,9 @@ __all__ = [
     "detect",
     "repair",
     "results",
+    "shorten",
     "text",
+    "too_long",
     "turn",
 ]
 
@@ -119,6 +122,23 @@ def repair(
         fault = next((one for one in before if one.found == left[0].found), left[0])
         raise refuse(fault, "Mend that place of the transcript, or go on from before it.")
     return Repaired(out, tuple(plan.notes), tuple(plan.to_run))
+
+
+def shorten(messages: Sequence[Any], keep: int, *, format: str | None = None) -> Sequence[Any]:  # noqa: A002
+    """The transcript's beginning and its last `keep` messages or fewer, as the provider takes it.
+
+    The beginning is all that was said before the model's first turn. The same object if nothing
+    has to go. For a window that is full: what goes from here stays where it is stored.
+    """
+    kind = _format(messages, format)
+    given = plain(messages)
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+        raise BadInput(f"keep={keep!r}: expected how many messages, 0 or more")
+    broken = _faults(given, kind)
+    if broken:
+        raise BadInput(f"expected a whole transcript, found: {broken[0]}. Repair it first.")
+    kept = shortened(given, keep, lambda some: _faults(some, kind))
+    return messages if len(kept) == len(given) else [messages[n] for n in kept]
 
 
 def detect(messages: Sequence[Any]) -> Format:

@@ -64,7 +64,8 @@ def steer(
         output.document({"run": row.id, **msgspec.to_builtins(word)})
     else:
         output.say(f"told: {word.id} ({word.change})")
-        output.note(f"to take it back: {output.command('steer', row.id)} --retract {word.id}")
+        if word.change != "retract":
+            output.note(f"to take it back: {output.command('steer', row.id)} --retract {word.id}")
 
 
 @cli.command()

@@ -40,8 +40,9 @@ class Request(msgspec.Struct, kw_only=True):
 class FakeModel:
     """`with FakeModel([call("charge", amount=10), "done"]) as model:`; clients take `model.url`."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, *, window: int | None = None) -> None:
+        """`window`: how many tokens of four bytes a request may have; more is refused."""
+        self.script, self.window = script, window
         self.requests: list[Request] = []
         self._kept: responses.Kept = {}
         self._lock = threading.Lock()
@@ -124,6 +125,8 @@ class FakeModel:
         if not isinstance(request.body, dict):
             raise Refused(400, "The body of the request must be a JSON object.")
         request.turn = form.check(request.body, self._kept)
+        if self.window is not None and len(raw) // 4 > self.window:
+            raise form.too_long(len(raw) // 4, self.window)
         with self._lock:
             if self._fail:
                 status = self._fail.pop(0)

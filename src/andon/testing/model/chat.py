@@ -22,6 +22,16 @@ def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[
     return {"error": {"message": message, "type": kind, **found}}
 
 
+def too_long(tokens: int, window: int) -> Refused:
+    return Refused(
+        400,
+        f"This model's maximum context length is {window} tokens. However, your messages resulted "
+        f"in {tokens} tokens. Please reduce the length of the messages.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
 def check(body: dict[str, Any], _: Any = None) -> int:
     """How many turns the model had; refuses what the provider refuses."""
     messages = body.get("messages")

@@ -29,6 +29,10 @@ def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[
     }
 
 
+def too_long(tokens: int, window: int) -> Refused:
+    return Refused(400, f"prompt is too long: {tokens} tokens > {window} maximum")
+
+
 def check(body: dict[str, Any], _: Any = None) -> int:
     """How many turns the model had; refuses what the provider refuses."""
     for name in ("model", "max_tokens", "messages"):

@@ -16,6 +16,16 @@ error_body = chat.error_body
 Kept = dict[str, list[dict[str, Any]]]  # response id → all items up to and with its output
 
 
+def too_long(_tokens: int, _window: int) -> Refused:
+    return Refused(
+        400,
+        "Your input exceeds the context window of this model. Please adjust your input and try "
+        "again.",
+        param="input",
+        code="context_length_exceeded",
+    )
+
+
 def items_of(body: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
     given = body.get("input")
     if given is None:

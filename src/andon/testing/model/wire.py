@@ -25,7 +25,15 @@ class Turn(msgspec.Struct, frozen=True):
     number: int = 0
 
     def id_of(self, prefix: str, place: int = 0) -> str:
-        seed = json.dumps([prefix, self.number, place, self.text, [one.name for one in self.calls]])
+        seed = json.dumps(
+            [
+                prefix,
+                self.number,
+                place,
+                self.text,
+                [[one.name, one.arguments] for one in self.calls],
+            ]
+        )
         return prefix + hashlib.sha256(seed.encode()).hexdigest()[:24]
 
 

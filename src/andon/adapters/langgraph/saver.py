@@ -1,4 +1,4 @@
-"""LangGraph's checkpoints in andon's store.
+"""LangGraph's checkpoints in andon's store: the saver of `andon.adapters.langgraph`.
 
 `AndonSaver` is what a graph is compiled with. Every save is durable before it returns. A save made
 in the name of a run of andon shows the run's fence, and is refused with Fenced once somebody else
@@ -15,6 +15,7 @@ import asyncio
 import contextvars
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +45,7 @@ try:
         get_checkpoint_metadata,
     )
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.pregel._loop import PregelLoop
 except ImportError as missing:
     raise AndonError(
         f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from andon.adapters.langgraph.invocation import Invocation
     from andon.core.pieces import Piece, Value
     from andon.store.graphs import GraphKey, GraphMessage, GraphRow
 
@@ -104,6 +107,9 @@ class AndonSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         thread, namespace = _place(config)
+        invocation = _invocation(config)
+        if invocation is not None:
+            invocation.refuse_more()
         taken = _Taken(self.serde)
         values = checkpoint["channel_values"]
         channels = tuple(
@@ -143,6 +149,9 @@ class AndonSaver(BaseCheckpointSaver[str]):
         task_path: str = "",
     ) -> None:
         thread, namespace = _place(config)
+        invocation = _invocation(config)
+        if invocation is not None and not invocation.keeps(writes):
+            return
         taken = _Taken(self.serde)
         rows = tuple(
             WriteRow(
@@ -176,8 +185,38 @@ class AndonSaver(BaseCheckpointSaver[str]):
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)
+        return _found(loop, *self._get(config))
+
+    def _get(self, config: RunnableConfig) -> tuple[CheckpointTuple | None, bool]:
+        """The checkpoint, and whether what the graph is given now is in it already."""
         thread, namespace = _place(config)
-        row = self._read(thread, namespace, get_checkpoint_id(config))
+        one, invocation = get_checkpoint_id(config), _invocation(config)
+        if one is None and invocation is not None:
+            return self._as_left(invocation, thread, namespace, config)
+        return self._read_tuple(thread, namespace, one), False
+
+    def _as_left(
+        self, invocation: Invocation, thread: str, namespace: str, config: RunnableConfig
+    ) -> tuple[CheckpointTuple | None, bool]:
+        """The thread as this invocation has left it, or finds it when it begins."""
+        own = None
+        if not namespace or invocation.over:
+            keys = self._store.graph_checkpoints_of([invocation.id])
+            mine = [key.id for key in keys if (key.thread, key.namespace) == (thread, namespace)]
+            own = max(mine, default=None)
+        found = self._read_tuple(thread, namespace, own)
+        if namespace:
+            return None if found is None else invocation.as_left(found), False
+        origin = invocation.begin(found, config)
+        if own is not None:
+            assert found is not None
+            return invocation.as_left(found), True
+        found = None if origin is None else self._read_tuple(thread, namespace, origin)
+        return (None, False) if found is None else invocation.as_begun(found)
+
+    def _read_tuple(self, thread: str, namespace: str, one: str | None) -> CheckpointTuple | None:
+        row = self._read(thread, namespace, one)
         return None if row is None else self._tuple(row)
 
     def list(
@@ -311,7 +350,8 @@ class AndonSaver(BaseCheckpointSaver[str]):
         await self._in_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._in_thread(self.get_tuple, config)
+        loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)
+        return _found(loop, *await self._in_thread(self._get, config))
 
     async def alist(
         self,
@@ -374,6 +414,17 @@ class _Taken:
             ) from error
 
 
+def _found(loop: Any, found: CheckpointTuple | None, spent: bool) -> CheckpointTuple | None:
+    """What was found, for the loop of a graph that asks for it.
+
+    Code that is replayed gives its graph the same input again. A message or an answer that the
+    thread has already must not be taken for a second one, and LangGraph has no other way to say so.
+    """
+    if spent and isinstance(loop, PregelLoop):
+        loop.input = None  # go on
+    return found
+
+
 def _place(config: RunnableConfig) -> tuple[str, str]:
     asked = config["configurable"]
     return str(asked["thread_id"]), asked.get("checkpoint_ns") or ""
@@ -397,6 +448,12 @@ def _owner(config: RunnableConfig) -> dict[str, Any]:
             f"config['configurable']['andon'] is {owner!r}; expected "
             "{'run_id': …, 'fence': (epoch, counter)}, as the run gives it"
         ) from error
+
+
+def _invocation(config: RunnableConfig) -> Invocation | None:
+    """By which call of the graph a run's code has come here."""
+    owner = config["configurable"].get("andon")
+    return owner.get("invocation") if isinstance(owner, dict) else None
 
 
 def _as_json(metadata: CheckpointMetadata) -> str:

@@ -1,0 +1,478 @@
+"""The model calls and tool calls of an agent of LangChain, as steps and effects of its run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from andon.adapters.langgraph.invocation import Invocation, here, task_key
+from andon.core import value
+from andon.core.effect import SETTLED, EffectState
+from andon.errors import AndonError, BadInput, Rejected
+from andon.runtime import asking
+from andon.runtime.asking import Answer
+from andon.runtime.effects import Declaration, Postponed, declaration
+from andon.runtime.operation import inside
+from andon.store.graphs import GraphFilter
+from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done, Open, Policy
+from andon.transcript.ledger import next_move
+from andon.transcript.wire import as_text
+
+try:
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain.agents.middleware.types import ExtendedModelResponse, ModelResponse
+    from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.messages import (
+        AIMessage,
+        BaseMessage,
+        RemoveMessage,
+        ToolMessage,
+        messages_from_dict,
+    )
+    from langchain_core.runnables.config import merge_configs, var_child_runnable_config
+    from langchain_core.tools import BaseTool
+    from langgraph.config import get_config
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.graph.message import REMOVE_ALL_MESSAGES
+    from langgraph.types import Command, Send, interrupt
+    from pydantic import TypeAdapter
+except ImportError as missing:
+    raise AndonError(
+        f"andon.adapters.langgraph needs LangGraph and LangChain ({missing}). "
+        "Run: pip install 'andon[langgraph]'"
+    ) from missing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from langchain.agents.middleware.types import AgentState, ModelRequest
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.runtime import Runtime
+
+    from andon.runtime.attempt import Attempt
+    from andon.store.store import EffectRow
+
+# ── the middleware ────────────────────────────────────────────────────────────────────────────
+
+
+class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Journals and gates every model call and tool call of an agent. The first in its list.
+
+    `effects`: what a tool is, by its name, if its function is not declared with
+    `andon.effect_of`: a kind, or the arguments of `effect_of`. `approve`: the tools that a person
+    is asked about first, by LangGraph's `interrupt` and as an ask of the run.
+    """
+
+    def __init__(
+        self,
+        effects: Mapping[str, str | Mapping[str, Any]] | None = None,
+        approve: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self._effects = {name: _declared(given) for name, given in (effects or {}).items()}
+        self._approve = frozenset(approve)
+
+    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
+        """Answer what a thread that was left has left open, so that the model can go on."""
+        if _orphans(state["messages"]):
+            invocation = here()
+            found = invocation.portal(Repair(invocation.attempt)).repaired(state["messages"])
+            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *found]}
+        return None
+
+    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
+        if _orphans(state["messages"]):
+            found = await Repair(here().attempt).repaired(state["messages"])
+            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *found]}
+        return None
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Any]
+    ) -> Any:
+        invocation = here()
+        given: list[Any] = [
+            proceed,
+            request,
+        ]  # let go of after the call: functions are remembered by caches
+
+        def ask() -> Any:
+            proceed, request = given
+            with _streamed(), _bubbling():
+                return _answer(proceed(request))
+
+        context = invocation.portal(invocation.context)
+        with _bubbled(given):
+            answer = context.model(ask, key=task_key(), calls=_planned)
+        return _response(answer, request)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Awaitable[Any]]
+    ) -> Any:
+        invocation = here()
+        given: list[Any] = [proceed, request]
+
+        async def ask() -> Any:
+            proceed, request = given
+            with _streamed(), _bubbling():
+                return _answer(await proceed(request))
+
+        with _bubbled(given):
+            answer = await invocation.context.model(ask, key=task_key(), calls=_planned)
+        return _response(answer, request)
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Any]
+    ) -> Any:
+        invocation = here(request.runtime.config)
+        if request.tool is None:
+            return proceed(request)  # which says that there is no such tool
+        given: list[Any] = [proceed, request]
+
+        def run(**arguments: Any) -> Any:
+            proceed, request = given
+            with _postponing():
+                return _kept(proceed(_with(request, arguments)))
+
+        tool, call = self._tool(request, run), request.tool_call
+        context = invocation.portal(invocation.context)
+        with _bubbled(given), _rejected(call) as refusal:
+            return _result(call, context.tool(*tool, approve=self._asks(invocation, call)))
+        return refusal[0]
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        invocation = here(request.runtime.config)
+        if request.tool is None:
+            return await proceed(request)
+        given: list[Any] = [proceed, request]
+
+        async def run(**arguments: Any) -> Any:
+            proceed, request = given
+            with _postponing():
+                return _kept(await proceed(_with(request, arguments)))
+
+        def begin(**arguments: Any) -> Any:
+            return run(**arguments)
+
+        # What LangChain executes in a thread goes on there when its await is cancelled.
+        tool = self._tool(request, run if _is_async(request.tool) else begin)
+        call = request.tool_call
+        with _bubbled(given), _rejected(call) as refusal:
+            approve = self._asks(invocation, call)
+            return _result(call, await invocation.context.tool(*tool, approve=approve))
+        return refusal[0]
+
+    def _tool(self, request: ToolCallRequest, run: Any) -> tuple[str, str, Any, Any]:
+        call, tool = request.tool_call, request.tool
+        own = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or tool
+        declared = getattr(own, "__andon_effect__", None) or self._effects.get(call["name"])
+        if declared is not None:
+            run.__andon_effect__ = declared
+        if not call["id"]:
+            raise BadInput(f"tool {call['name']!r}: expected a call with the provider's id")
+        return call["id"], call["name"], call["args"], run
+
+    def _asks(self, invocation: Invocation, call: Any) -> Any:
+        """How a person is asked about it: natively, and by andon; what answers first holds."""
+        if call["name"] not in self._approve:
+            return False
+        about = {"tool": call["name"], "args": call["args"], "call_id": call["id"]}
+        if invocation.over:  # it was left with this question, and whoever asks now is told so
+            interrupt({"question": f"May the tool {call['name']!r} be called?", **about})
+
+        async def ask(question: str, arguments: Any, *, key: str) -> Answer:
+            attempt = invocation.attempt
+            said = await asking.put(attempt, question, arguments, key=key)
+            if said is None:
+                word = _said(interrupt({"question": question, **about}))
+                said = await asking.put(attempt, question, arguments, key=key, given=word)
+            assert said is not None
+            return said
+
+        return ask
+
+
+def _declared(given: str | Mapping[str, Any]) -> Declaration:
+    options = {"kind": given} if isinstance(given, str) else dict(given)
+    unknown = options.keys() - {"kind", "probe", "undo", "undo_within"}
+    if unknown:
+        raise BadInput(f"effects: expected the arguments of andon.effect_of, found {unknown}")
+    names = ("kind", "probe", "undo", "undo_within")
+    return declaration(_declared, *(options.get(name) for name in names))  # type: ignore[arg-type]
+
+
+def _is_async(tool: BaseTool) -> bool:
+    if hasattr(tool, "coroutine"):
+        return tool.coroutine is not None
+    return type(tool)._arun is not BaseTool._arun  # noqa: SLF001 (LangChain's own way to say so)
+
+
+def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
+    """With the arguments that a person may have edited."""
+    return request.override(tool_call={**request.tool_call, "args": arguments})
+
+
+def _result(call: Any, kept: Any) -> Any:
+    """What a tool returned. A probe or a person knows the text of it only."""
+    found = _back(kept)
+    parts = found if isinstance(found, list) else [found]
+    if parts and all(isinstance(one, ToolMessage | Command) for one in parts):
+        return found
+    return ToolMessage(as_text(found), tool_call_id=call["id"], name=call["name"])
+
+
+def _said(word: Any) -> Answer:
+    """What a program resumed the graph with; what is not clearly a yes is a no."""
+    if isinstance(word, dict) and isinstance(word.get("decisions"), list) and word["decisions"]:
+        word = word["decisions"][0]
+    if isinstance(word, dict):
+        decision = str(word.get("decision", word.get("type", "respond")))
+        rest = word.get("value", word.get("message"))
+        edited = word.get("args", (word.get("edited_action") or {}).get("args"))
+        if decision == "edit" and isinstance(edited or rest, dict):
+            return Answer(decision="edit", value=edited or rest)
+        if decision in ("approve", "reject"):
+            return Answer(decision=decision, value=rest if decision == "reject" else None)
+        return Answer(decision="respond", value=word)
+    if word is True or word in ("approve", "yes"):
+        return Answer(decision="approve")
+    if word is False or word in ("reject", "no"):
+        return Answer(decision="reject")
+    return Answer(decision="respond", value=word)
+
+
+@contextlib.contextmanager
+def _rejected(call: Any) -> Iterator[list[Any]]:
+    refusal: list[Any] = []
+    try:
+        yield refusal
+    except Rejected as error:
+        said = ToolMessage(str(error), tool_call_id=call["id"], name=call["name"], status="error")
+        refusal.append(said)
+
+
+# ── what LangGraph raises to unwind a node is no outcome of a step or an effect ───────────────
+
+
+class _Bubble(BaseException):
+    """Passes through a step, which then has no outcome."""
+
+
+@contextlib.contextmanager
+def _bubbling() -> Iterator[None]:
+    try:
+        yield
+    except GraphBubbleUp as bubble:
+        raise _Bubble from bubble
+
+
+@contextlib.contextmanager
+def _postponing() -> Iterator[None]:
+    try:
+        yield
+    except GraphBubbleUp as bubble:
+        raise Postponed("the tool has interrupted its graph") from bubble
+
+
+@contextlib.contextmanager
+def _bubbled(given: list[Any]) -> Iterator[None]:
+    """Raise it again outside; and let go of what the call was given."""
+    try:
+        yield
+    except (_Bubble, Postponed) as passed:
+        raise (passed.__cause__ or passed) from None
+    finally:
+        given.clear()
+
+
+# ── what a stream has said so far ─────────────────────────────────────────────────────────────
+
+
+class _Partial(BaseCallbackHandler):
+    """Keeps what a model has said: the next attempt finds it in `andon.current().partial`."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self._operation, self._text = inside("model"), ""
+
+    def hear(self, *given: Any, **named: Any) -> None:
+        said = given[0] if given else named.get("token")
+        if isinstance(said, str) and said:
+            self._text += said
+            self._operation.attempt.keep_partial(self._operation.place, json.dumps(self._text))
+
+
+setattr(_Partial, "on_llm_new_token", _Partial.hear)  # noqa: B010 (LangChain's word for it)
+
+
+@contextlib.contextmanager
+def _streamed() -> Iterator[None]:
+    config = merge_configs(get_config(), {"callbacks": [_Partial()]})
+    before = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(before)
+
+
+# ── values as JSON, by LangChain's own types ──────────────────────────────────────────────────
+
+_MESSAGE, _COMMAND, _SEND = "andon:message", "andon:command", "andon:send"
+
+
+def _kept(given: Any) -> Any:
+    """As JSON; what has no such form is left as it is, and refused by the journal."""
+    match given:
+        case BaseMessage():
+            return {_MESSAGE: {"type": given.type, "data": given.model_dump()}}
+        case Command():
+            parts = {name: _kept(getattr(given, name)) for name in ("graph", "update", "goto")}
+            return {_COMMAND: parts}
+        case Send():
+            return {_SEND: [given.node, _kept(given.arg)]}
+        case dict():
+            return {name: _kept(one) for name, one in given.items()}
+        case list() | tuple():
+            return [_kept(one) for one in given]
+        case _:
+            return given
+
+
+def _back(kept: Any) -> Any:
+    match kept:
+        case {"andon:message": message}:
+            return messages_from_dict([message])[0]
+        case {"andon:command": parts}:
+            return Command(**{name: _back(one) for name, one in parts.items()})
+        case {"andon:send": [node, arg]}:
+            return Send(node, _back(arg))
+        case dict():
+            return {name: _back(one) for name, one in kept.items()}
+        case list():
+            return [_back(one) for one in kept]
+        case _:
+            return kept
+
+
+def _answer(given: Any) -> dict[str, Any]:
+    """What a model said, as it is stored."""
+    command = None
+    if isinstance(given, ExtendedModelResponse):
+        given, command = given.model_response, given.command
+    if isinstance(given, AIMessage):
+        given = ModelResponse(result=[given])
+    structured = given.structured_response
+    if structured is not None:
+        structured = TypeAdapter(Any).dump_python(structured, mode="json")
+    said = {"result": _kept(given.result), "structured": structured}
+    return said if command is None else {**said, "command": _kept(command)}
+
+
+def _planned(answer: Any) -> list[Call]:
+    """The calls of an answer that are still to be made."""
+    messages = _back(answer["result"])
+    return [Call(one["id"], one["name"], one["args"], 0) for one in _unanswered(messages)]
+
+
+def _response(answer: Any, request: ModelRequest[Any]) -> Any:
+    structured = answer["structured"]
+    schema: Any = request.response_format
+    if isinstance(schema, AutoStrategy | ToolStrategy | ProviderStrategy):
+        schema = schema.schema
+    if structured is not None and not isinstance(schema, dict | None):
+        structured = TypeAdapter(schema).validate_python(structured)
+    response = ModelResponse(result=_back(answer["result"]), structured_response=structured)
+    if "command" not in answer:
+        return response
+    return ExtendedModelResponse(model_response=response, command=_back(answer["command"]))
+
+
+# ── calls that have lost their results ────────────────────────────────────────────────────────
+
+
+def _unanswered(messages: Sequence[Any]) -> list[Any]:
+    """The calls of AI messages that no tool message answers."""
+    done = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
+    spoken = [one for one in messages if isinstance(one, AIMessage)]
+    return [call for one in spoken for call in one.tool_calls if call["id"] not in done]
+
+
+def _orphans(messages: Sequence[Any]) -> list[Any]:
+    """Of a thread that somebody goes on with: calls before its last message without a result."""
+    last = messages[-1] if messages else None
+    return [] if isinstance(last, AIMessage | ToolMessage) else _unanswered(messages)
+
+
+class Repair:
+    """Puts the results that are missing in a thread where they belong, from the ledgers."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    async def repaired(self, messages: Sequence[Any]) -> list[Any]:
+        orphans = {call["id"] for call in _orphans(messages)}
+        rows = await self._rows()
+        found: list[Any] = []
+        for message in messages:
+            found.append(message)
+            calls = message.tool_calls if isinstance(message, AIMessage) else ()
+            open_ones = [call for call in calls if call["id"] in orphans]
+            found += [await self._result(call, rows) for call in open_ones]
+        return _in_place(found)
+
+    async def _rows(self) -> list[tuple[str, EffectRow]]:
+        """The effects of all runs that have worked on the thread, the newest run first."""
+        attempt, store = self._attempt, self._attempt.host.store
+        thread = str(get_config()["configurable"]["thread_id"])
+        keys = await attempt.read(store.graph_checkpoints, GraphFilter(thread=thread, namespace=""))
+        told = [json.loads(key.metadata).get("andon_run") for key in keys]
+        runs = list(dict.fromkeys([attempt.run.id, *(one for one in told if one)]))
+        return [(run, row) for run in runs for row in await attempt.read(store.ledger, run)]
+
+    async def _result(self, call: Any, rows: list[tuple[str, EffectRow]]) -> ToolMessage:
+        state: Done | Open | None = None
+        for run, row in rows:
+            if row.name == call["name"] and row.key.partition("@@")[0] == call["id"]:
+                state = await self._state(run, row)
+                break
+        done = next_move(state, Policy.INTERRUPTED, asked=True, last=False)
+        assert isinstance(done, Done)
+        if not isinstance(state, Done) or state.error:
+            return ToolMessage(
+                done.result, tool_call_id=call["id"], name=call["name"], status="error"
+            )
+        found = _result(call, done.result)
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, ToolMessage) and one.tool_call_id == call["id"]:
+                return one
+        return ToolMessage(as_text(done.result), tool_call_id=call["id"], name=call["name"])
+
+    async def _state(self, run: str, row: EffectRow) -> Done | Open:
+        if row.state == EffectState.PLANNED:
+            return NOT_STARTED
+        if row.state not in SETTLED:
+            return IN_DOUBT
+        store = self._attempt.host.store
+        [entry] = await self._attempt.read(store.journal, run, row.seq - 1, 1)
+        body = value.decode(await self._attempt.body_of(entry.body, entry.blob))
+        if entry.state == EffectState.CONFIRMED:
+            return Done(body)
+        why = body.get("message", "") if isinstance(body, dict) else ""
+        return Done(f"Failed: {why}", error=True)
+
+
+def _in_place(messages: list[Any]) -> list[Any]:
+    """Results directly after the message with their calls, in the order of the calls."""
+    results = {one.tool_call_id: one for one in messages if isinstance(one, ToolMessage)}
+    found: list[Any] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            continue
+        found.append(message)
+        calls = message.tool_calls if isinstance(message, AIMessage) else ()
+        found += [results.pop(call["id"]) for call in calls if call["id"] in results]
+    return found

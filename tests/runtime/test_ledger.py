@@ -1,0 +1,95 @@
+"""The ledger of a run that is over, as a repair asks for it: what is not certain is in doubt."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from tests.runtime.harness import Lab, agent
+
+import andon
+from andon import transcript
+from andon.errors import Refused
+from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done
+
+
+async def answered(*names: str) -> Any:
+    return {"content": [tool_use(name) for name in names]}
+
+
+def tool_use(name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"id_{name}", "name": name, "input": {}}
+
+
+async def fine() -> str:
+    return "receipt 1"
+
+
+async def declined() -> None:
+    raise andon.did_not_happen("card declined")
+
+
+async def lost() -> None:
+    raise TimeoutError("nobody knows")
+
+
+def taken_back(_: str) -> None:
+    """Its undo."""
+
+
+@andon.effect_of(undo=taken_back)
+async def booked() -> str:
+    return "booking 1"
+
+
+async def given_up(lab: Lab, *tools: Any, asked: bool = False) -> Any:
+    """The ledger of a run that was cancelled after it had called these."""
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.model(answered, "fine", "declined", "booked", "lost")
+        for one in tools:
+            with contextlib.suppress(andon.StepFailed):
+                await ctx.tool(f"id_{one.__name__}", one.__name__, {}, one)
+        await ctx.event("never")
+
+    one = agent(body)
+    async with lab.working(one):
+        run = await lab.client.start(one)
+        await lab.reach(run, "suspended")
+        assert bool(lab.store.asks(run)) is asked
+        with pytest.raises(Refused, match="it may still call its tools"):
+            await lab.client.ledger(run)
+        await lab.client.cancel(run)
+        await lab.end(run)
+        return await lab.client.ledger(run)
+
+
+def call(name: str) -> Call:
+    return Call(f"id_{name}", name, {}, 1)
+
+
+async def test_what_a_run_knows_of_its_calls(lab: Lab) -> None:
+    ledger = await given_up(lab, fine, declined, booked)
+    assert ledger(call("fine")) == Done("receipt 1")
+    assert ledger(call("declined")) == Done("DidNotHappen: card declined", error=True)
+    assert ledger(call("booked")) == Done(
+        "Undone: whatever this tool call had done was taken back.", error=True
+    )
+    assert ledger(call("lost")) is NOT_STARTED
+    assert ledger(call("never seen")) is None
+
+
+async def test_what_is_in_doubt_stays_so(lab: Lab) -> None:
+    ledger = await given_up(lab, lost, asked=True)
+    assert ledger(call("lost")) is IN_DOUBT
+
+
+async def test_a_repair_from_it_is_whole(lab: Lab) -> None:
+    ledger = await given_up(lab, fine, declined, booked)
+    answer = await answered("fine", "lost")
+    talk = [{"role": "user", "content": "go"}, *transcript.turn(answer)]
+    found = transcript.repair([*talk, {"role": "user", "content": "Hello?"}], ledger=ledger)
+    assert [one.name for one in found.to_run] == ["lost"]
+    whole = transcript.repair(found.messages, ledger={"id_lost": Done("at last")}).messages
+    assert not transcript.check(whole)
+    results = [block["content"] for block in whole[2]["content"] if "tool_use_id" in block]
+    assert results == ["receipt 1", "at last"]

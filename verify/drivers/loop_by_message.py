@@ -1,0 +1,10 @@
+"""The same loop for who is careful: the conversation is saved whenever it has grown."""
+
+from verify.drivers import loop
+from verify.drivers.shop import Shop
+
+FORMS, KEPT, PACKAGES = loop.FORMS, loop.KEPT, loop.PACKAGES
+
+
+async def plain(shop: Shop) -> str:
+    return await loop.loop(shop, each_message=True)

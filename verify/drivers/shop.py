@@ -1,0 +1,166 @@
+"""What a driver is given in its process: the conversation, the tools, and the moment to die at."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from andon import points
+
+MOMENTS = (
+    "before intent",
+    "after intent",
+    "after effect",
+    "after result",
+    "before checkpoint",
+)
+TASK = "Charge Ann 10 EUR and mail her."
+NEWS = "Are you still there?"
+# It is beside or before the tool at which the process dies.
+FIRST, LAST = "charge", "mail"
+# No promise: only the end of a trial whose tools are not called side by side.
+SIBLING_SECONDS = 20.0
+
+
+class Order(msgspec.Struct, kw_only=True):
+    """What a process is told."""
+
+    driver: str
+    andon: bool
+    phase: str  # begin, resume or message
+    moment: str  # at which it dies; empty: it does not
+    parallel: bool
+    form: str
+    name: str
+    store: str
+    folder: str
+    url: str
+
+
+class Shop:
+    """One process' view of the scenario."""
+
+    def __init__(self, order: Order) -> None:
+        self.phase, self.form, self.name = order.phase, order.form, order.name
+        self.store, self.url, self.folder = order.store, order.url, Path(order.folder)
+        self.task, self.news = TASK, NEWS
+        self.tools: list[Callable[..., Any]] = [self.charge, self.mail]
+        self.keeps_each = False
+        self._andon, self._moment, self._parallel = order.andon, order.moment, order.parallel
+        self._kept = threading.Event()  # the result of the first of two tools at once
+        self._returned = False  # the last tool has answered
+        if order.andon:
+            points.watch = self._watch
+
+    # ── tools ─────────────────────────────────────────────────────────────────────────────────
+
+    async def charge(self, amount: int) -> str:
+        """Charge the customer so many EUR."""
+        if self._parallel and not self._andon:
+            self._die_at("before intent")  # of either: whoever is called first
+        receipt = self._act(FIRST)
+        if not self._andon and not self.keeps_each:
+            self._kept.set()
+        return receipt
+
+    async def mail(self, to: str) -> str:
+        """Mail the customer."""
+        if self._parallel and self._moment:
+            async with asyncio.timeout(SIBLING_SECONDS):
+                while not self._kept.is_set():  # noqa: ASYNC110 (a thread may set it)
+                    await asyncio.sleep(0.002)
+        self._die_at("after intent")
+        if not self._andon:
+            self._die_at("before intent")  # without andon there is none
+        receipt = self._act(LAST)
+        self._die_at("after effect")
+        self._returned = True
+        if not self._andon:
+            asyncio.get_running_loop().call_soon(self._die_at, "after result")
+        return receipt
+
+    def _act(self, name: str) -> str:
+        """The effect: a line that outlives the process."""
+        receipt = f"receipt-{name}-{secrets.token_hex(4)}"
+        descriptor = os.open(self.folder / "world", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, f"{name} {receipt}\n".encode())
+        os.fsync(descriptor)
+        os.close(descriptor)
+        return receipt
+
+    # ── dying ─────────────────────────────────────────────────────────────────────────────────
+
+    def _die_at(self, moment: str) -> None:
+        if moment == self._moment:
+            signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
+
+    def checkpoint(self) -> None:
+        """Just before the framework keeps what a tool answered."""
+        if self._returned:
+            self._die_at("before checkpoint")
+
+    def keeps(self, name: str) -> None:
+        """The framework has kept this tool's result for itself."""
+        if name == FIRST:
+            self._kept.set()
+
+    def _watch(self, name: str, about: Any) -> None:
+        """What andon comes past: its intent and its result are not the tool's to see."""
+        if name == "step:stored" and _plans(about, LAST):
+            self._die_at("before intent")
+        if name == "effect:confirmed":
+            self.keeps(about.name)
+            if about.name == LAST:
+                self._die_at("after result")
+
+    # ── asking and keeping ────────────────────────────────────────────────────────────────────
+
+    def client(self) -> Any:
+        """The provider's own, for `async with`."""
+        if self.form == "anthropic":
+            from anthropic import AsyncAnthropic
+
+            return AsyncAnthropic(base_url=self.url, api_key="fake", max_retries=0)
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="fake", max_retries=0)
+
+    async def ask(self, messages: list[Any]) -> Any:
+        """What it answers to a list of messages."""
+        async with self.client() as client:
+            match self.form:
+                case "anthropic":
+                    asked = client.messages.create(model="m", max_tokens=100, messages=messages)
+                case "chat":
+                    asked = client.chat.completions.create(model="m", messages=messages)
+                case _:
+                    asked = client.responses.create(model="m", input=messages)
+            return await asked
+
+    def save(self, messages: Any) -> None:
+        """As people keep a conversation: in a file, whole or not at all."""
+        self.checkpoint()
+        text = messages if isinstance(messages, bytes) else json.dumps(messages).encode()
+        new = self.folder / "messages.new"
+        with new.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self.folder / "messages.json")
+
+    def saved(self) -> bytes | None:
+        path = self.folder / "messages.json"
+        return path.read_bytes() if path.exists() else None
+
+
+def _plans(operation: Any, name: str) -> bool:
+    """Whether a call of that tool stands in the journal, and nothing more of it."""
+    records = operation.attempt.replay.records()
+    return any((one.kind, one.name) == ("effect", name) for one in records)
