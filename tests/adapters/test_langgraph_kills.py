@@ -108,7 +108,7 @@ def test_the_same_run_goes_on_where_it_was_killed(
     ids=["invoke", "ainvoke"],
 )
 def test_a_new_message_on_a_thread_that_was_killed_is_taken(
-    play: Play, tmp_path: Path, dies: tuple[str, str], way: str, form: str, store: str
+    play: Play, url: str, tmp_path: Path, dies: tuple[str, str], way: str, form: str, store: str
 ) -> None:
     with FakeModel(SERIAL) as fake:
         assert play(fake, "r1", way=way, form=form, dies=dies) == -9
@@ -121,6 +121,9 @@ def test_a_new_message_on_a_thread_that_was_killed_is_taken(
     assert ("charged 5" in told) == known
     assert (UNKNOWN[:60] in told) == (not known)  # its intent was written: nobody says it was not
     assert NOT_EXECUTED not in told
+    opened = open_store(url)
+    assert opened.run("r1").state == "killed"  # no worker goes on with it beside the new one
+    opened.close()
 
 
 @pytest.mark.parametrize(("way", "store"), [("invoke", "sqlite"), ("ainvoke", "postgres")])

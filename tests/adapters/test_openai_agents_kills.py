@@ -192,7 +192,9 @@ def test_a_conversation_gets_everything_once(
     on("sqlite", *itertools.product(["serial", "parallel"], MOMENTS)),
     on("postgres", ("serial", "after the effect")),
 )
-def test_a_new_message_instead_finds_what_was_done(shops: Any, form: str, moment: str) -> None:
+def test_a_new_message_instead_finds_what_was_done(
+    shops: Any, store: Any, form: str, moment: str
+) -> None:
     shop = shops([(SERIAL if form == "serial" else PARALLEL)[0], "I see."], SESSION="s")
     point = MOMENTS[moment].replace("kill", "kill@2")  # the first is about the conversation
     assert shop.run(ANDON_FAULTS=point) is None
@@ -209,6 +211,7 @@ def test_a_new_message_instead_finds_what_was_done(shops: Any, form: str, moment
         assert not (not acted and "done" in text), (key, text)
     if form == "serial":
         assert TOLD[moment] in next(iter(results.values()))
+    assert requests.find(store, "o-1").state == "killed"  # no worker goes on with it as well
 
 
 @stores("stream", on("sqlite", ("",), ("STREAM",)), on("postgres", ("",)))

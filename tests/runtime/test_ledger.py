@@ -9,6 +9,7 @@ from tests.runtime.harness import Lab, agent
 import andon
 from andon import transcript
 from andon.errors import Refused
+from andon.runtime.ledger import take_over
 from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done
 
 
@@ -81,6 +82,33 @@ async def test_what_a_run_knows_of_its_calls(lab: Lab) -> None:
 async def test_what_is_in_doubt_stays_so(lab: Lab) -> None:
     ledger = await given_up(lab, lost, asked=True)
     assert ledger(call("lost")) is IN_DOUBT
+
+
+async def test_a_run_whose_conversation_goes_on_elsewhere_acts_no_more(lab: Lab) -> None:
+    async def body(ctx: andon.Context) -> str:
+        answer = await ctx.model(answered, "fine", "booked")
+        await ctx.tool("id_booked", "booked", {}, booked)
+        await ctx.event("go")
+        return str(await ctx.tools(answer, [fine]))
+
+    one = agent(body)
+    async with lab.working(one):
+        old, heir = await lab.client.start(one), await lab.client.start(one)
+        await lab.reach(old, "suspended")
+        await lab.reach(heir, "suspended")
+        take_over(lab.store, old, old)
+        take_over(lab.store, "never seen", heir)
+        assert (await lab.client.get(old)).state == "suspended"
+        take_over(lab.store, old, heir)
+        take_over(lab.store, old, heir)
+        assert (await lab.client.get(old)).state == "killed"
+        await lab.client.send(heir, "go")
+        await lab.result(heir)
+        take_over(lab.store, heir, old)
+    assert (await lab.client.get(heir)).state == "succeeded"
+    ledger = await lab.client.ledger(old)
+    assert ledger(call("fine")) is NOT_STARTED
+    assert ledger(call("booked")) == Done("booking 1")  # and not undone
 
 
 async def test_a_repair_from_it_is_whole(lab: Lab) -> None:

@@ -30,7 +30,8 @@ from andon.store import open_store
 from andon.store.rows import Filter, RunRow
 from andon.store.store import AgentRow, NewRun, Start
 from andon.store.writer import Writer
-from andon.transcript import Ledger
+from andon.transcript import Call
+from andon.transcript import State as ToolState
 
 # Rings may be lost; then this is how late a waiter hears of the end.
 POLL_SECONDS = 0.5
@@ -274,9 +275,9 @@ class Client:
         found: Sequence[Entry] = await self._ask(requests.journal, run_id)
         return found
 
-    async def ledger(self, run_id: str) -> Ledger:
-        """What became of the tool calls of a run that is over, for `transcript.repair`."""
-        found: Ledger = await self._ask(ledger.read, run_id)
+    async def ledger(self, run_id: str) -> Callable[[Call], ToolState | None]:
+        """What became of the tool calls of a run that acts no more, for `transcript.repair`."""
+        found: Callable[[Call], ToolState | None] = await self._ask(ledger.read, run_id)
         return found
 
     # ── library mode ──────────────────────────────────────────────────────────────────────────

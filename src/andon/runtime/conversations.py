@@ -1,8 +1,9 @@
 """Conversations in the store: lists of items under a name, that runs add to.
 
 An addition has a key and is there once, however often it is made; one made in the name of a run
-shows the run's fence. What a run had heard and done when it was interrupted, and had not added yet,
-is put in from its journal before another run goes on with the conversation.
+shows the run's fence. A run that goes on with the conversation takes it over from one that was
+interrupted: that one is killed, and what it had heard and done and not added yet is put in from its
+journal.
 """
 
 import asyncio
@@ -12,12 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from andon import transcript
-from andon.core.effect import EffectState
 from andon.core.journal import EntryKind, Mark
 from andon.core.lease import Fence
 from andon.core.run import State
 from andon.errors import NotFound
-from andon.runtime import requests
+from andon.runtime import ledger, requests
 from andon.settings import load as load_settings
 from andon.store import open_store
 from andon.store.graphs import DropCheckpoints, DropThread, GraphFilter, SaveCheckpoint
@@ -28,12 +28,16 @@ _EMPTY = b"{}"  # readable for LangGraph's serializer, which may list everything
 
 
 class Conversation:
-    """The items of a conversation of OpenAI Responses, kept as they were added."""
+    """The items of a conversation of OpenAI Responses, kept as they were added.
 
-    def __init__(self, name: str, store: str | None = None) -> None:
+    `nameless`: what stands where an item has no id of its own.
+    """
+
+    def __init__(self, name: str, store: str | None = None, *, nameless: str = "") -> None:
         self.thread = f"{_SPACE}/{name}"
         self._url, self._own = load_settings({"store": store}).store, store is None
         self._store: Any = None
+        self._nameless = nameless
         self._lock = asyncio.Lock()
 
     def close(self) -> None:
@@ -51,7 +55,7 @@ class Conversation:
             return _items(rows)
         if (before := rows[-1]["run"]) not in (None, run_id):
             known = _items(rows)
-            lost = await self._do(self._lost, before, known)
+            lost = await self._do(self._lost, before, run_id, known)
             await self.add(lost, key=f"{before}/lost/{len(known)}", run_id=run_id)
             rows = await self._do(self._rows)
         found = transcript.repair(_items(rows), format="responses", policy="interrupted")
@@ -98,7 +102,7 @@ class Conversation:
             return
         owner = {"run_id": run_id, "fence": fence} if self._own and fence is not None else {}
         number = int(rows[-1]["id"].partition("-")[0]) + 1 if rows else 0
-        about = {"key": key, "run": run_id, "items": items}
+        about = {"key": key, "run": run_id, "items": [self._named(one) for one in items]}
         self._save(f"{number:010}-{key}", about, **owner)
 
     def _save(self, one: str, about: dict[str, Any], **owner: Any) -> None:
@@ -134,9 +138,10 @@ class Conversation:
         self._opened()
         self._writer.submit_from_thread(message).result()
 
-    def _lost(self, run_id: str, known: list[Any]) -> list[Any]:
+    def _lost(self, run_id: str, heir: str, known: list[Any]) -> list[Any]:
         """What a run was answered, and its tools did, after what it has added."""
         store = self._opened()
+        ledger.take_over(store, run_id, heir)
         try:
             if requests.find(store, run_id).state == State.SUCCEEDED:
                 return []
@@ -144,18 +149,23 @@ class Conversation:
             return []
         there = {_name(item) for item in known}
         lost: list[Any] = []
-        ledger: dict[str, Any] = {}
         for entry in requests.journal(store, run_id):
-            body = entry.body if entry.blob is None else store.blob(entry.blob)
-            if entry.kind == EntryKind.EFFECT and entry.key is not None:
-                ledger[entry.key] = _known(entry.state, body)
-            elif (entry.kind, entry.name, entry.state) == (EntryKind.STEP, "model", Mark.DONE):
-                said = json.loads(body or "{}").get("output") or []
-                lost += [_given(one) for one in said if _name(one) not in there]
+            if (entry.kind, entry.name, entry.state) == (EntryKind.STEP, "model", Mark.DONE):
+                said = json.loads(requests.body_of(store, entry)).get("output") or []
+                said = [self._named(_given(one)) for one in said]
+                lost += [one for one in said if _name(one) not in there]
         found = transcript.repair(
-            [*known, *lost], format="responses", policy="interrupted", ledger=ledger
+            [*known, *lost],
+            format="responses",
+            policy="interrupted",
+            ledger=ledger.known_calls(store, run_id),
         )
         return list(found.messages[len(known) :])
+
+    def _named(self, item: Any) -> Any:
+        if not isinstance(item, dict) or not self._nameless or item.get("id") != self._nameless:
+            return item
+        return {name: part for name, part in item.items() if name != "id"}
 
 
 def _items(rows: list[dict[str, Any]]) -> list[Any]:
@@ -163,19 +173,13 @@ def _items(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def _name(item: dict[str, Any]) -> Any:
-    return item.get("call_id") or item.get("id")
+    """What an item is known by; without an id, what it says."""
+    content = item.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = tuple(one.get("text") for one in parts if isinstance(one, dict))
+    return item.get("call_id") or item.get("id") or (item.get("role"), texts)
 
 
 def _given(item: dict[str, Any]) -> dict[str, Any]:
     """An item of an answer, as the next request has it: without what was not said."""
     return {name: part for name, part in item.items() if part is not None}
-
-
-def _known(state: str, body: str | None) -> transcript.State:
-    """What the ledger says of a call."""
-    if state == EffectState.CONFIRMED:
-        result = json.loads(body or "null")
-        return transcript.Done(result if isinstance(result, str) else json.dumps(result))
-    if state == EffectState.PLANNED:
-        return transcript.NOT_STARTED
-    return transcript.IN_DOUBT

@@ -1,4 +1,8 @@
-"""What a run that is over knows about its tool calls, as the repair of a transcript asks for it."""
+"""What a run that acts no more knows about its tool calls, as the repair of a transcript asks.
+
+Whoever goes on with the conversation of a run that is not over has to take it over first: what the
+model is told was not executed would be executed all the same by the next worker.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,16 +10,31 @@ from typing import Any
 from andon.core import value
 from andon.core.effect import EffectState
 from andon.core.journal import Entry
+from andon.core.run import TERMINAL
 from andon.core.run import State as RunState
-from andon.errors import Refused
+from andon.errors import NotFound, Refused
+from andon.runtime import requests
 from andon.runtime.requests import body_of, find
 from andon.store.store import EffectRow
 from andon.transcript.ledger import IN_DOUBT, NOT_STARTED, Call, Done, State
 
-# A dead one may be tried again, and would make its planned calls then.
-OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
+# A killed one acts again only if a person resumes that very run; dead ones are redriven in bulk.
+OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.KILLED})
 HAPPENED = "It took effect. What it answered was not kept."
 UNDONE = "Undone: whatever this tool call had done was taken back."
+
+
+def take_over(store: Any, run_id: str, heir: str) -> None:
+    """Let nobody act for a run any more whose conversation another run goes on with.
+
+    Killed, not cancelled: what it has done stands in the conversation, and is not undone.
+    """
+    try:
+        row, new = find(store, run_id), find(store, heir)
+    except NotFound:
+        return  # it was deleted since, or the conversation is in another store than its runs
+    if row.state not in TERMINAL | {RunState.KILLED} and row.root_id != new.root_id:
+        requests.kill(store, row.id, by=f"run {heir}", why="its conversation goes on in that run")
 
 
 def read(store: Any, run_id: str) -> Callable[[Call], State | None]:
@@ -24,9 +43,14 @@ def read(store: Any, run_id: str) -> Callable[[Call], State | None]:
     if row.state not in OVER:
         raise Refused(
             f"run {row.id} is {row.state}, expected one that is over: it may still call its tools, "
-            f"and they would be called twice. Wait for it, or end it: andon cancel {row.id}"
+            f"and they would be called twice. Wait for it, or end it: andon kill {row.id}"
         )
-    lines = {(one.name, one.key): _known(store, row.id, one) for one in store.ledger(row.id)}
+    return known_calls(store, row.id)
+
+
+def known_calls(store: Any, run_id: str) -> Callable[[Call], State | None]:
+    """The same of any run, for whoever has made certain that it acts no more."""
+    lines = {(one.name, one.key): _known(store, run_id, one) for one in store.ledger(run_id)}
 
     def known(call: Call) -> State | None:
         own = f"{call.id}@"  # of an id that the provider used again

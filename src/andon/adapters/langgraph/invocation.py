@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from andon.core import value
 from andon.core.journal import EntryKind
 from andon.errors import AndonError, BadInput, Diverged, Stopped
-from andon.runtime import sync
+from andon.runtime import ledger, sync
 
 try:
     from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
@@ -95,8 +95,12 @@ class Invocation(RunControl):
         if found is not None:
             now = {"origin": found.checkpoint["id"], **_count(found.pending_writes or ())}
 
+        before = None if found is None else found.metadata.get("andon_run")
+
         def first() -> dict[str, Any]:
             self._fresh = True
+            if before not in (None, self.attempt.run.id):
+                ledger.take_over(self.attempt.host.store, str(before), self.attempt.run.id)
             return now
 
         self.begun = self.portal(self.context).step(first, name=_STEP, key=self._key)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents import OpenAIConversationsSession
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
+from agents.models.fake_id import FAKE_RESPONSES_ID
 
 from andon.errors import BadInput
 from andon.runtime.conversations import Conversation
@@ -34,8 +35,9 @@ class AndonSession:
         session_settings: SessionSettings | None = None,
     ) -> None:
         self.session_id = session_id
-        self.session_settings = session_settings or SessionSettings()
-        self.kept = Conversation(f"openai-agents/{session_id}", store)
+        self.session_settings: SessionSettings | None = session_settings or SessionSettings()
+        name = f"openai-agents/{session_id}"
+        self.kept = Conversation(name, store, nameless=FAKE_RESPONSES_ID)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         ctx = current()
