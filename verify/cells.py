@@ -16,7 +16,7 @@ from andon.testing import FakeModel, call
 from andon.transcript import NOT_EXECUTED, UNKNOWN
 from verify.drivers.shop import FIRST, LAST, MOMENTS, NEWS, TASK, Order
 
-TOOLS = ("serial", "parallel")
+TOOLS = ("first of two", "second of two", "parallel")
 THEN = ("resume", "message")
 # No promise: after this long what should have ended hangs.
 HANG_SECONDS = 30.0
@@ -139,6 +139,7 @@ class Trial:
             phase=phase,
             moment=moment,
             parallel=cell.tools == "parallel",
+            deadly=FIRST if cell.tools == "first of two" else LAST,
             form=cell.form,
             name=self.folder.name,
             store=self.url,

@@ -14,6 +14,7 @@ import itertools
 import queue
 import random
 import sys
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,8 +38,9 @@ DRIVERS = ("loop", "loop_by_message", "langgraph", "openai_agents", "pydantic_ai
 LEAST = 20
 
 
-def drivers() -> dict[str, Any]:
-    return {name: importlib.import_module(f"verify.drivers.{name}") for name in DRIVERS}
+def drivers(names: Sequence[str] = DRIVERS) -> dict[str, Any]:
+    """Frameworks take seconds to import: only those that are named are."""
+    return {name: importlib.import_module(f"verify.drivers.{name}") for name in names}
 
 
 def cells(name: str, driver: Any, *, andon: bool) -> list[Cell]:
@@ -57,10 +59,8 @@ class Ground:
         self._idle: dict[str, queue.SimpleQueue[Forker]] = {
             name: queue.SimpleQueue() for name in DRIVERS
         }
-        # One for each: they may have an agent of the same name.
-        self._databases = {name: postgres.fresh_database() for name in DRIVERS} if postgres else {}
-        for one in self._databases.values():
-            open_store(one).close()  # its tables, once
+        self._postgres, self._databases = postgres, dict[str, str]()
+        self._making = threading.Lock()
 
     def close(self) -> None:
         for one in self._forkers:
@@ -70,11 +70,20 @@ class Ground:
         name = f"{cell.driver}-{next(self._number)}-of-the-matrix"  # no name begins another
         folder = self.folder / name
         own = f"sqlite:///{folder}/kept.db"
-        url = self._databases[cell.driver] if cell.store == "postgres" else own
+        url = self._database(cell.driver) if cell.store == "postgres" else own
         forker = self._forker(cell.driver)
         found = Trial(forker, cell, folder, url).play()
         self._idle[cell.driver].put(forker)
         return found
+
+    def _database(self, driver: str) -> str:
+        """One for each driver: they may have agents of the same name."""
+        with self._making:
+            if driver not in self._databases:
+                assert self._postgres is not None
+                self._databases[driver] = self._postgres.fresh_database()
+                open_store(self._databases[driver]).close()  # its tables, once
+            return self._databases[driver]
 
     def _forker(self, driver: str) -> Forker:
         try:
@@ -131,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(names) - set(DRIVERS):
         parser.error(f"--only: expected {', '.join(DRIVERS)}; found {', '.join(sorted(unknown))}")
     sides = [True] * (not given.without) + [False] * (not given.with_andon)
-    began, commit, known = time.monotonic(), matrix_page.commit(), drivers()
+    began, commit, known = time.monotonic(), matrix_page.commit(), drivers(names)
     wanted = [
         one for name in names for andon in sides for one in cells(name, known[name], andon=andon)
     ]

@@ -12,8 +12,8 @@ from verify.drivers.shop import MOMENTS
 commit = report.commit
 
 ABOUT = """\
-An agent is killed with SIGKILL in the middle of its second tool, and goes on in another process. Real libraries talk to a server on this machine that refuses what
-the providers refuse ([`andon.testing.FakeModel`](guides/testing-your-agent.md)). A cell is a moment × serial or parallel tools × *resume* or a *new message* of the person instead × the wire
+An agent with two tools is killed with SIGKILL around one of them, and goes on in another process. Real libraries talk to a server on this machine that refuses what
+the providers refuse ([`andon.testing.FakeModel`](guides/testing-your-agent.md)). A cell is a moment × the first or the second of two tools, or the second of two at once × *resume* or a *new message* of the person instead × the wire
 format × the store. It is judged from outside: by a file that the tools write to and fsync, by the 400s of the server, and by whether the last answer has the receipts of what really happened."""  # noqa: E501
 MEANT = """\
 **Doubled**: effects that happened a second time. **In doubt**: a person was shown the effect, and said what the world says; afterwards it is there once. After a new message with andon, the first run is gone on with as well. **400**: requests that the provider refuses.

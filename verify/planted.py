@@ -189,6 +189,13 @@ CANARIES = (
         "                return NOT_STARTED\n",
     ),
     Canary(
+        "conversation-in-two-hands",
+        "matrix",
+        "runtime/ledger.py",
+        "    if row.state not in TERMINAL | {RunState.KILLED} and row.root_id != new.root_id:\n",
+        "    if row.state in new.state[:0]:\n",
+    ),
+    Canary(
         "orphans-left-as-they-are",
         "matrix",
         "transcript/__init__.py",

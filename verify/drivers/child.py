@@ -50,6 +50,7 @@ def rehearse(name: str) -> None:
                 phase="begin",
                 moment="",
                 parallel=False,
+                deadly="",
                 form=form,
                 name="rehearsal",
                 store=f"sqlite:///{folder}/{form}.db",

@@ -6,6 +6,8 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
+import andon
+from andon.adapters.langgraph import AndonMiddleware, AndonSaver
 from verify.drivers.shop import FIRST, Shop
 
 FORMS = ("anthropic", "chat", "responses")
@@ -90,3 +92,24 @@ def _told(saver: Any, shop: Shop) -> Any:
 def _results(writes: Any) -> list[str]:
     values = [value for channel, value in writes if channel == "messages"]
     return [one.name or "" for value in values for one in value if isinstance(one, ToolMessage)]
+
+
+# ── with andon ────────────────────────────────────────────────────────────────────────────────
+
+
+async def with_andon(shop: Shop) -> str:
+    with AndonSaver(shop.store) as saver:
+        kept = _told(saver, shop)
+        graph = create_agent(
+            model(shop), shop.tools, checkpointer=kept, middleware=[AndonMiddleware()]
+        )
+
+        @andon.agent
+        async def clerk(ctx: andon.Context, text: str) -> str:
+            new: Any = {"messages": [HumanMessage(text)]}
+            return said(await graph.ainvoke(new, **ctx.langgraph(shop.name)))
+
+        async with andon.Client(shop.store) as client:
+            if shop.phase == "message":
+                return str(await client.run(clerk, shop.news, id=f"{shop.name}.2"))
+            return str(await client.run(clerk, shop.task, id=shop.name))

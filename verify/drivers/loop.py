@@ -1,8 +1,8 @@
 """The loop without a framework, on the clients of Anthropic and OpenAI."""
 
 import asyncio
-import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import andon
@@ -74,14 +74,12 @@ async def with_andon(shop: Shop) -> str:
         task = [{"role": "user", "content": shop.task}]
         if shop.phase != "message":
             return str(await client.run(clerk, task, [], id=shop.name))
-        await client.cancel(shop.name, why="something new was said")
-        with contextlib.suppress(andon.StepFailed):
-            await client.run(clerk, task, [], id=shop.name)  # to its end
+        await client.kill(shop.name, why="something new was said")
         given = _gone_on(shop, await client.ledger(shop.name))
         return str(await client.run(clerk, *given, id=f"{shop.name}.2"))
 
 
-def _gone_on(shop: Shop, ledger: Any) -> tuple[list[Any], list[str]]:
+def _gone_on(shop: Shop, ledger: Callable[[Call], Any]) -> tuple[list[Any], list[str]]:
     """The conversation so far, with all results that there are, and the calls that are in doubt."""
     doubts: list[str] = []
 

@@ -12,6 +12,8 @@ from agents import (
     set_tracing_disabled,
 )
 
+from andon.adapters.openai_agents import AndonSession
+from andon.adapters.openai_agents import Runner as DurableRunner
 from verify.drivers.shop import Shop
 
 FORMS = ("chat", "responses")
@@ -48,3 +50,25 @@ class _Kept(SQLiteSession):
     async def add_items(self, items: list[Any]) -> None:
         self._shop.checkpoint()
         await super().add_items(items)
+
+
+# ── with andon ────────────────────────────────────────────────────────────────────────────────
+
+
+async def with_andon(shop: Shop) -> str:
+    message = shop.phase == "message"
+    new, run = (shop.news, f"{shop.name}.2") if message else (shop.task, shop.name)
+    talk = AndonSession(shop.name, shop.store)
+    add = talk.kept.add
+
+    async def told(*args: Any, **kwargs: Any) -> None:
+        shop.checkpoint()
+        await add(*args, **kwargs)
+
+    talk.kept.add = told  # type: ignore[method-assign]
+    try:
+        async with shop.client() as client:
+            found = await DurableRunner.run(agent(shop, client), new, session=talk, run_id=run)
+    finally:
+        talk.close()
+    return str(found.final_output)

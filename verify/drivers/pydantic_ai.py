@@ -4,9 +4,16 @@ from typing import Any
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessagesTypeAdapter, repair_messages
+from pydantic_ai.messages import (
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    UserPromptPart,
+    repair_messages,
+)
 from pydantic_ai.models import Model
 
+import andon
+from andon.adapters.pydantic_ai import AndonDurability, repair, run
 from verify.drivers.shop import Shop
 
 FORMS = ("anthropic", "chat", "responses")
@@ -15,6 +22,7 @@ PACKAGES = ("pydantic-ai-slim",)
 
 
 async def plain(shop: Shop) -> str:
+    _heard(shop)
     saved = shop.saved()
     kept = ModelMessagesTypeAdapter.validate_json(saved) if saved else []
     async with shop.client() as client:
@@ -30,6 +38,13 @@ async def plain(shop: Shop) -> str:
             case _:
                 found = await agent.run(shop.news, message_history=repair_messages(kept))
     return str(found.output)
+
+
+def _heard(shop: Shop) -> None:
+    """What the person says is kept before anything is made of it."""
+    if shop.phase == "begin":
+        first: list[Any] = [ModelRequest([UserPromptPart(shop.task)])]
+        shop.save(ModelMessagesTypeAdapter.dump_json(first))
 
 
 def model(shop: Shop, client: Any) -> Model:
@@ -56,4 +71,28 @@ class _Saved(AbstractCapability[Any]):
         return found
 
     def _save(self, ctx: Any) -> None:
-        self._shop.save(ModelMessagesTypeAdapter.dump_json(ctx.messages))
+        if ctx.messages:
+            self._shop.save(ModelMessagesTypeAdapter.dump_json(ctx.messages))
+
+
+# ── with andon ────────────────────────────────────────────────────────────────────────────────
+
+
+async def with_andon(shop: Shop) -> str:
+    _heard(shop)
+    async with shop.client() as client:
+        both = [AndonDurability(), _Saved(shop)]
+        agent = Agent(model(shop, client), name="clerk", tools=shop.tools, capabilities=both)
+        if shop.phase != "message":
+            found = await run(agent, shop.task, run_id=shop.name, store=shop.store)
+            return str(found.output)
+        async with andon.Client(shop.store) as store:
+            await store.kill(shop.name, why="something new was said")
+            ledger = await store.ledger(shop.name)
+        kept = repair(ModelMessagesTypeAdapter.validate_json(shop.saved() or b"[]"), ledger=ledger)
+        given: Any = {
+            "message_history": list(kept),
+            "run_id": f"{shop.name}.2",
+            "store": shop.store,
+        }
+        return str((await run(agent, shop.news, **given)).output)

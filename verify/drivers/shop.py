@@ -23,7 +23,6 @@ MOMENTS = (
 )
 TASK = "Charge Ann 10 EUR and mail her."
 NEWS = "Are you still there?"
-# It is beside or before the tool at which the process dies.
 FIRST, LAST = "charge", "mail"
 # No promise: only the end of a trial whose tools are not called side by side.
 SIBLING_SECONDS = 20.0
@@ -37,6 +36,7 @@ class Order(msgspec.Struct, kw_only=True):
     phase: str  # begin, resume or message
     moment: str  # at which it dies; empty: it does not
     parallel: bool
+    deadly: str  # the tool at which it dies; of parallel ones the last
     form: str
     name: str
     store: str
@@ -54,8 +54,9 @@ class Shop:
         self.tools: list[Callable[..., Any]] = [self.charge, self.mail]
         self.keeps_each = False
         self._andon, self._moment, self._parallel = order.andon, order.moment, order.parallel
+        self._deadly = order.deadly
         self._kept = threading.Event()  # the result of the first of two tools at once
-        self._returned = False  # the last tool has answered
+        self._returned = False  # that tool has answered; with andon, for good
         if order.andon:
             points.watch = self._watch
 
@@ -65,7 +66,7 @@ class Shop:
         """Charge the customer so many EUR."""
         if self._parallel and not self._andon:
             self._die_at("before intent")  # of either: whoever is called first
-        receipt = self._act(FIRST)
+        receipt = await self._call(FIRST)
         if not self._andon and not self.keeps_each:
             self._kept.set()
         return receipt
@@ -76,13 +77,18 @@ class Shop:
             async with asyncio.timeout(SIBLING_SECONDS):
                 while not self._kept.is_set():  # noqa: ASYNC110 (a thread may set it)
                     await asyncio.sleep(0.002)
+        return await self._call(LAST)
+
+    async def _call(self, name: str) -> str:
+        if name != self._deadly:
+            return self._act(name)
         self._die_at("after intent")
         if not self._andon:
             self._die_at("before intent")  # without andon there is none
-        receipt = self._act(LAST)
+        receipt = self._act(name)
         self._die_at("after effect")
-        self._returned = True
         if not self._andon:
+            self._returned = True
             asyncio.get_running_loop().call_soon(self._die_at, "after result")
         return receipt
 
@@ -113,11 +119,12 @@ class Shop:
 
     def _watch(self, name: str, about: Any) -> None:
         """What andon comes past: its intent and its result are not the tool's to see."""
-        if name == "step:stored" and _plans(about, LAST):
+        if name == "step:stored" and _plans(about, self._deadly):
             self._die_at("before intent")
         if name == "effect:confirmed":
             self.keeps(about.name)
-            if about.name == LAST:
+            if about.name == self._deadly:
+                self._returned = True
                 self._die_at("after result")
 
     # ── asking and keeping ────────────────────────────────────────────────────────────────────
