@@ -16,7 +16,7 @@ An agent with two tools is killed with SIGKILL around one of them, and goes on i
 the providers refuse ([`andon.testing.FakeModel`](guides/testing-your-agent.md)). A cell is a moment × the first or the second of two tools, or the second of two at once × *resume* or a *new message* of the person instead × the wire
 format × the store. It is judged from outside: by a file that the tools write to and fsync, by the 400s of the server, and by whether the last answer has the receipts of what really happened."""  # noqa: E501
 MEANT = """\
-**Doubled**: effects that happened a second time. **In doubt**: a person was shown the effect, and said what the world says; afterwards it is there once. After a new message with andon, the first run is gone on with as well. **400**: requests that the provider refuses.
+**Doubled**: effects that happened a second time. **In doubt**: a person was asked about the effect, and said what the world says: afterwards it is there once. In a framework, after a new message, the model is told instead that the outcome is unknown, and says so: nobody repeats it, and killed between intent and effect it stays undone. With andon the first run is gone on with after a new message as well. **400**: requests that the provider refuses.
 **Wrong**: cells whose last answer is missing, or does not say what happened."""  # noqa: E501
 KILLED = """\
 **before intent**: the model has answered, and nothing is written about the tool. **after intent**: andon has written that the tool begins (without andon: the same moment, nothing is written). **after effect**: the tool
