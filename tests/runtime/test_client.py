@@ -215,6 +215,34 @@ async def test_waiting_has_a_limit(lab: Lab) -> None:
         await lab.client.wait("nobody", timeout=1)
 
 
+async def test_a_cancellation_that_comes_with_the_ring_ends_the_wait(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings: list[Any] = []
+    run = await local.client.start(agent(hello))
+
+    def listen(ring: Any) -> Any:
+        rings.append(ring)
+        return lambda: None
+
+    monkeypatch.setattr(local.client._store, "listen", listen)
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    for turns in range(12):
+        waiting = asyncio.ensure_future(local.client.wait(run))
+        for _ in range(8):
+            await asyncio.sleep(0)
+        rings[-1]()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        done, _ = await asyncio.wait({waiting}, timeout=5)
+        assert done
+
+
+async def at_once(function: Any, *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
 async def test_a_run_is_found_by_the_beginning_of_its_id(lab: Lab) -> None:
     one = agent(hello)
     await lab.client.start(one, id="abc-1")

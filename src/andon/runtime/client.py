@@ -174,8 +174,10 @@ class Client:
                     if requests.is_over(row):
                         run: Run = await self._ask(requests.described, row)
                         return run
+                    # Not wait_for, which may lose a cancellation that comes with the ring.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(rung.wait(), POLL_SECONDS)
+                        async with asyncio.timeout(POLL_SECONDS):
+                            await rung.wait()
         except TimeoutError:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
         finally:

@@ -73,7 +73,8 @@ class Stopping:
                 heard = worker.loop.run_in_executor(None, worker.store.hear, worker.worker_id)
                 self.obey(await heard)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(worker.woken.wait(), worker.settings.poll_seconds)
+                async with asyncio.timeout(worker.settings.poll_seconds):
+                    await worker.woken.wait()
 
     # ── polite ────────────────────────────────────────────────────────────────────────────────
 

@@ -356,7 +356,8 @@ class Worker:
             except Exception:  # it must not end quietly
                 log.exception("worker %s: andon failed to claim", self.worker_id)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.woken.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self.woken.wait()
 
     async def _claim(self) -> ClaimResult:
         dead, self._dead = self._dead, {}
