@@ -1,5 +1,6 @@
 """A saver on each database, and the laboratory of the runtime's tests."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,19 @@ from andon.store import open_store
 from andon.store.store import Store
 
 __all__ = ["lab", "local", "pytest_pyfunc_call", "shared_database"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of many kills of one kind, each n-th is `make test`'s; `make chaos` has all of them."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None:
+            kind = item.nodeid.partition("[")[0]
+            if seen[kind] % sampled.args[0]:
+                item.add_marker("chaos")
+            seen[kind] += 1
 
 
 @pytest.fixture

@@ -75,6 +75,7 @@ def all_taken(fake: FakeModel) -> bool:
     return all(request.status == 200 for request in fake.requests)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dies", POINTS, ids="-".join)
 @pytest.mark.parametrize(
     ("way", "form", "script", "store"),
@@ -101,6 +102,7 @@ def test_the_same_run_goes_on_where_it_was_killed(
     assert (tmp_path / "answer").read_text() == "All done."
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dies", POINTS[2:6], ids="-".join)
 @pytest.mark.parametrize(
     ("way", "form", "store"),
@@ -126,6 +128,7 @@ def test_a_new_message_on_a_thread_that_was_killed_is_taken(
     opened.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("way", "store"), [("invoke", "sqlite"), ("ainvoke", "postgres")])
 @pytest.mark.parametrize("moment", ["effect:started", "effect:executed", "effect:confirmed"])
 def test_an_approved_tool_is_neither_called_nor_asked_about_again(

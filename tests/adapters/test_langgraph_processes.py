@@ -55,6 +55,7 @@ def test_a_process_that_is_killed_while_it_saves_leaves_whole_checkpoints(
     is_whole(store_url, acknowledged)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("moment", ["writer:before-commit", "writer:after-commit"])
 @pytest.mark.parametrize("nth", [41, 42])  # a checkpoint, and the writes after it
 def test_a_process_that_dies_around_a_commit_leaves_whole_checkpoints(

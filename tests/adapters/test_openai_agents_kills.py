@@ -120,6 +120,7 @@ def stores(names: str, *cases: list[tuple[Any, ...]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(f"store_url, {names}", every, indirect=["store_url"])
 
 
+@pytest.mark.sampled(3)
 @stores(
     "form, moment",
     on("sqlite", *itertools.product(["serial", "parallel chat"], MOMENTS)),
@@ -153,6 +154,7 @@ AGENTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(3)
 @stores(
     "kind, moment",
     on("sqlite", *itertools.product(AGENTS, ["effect:confirmed=kill", "step:stored=kill@2"])),
@@ -167,6 +169,7 @@ def test_agents_in_agents_go_on_too(shops: Any, kind: str, moment: str) -> None:
     assert len(asked) == len(set(asked))  # nothing was asked for twice
 
 
+@pytest.mark.sampled(3)
 @stores(
     "kind, nth",
     on("sqlite", *itertools.product(["SESSION"], range(1, 7))),
@@ -187,6 +190,7 @@ def test_a_conversation_gets_everything_once(
     assert shown == ["user", *call_and_result, *call_and_result, "message", "user"]
 
 
+@pytest.mark.sampled(3)
 @stores(
     "form, moment",
     on("sqlite", *itertools.product(["serial", "parallel"], MOMENTS)),

@@ -70,6 +70,7 @@ CASES = [
 STORES = {"serial": "sqlite_url", "parallel": "postgres_url"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("moment", "tools", "form"), CASES)
 def test_a_process_is_killed_and_the_next_one_goes_on(
     forker: Forker,
