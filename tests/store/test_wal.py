@@ -184,3 +184,22 @@ def test_another_process_that_commits_meanwhile_is_no_damage(log: Path) -> None:
     assert not seen.is_current()
     log.unlink()
     assert Wal(str(log)).is_current()
+
+
+@pytest.mark.parametrize("new", [16, 20, 24, 28])
+def test_a_log_that_was_cut_off_while_it_began_anew_is_no_damage(tmp_path: Path, new: int) -> None:
+    """A part of its header is new; what follows is in the database already."""
+    db, log = apsw.Connection(str(tmp_path / "andon.db")), tmp_path / "andon.db-wal"
+    for one in ("PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 0", "CREATE TABLE t (x)"):
+        db.execute(one).fetchall()
+    for n in range(20):
+        db.execute("INSERT INTO t VALUES (?)", (n,))
+    old = log.read_bytes()
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    db.execute("INSERT INTO t VALUES (20)")
+    log.write_bytes(log.read_bytes()[:new] + old[new:])
+    Wal(str(log)).refuse_lost(0)
+    log.write_bytes(b"\0" * new + old[new:])
+    with pytest.raises(StoreError, match="is damaged at frame 1"):
+        Wal(str(log)).refuse_lost(0)
+    db.close()

@@ -62,6 +62,8 @@ class Wal:
 
     def refuse_lost(self, read: int) -> None:
         """Raise if acknowledged transactions follow the frames that SQLite has read."""
+        if self._begins_anew():
+            return
         commits = [n for n in range(read, len(self._places)) if self._is_commit(n)]
         broken = self._broken(read) if len(commits) >= 2 else None
         if broken is None:
@@ -77,6 +79,20 @@ class Wal:
                     "committed after it cannot be read. Nothing was changed. Restore the "
                     "database from a backup, or move this file away to go on without them."
                 )
+
+    def _begins_anew(self) -> bool:
+        """Whether the log was being begun anew when it was cut off: half of its header is old.
+
+        SQLite does that when the whole log is in the database. The numbers of logs follow one
+        another, so the header before it can be told, and the end of that is still there.
+        """
+        if self._checksum is not None or len(self.header) < _HEADER.size:
+            return False
+        magic, version, page, number, *_, last = _HEADER.unpack(self.header)
+        if magic & ~1 != _MAGIC:
+            return False
+        before = struct.pack(">6I", magic, version, page, (number - 1) & 0xFFFFFFFF, *self._salts)
+        return _checksum(before, (0, 0), self._order)[1] == last
 
     def _broken(self, read: int) -> int | None:
         """The frame for which SQLite reads no further: it has to be in the next transaction.
