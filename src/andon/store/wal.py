@@ -92,7 +92,7 @@ class Wal:
         if magic & ~1 != _MAGIC:
             return False
         before = struct.pack(">6I", magic, version, page, (number - 1) & 0xFFFFFFFF, *self._salts)
-        return _checksum(before, (0, 0), self._order)[1] == last
+        return bool(_checksum(before, (0, 0), self._order)[1] == last)
 
     def _broken(self, read: int) -> int | None:
         """The frame for which SQLite reads no further: it has to be in the next transaction.
