@@ -7,6 +7,7 @@ and workers are started and how a run gets to them, and nothing else. Runs are e
 processes; what they did is read from the log that they write (scenes.py).
 """
 
+import asyncio
 import itertools
 import json
 import os
@@ -16,13 +17,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from drive import Cannot, spawn
 from drive import main as answer_questions
-from noting import Log
+from noting import LIMIT_SECONDS, Log
 from outside import group_of, kill, postgres_bytes, processes, resident, sqlite_bytes
 from scenes import note
 
@@ -36,6 +37,21 @@ SETTLE_SECONDS = 3.0  # by then every system's leases of a dead worker have ende
 
 class Absent(Exception):
     """The system has no such thing; the message says what it lacks."""
+
+
+class Loop:
+    """An event loop for an asynchronous client. It turns on the caller's own thread, as that of a
+    program that awaits the call: another thread would add two switches to every enqueue."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+
+    def run(self, work: Awaitable[Any]) -> Any:
+        async def limited() -> Any:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                return await work
+
+        return self._loop.run_until_complete(limited())
 
 
 class System:

@@ -16,9 +16,7 @@ import absurdctl
 import psycopg
 import scenes
 from absurd_sdk import AsyncAbsurd
-from drive import Loop
-from noting import LIMIT_SECONDS
-from serving import Absent, System, concurrency, main
+from serving import Absent, Loop, System, concurrency, main
 
 QUEUE = "bench"
 POLL_SECONDS = 0.005
@@ -72,7 +70,7 @@ class OnAbsurd(System):
             for given in runs:
                 await self.client.spawn("run", [scene, *given])
 
-        self.loop.run(spawn(), LIMIT_SECONDS)
+        self.loop.run(spawn())
 
     def running(self, count: int) -> dict[str, Any]:
         raise Absent("its worker takes further runs only when all of those it took have ended")

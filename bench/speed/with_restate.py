@@ -18,10 +18,9 @@ import aiohttp
 import restate
 import scenes
 import servers
-from drive import Loop, until
-from noting import LIMIT_SECONDS
+from drive import until
 from outside import group_of
-from serving import System, main, up
+from serving import Loop, System, main, up
 
 AT_ONCE = 50
 GRACEFUL_SECONDS = 30
@@ -104,7 +103,7 @@ class OnRestate(System):
         async def send_all() -> None:
             await asyncio.gather(*(send(given) for given in runs))
 
-        self.loop.run(send_all(), LIMIT_SECONDS)
+        self.loop.run(send_all())
 
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 with workflow.unsafe.imports_passed_through():
     import scenes
     import servers
-    from drive import Loop, until
-    from noting import LIMIT_SECONDS
+    from drive import until
     from outside import sqlite_bytes
-    from serving import GRACE_SECONDS, Absent, System, main
+    from serving import GRACE_SECONDS, Absent, Loop, System, main
 
 QUEUE = "bench"
 LOCAL = os.environ.get("BENCH_STORE") == "local"
@@ -127,7 +126,7 @@ class OnTemporal(System):
 
             await asyncio.gather(*(start(*given) for given in runs))
 
-        self.loop.run(start_all(), LIMIT_SECONDS)
+        self.loop.run(start_all())
 
 
 async def serve() -> None:

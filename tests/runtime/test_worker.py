@@ -1,6 +1,7 @@
 """The worker: what it claims, how many at once, and how it leaves."""
 
 import asyncio
+import gc
 import threading
 import time
 from typing import Any
@@ -11,6 +12,7 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 import andon
 from andon.errors import BadInput, Conflict, StoreUnavailable
 from andon.runtime.agent import Agent
+from andon.runtime.attempt import Attempt
 from andon.runtime.worker import Worker
 from andon.settings import Settings
 
@@ -34,6 +36,31 @@ async def test_no_more_runs_at_once_than_it_was_told(lab: Lab) -> None:
         for run in runs:
             await lab.end(run)
     assert most == 3
+
+
+async def test_a_run_that_is_over_leaves_nothing_to_the_search_for_garbage(lab: Lab) -> None:
+    """Thousands of short runs would make it the dearest part of each."""
+
+    async def step(number: int) -> int:
+        return number
+
+    async def body(ctx: andon.Context, number: int) -> int:
+        return int(await ctx.step(step, number))
+
+    one = agent(body)
+    async with lab.working(one) as worker:
+        await lab.end(await lab.client.start(one, 0))
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 4):
+                await lab.end(await lab.client.start(one, number))
+            await until(lambda: not worker.active)
+            await asyncio.sleep(0)  # the last turn of its task
+            left = [found for found in gc.get_objects() if isinstance(found, Attempt)]
+        finally:
+            gc.enable()
+    assert left == []
 
 
 async def test_two_agents_of_one_name_are_refused(lab: Lab) -> None:

@@ -1,8 +1,11 @@
 """What only the tests of the stores share."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.store.parts import Listen
 
 from andon.store import open_store, postgres_bell
 from andon.store.store import Store
@@ -31,3 +34,24 @@ def store(opened: Callable[[], Store]) -> Store:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server of the tests was started a moment ago; that is not always the point."""
     monkeypatch.setattr(postgres_bell, "RESTART_SECONDS", 0.0)
+
+
+@pytest.fixture(params=["in a thread", "on a loop"])
+def listen(request: pytest.FixtureRequest) -> Iterator[Listen]:
+    """Both ways to hear rings."""
+    if request.param == "in a thread":
+        yield lambda store, callback: store.listen(callback)
+        return
+    loop = asyncio.new_event_loop()
+    turning = threading.Thread(target=loop.run_forever)
+    turning.start()
+
+    async def begin(store: Store, callback: Callable[[], None]) -> Callable[[], None]:
+        return store.listen_on(loop, callback)
+
+    yield lambda store, callback: asyncio.run_coroutine_threadsafe(
+        begin(store, callback), loop
+    ).result()
+    loop.call_soon_threadsafe(loop.stop)
+    turning.join()
+    loop.close()

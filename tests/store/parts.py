@@ -24,6 +24,8 @@ from andon.store.store import (
     WorkerRow,
 )
 
+# Calls back at every ring of a store; the answer ends it.
+Listen = Callable[[Store, Callable[[], None]], Callable[[], None]]
 AGENT = ("agent", "1")
 LONG = 20.0  # generous: a loaded machine must not fail a promise that has no deadline
 

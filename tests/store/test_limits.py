@@ -1,10 +1,13 @@
 """Limits hold across all workers on both databases, and hold up nobody whom they do not mean."""
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 from tests.store.parts import (
     Held,
@@ -258,6 +261,27 @@ def test_the_code_of_the_promoted_version_says_the_limit_of_its_agent(store: Sto
     assert limits(store) == {"agent:agent": (3, None, None, "code")}
     registered(store, "w4", "1")
     assert limits(store) == {}, "the code does not say it any more"
+
+
+def test_what_is_promoted_last_counts_also_when_the_clock_was_put_back(store: Store) -> None:
+    registered(store, "w1", "1")
+    registered(store, "w2", "2")
+    later = store.now() + 3600
+    tables = "andon_agents" if store.url.startswith("sqlite") else "andon.agents"
+    change_tables(store, f"UPDATE {tables} SET promoted_at = {later} WHERE version = '2'")
+    do(store, Promote(version="1"))
+    assert [row.version for row in store.agents()] == ["1", "2"]
+    registered(store, "w3", "3")
+    assert [row.version for row in store.agents()] == ["3", "1", "2"]
+
+
+def change_tables(store: Store, sql: str) -> None:
+    if store.url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as db, db:
+            db.execute(sql)
+    else:
+        with psycopg.connect(store.url) as server:
+            server.execute(sql)
 
 
 def test_a_person_wins_over_code_until_the_limit_is_removed(store: Store) -> None:

@@ -16,6 +16,7 @@ from tests.store.parts import (
     AGENT,
     LONG,
     Held,
+    Listen,
     begin,
     blob,
     claim,
@@ -224,10 +225,10 @@ def test_every_message_written_again_after_a_lost_connection_is_written_once(
 
 
 def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
-    store: PostgresStore, cluster: Cluster
+    store: PostgresStore, cluster: Cluster, listen: Listen
 ) -> None:
     heard = threading.Event()
-    end = store.listen(heard.set)
+    end = listen(store, heard.set)
     cluster.restart()
     assert heard.wait(LONG), "whatever was sent meanwhile is lost: it must look for itself"
     heard.clear()
@@ -240,8 +241,10 @@ def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
     end()
 
 
-def test_a_listener_ends_while_the_server_is_away(store: PostgresStore, cluster: Cluster) -> None:
-    end = store.listen(lambda: None)
+def test_a_listener_ends_while_the_server_is_away(
+    store: PostgresStore, cluster: Cluster, listen: Listen
+) -> None:
+    end = listen(store, lambda: None)
     cluster.stop()
     end()
     eventually(lambda: "andon-listen" not in [thread.name for thread in threading.enumerate()])

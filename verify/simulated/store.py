@@ -102,6 +102,9 @@ class ProcessStore:
     def release(self, worker_id: str) -> None:
         self._process.refuse_dead()
 
+    def listen_on(self, _: Any, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.listen(callback)
+
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._process.bell = callback
         return self._process.stop_listening

@@ -64,8 +64,11 @@ class Tasks:
         self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
         self.inner: set[asyncio.Task[Any]] = set()  # those that steps and effects have created
         self.executing: set[object] = set()  # what threads and processes of the run are doing
-        self.on_still: Callable[[], None] = lambda: None  # a thread has ended; from any thread
+        self.on_still: Callable[[], None] = _nothing  # a thread has ended; from any thread
         self._on_change = on_change
+
+    def let_go(self) -> None:
+        self._on_change = self.on_still = _nothing
 
     def add(self, task: "asyncio.Task[Any]") -> None:
         self.living.add(task)
@@ -139,6 +142,10 @@ class Tasks:
         now = asyncio.get_running_loop().time()
         self.timers = [one for one in self.timers if one.when() > now and not one.cancelled()]
         return bool(self.timers)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _owner() -> Tasks | None:

@@ -113,7 +113,7 @@ class Leaving:
         self.tasks = branch.Tasks(self.consider_soon)
         self.root = branch.Branch(self.tasks, "")
         self.main: asyncio.Task[Any] | None = None  # the agent's own call
-        self.turns = Turns(self.tasks, lambda: {wait.task for wait in self.waits})
+        self.turns = Turns(self.tasks, self.waits)
         self.left: asyncio.Future[None] = self.loop.create_future()  # done once it leaves
         self.cut = False  # leaving, and not waiting for operations in hand
         self.cut_short = False  # and an operation was in hand when time was over
@@ -125,6 +125,11 @@ class Leaving:
         self._holding: set[Any] = set()  # tasks that wait for the others before they unwind
         self._movers: list[asyncio.Future[None]] = []
         self.tasks.on_still = self._move_from_thread
+
+    def let_go(self) -> None:
+        """Nothing of it executes any more: let its parts go without a search for garbage."""
+        self.main = None
+        self.tasks.let_go()
 
     @property
     def active(self) -> int:

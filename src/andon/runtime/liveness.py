@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FOREIGN_SECONDS = 0.1
 # How often the list of workers is read again without a ring,
 REFRESH_SECONDS = 1.0
-# and with rings, of which a busy store has hundreds a second: few of them are about workers.
+# and after a ring, of which a busy store has hundreds a second: few of them are about workers.
 RUNG_SECONDS = 0.05
 
 
@@ -118,12 +118,11 @@ class Peers:
         refreshed = 0.0
         while not self._ended:
             now = time.monotonic()
-            if now - refreshed > (RUNG_SECONDS if self._stale else REFRESH_SECONDS):
+            if self._stale or now - refreshed > REFRESH_SECONDS:
                 self._stale, refreshed = False, now
                 with contextlib.suppress(StoreError):  # away: there is nobody to hand over to
                     self._look_around()
-            seconds = FOREIGN_SECONDS if self._foreign else REFRESH_SECONDS
-            self._wait(RUNG_SECONDS if self._stale else seconds)
+            self._wait(FOREIGN_SECONDS if self._foreign else REFRESH_SECONDS)
             with contextlib.suppress(StoreError):
                 self._check_foreign()
 

@@ -11,7 +11,7 @@ is not waited for for ever: then the others get theirs, and what disagrees is fo
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from andon.runtime.branch import Tasks, call_later
@@ -27,8 +27,8 @@ _END = -1  # the turn of what is new
 class Turns:
     """The answers that a run has still to be given, and the tasks that wait for theirs."""
 
-    def __init__(self, tasks: Tasks, waiting: Callable[[], set[Any]]) -> None:
-        self._tasks, self._elsewhere = tasks, waiting
+    def __init__(self, tasks: Tasks, waits: Sequence[Any]) -> None:
+        self._tasks, self._waits = tasks, waits
         self._loop = asyncio.get_running_loop()
         self.replayed: set[int] = set()  # answers of the journal that are still to be given
         self._order: deque[int] = deque()
@@ -152,4 +152,4 @@ class Turns:
         """Whether nobody will ask for the next answer: all wait for something else."""
         if self._loop.time() - self._since > PATIENCE_SECONDS:
             return True
-        return self._tasks.all_wait(self._elsewhere() | self._tasks.parked)
+        return self._tasks.all_wait({wait.task for wait in self._waits} | self._tasks.parked)

@@ -26,7 +26,7 @@ from andon.runtime.attempt import UNWIND_SECONDS, Attempt
 from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.drain import Drain, unwind_seconds
 from andon.runtime.journaling import to_the_end
-from andon.runtime.liveness import Peers, this_process
+from andon.runtime.liveness import RUNG_SECONDS, Peers, this_process
 from andon.runtime.progress import Progress, given_by_supervisor
 from andon.runtime.stopping import Stopping
 from andon.runtime.strandings import Strandings
@@ -91,6 +91,7 @@ class Worker:
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
         self._trusted_until = 0.0
         self._told = asyncio.Event()
+        self._looks = False
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
 
@@ -113,7 +114,7 @@ class Worker:
             self.threads.shutdown(wait=False)
             raise
         self.progress.begin()
-        self._stop_listening = self.store.listen(self._rung)
+        self._stop_listening = self.store.listen_on(self.loop, self._hear)
         self.claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
         if self.drain.told:  # while it was starting
             self._go()
@@ -325,8 +326,14 @@ class Worker:
         with contextlib.suppress(RuntimeError, AttributeError):  # the loop is closed, or not there
             self.loop.call_soon_threadsafe(function, *args)
 
-    def _rung(self) -> None:
-        self.post(self.wake)
+    def _hear(self) -> None:
+        self.wake()
+        if not self._looks:  # for others: after what was rung for, and once for many rings
+            self._looks = True
+            branch.call_later(RUNG_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looks = False
         self._peers.refresh()
 
     def _died_from_thread(self, worker_id: str, evidence: str) -> None:
@@ -415,6 +422,8 @@ class Worker:
             log.error("run %s: andon failed", run_id, exc_info=done.exception())
         self.endings[attempt.ending or ending] += 1
         self.stopping.over(attempt)
+        if attempt.tasks.still:
+            attempt.let_go()
         if ending == "unavailable":
             self.unreturned += 1
         self._on_settled(run_id, ending)

@@ -16,6 +16,7 @@ TYPE_CHECKING = False  # so that no command waits for the import of what it does
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from typing import Any
 
 _held: dict[str, int] = {}  # lock file → descriptor
 
@@ -114,13 +115,48 @@ class Bell:
         except OSError:
             pass
 
-    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` from a thread at every ring; the answer ends it."""
+    def _receiver(self) -> tuple[socket.socket, Callable[[], None]]:
+        """A socket that is rung, and what takes its name away."""
         import socket
 
         name = f"{os.urandom(6).hex()}.bell"
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         receiver.bind(self._address(name))
+
+        def unname() -> None:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._at)
+
+        return receiver, unname
+
+    def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` on the loop at every ring. What ends it may be called in any thread."""
+        receiver, unname = self._receiver()
+        receiver.setblocking(False)
+
+        def hear() -> None:
+            with contextlib.suppress(OSError):
+                while receiver.recv(16):
+                    pass
+            callback()
+
+        def close() -> None:
+            loop.remove_reader(receiver)
+            receiver.close()
+
+        def end() -> None:
+            unname()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(close)
+
+        loop.add_reader(receiver, hear)
+        return end
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` from a thread at every ring; the answer ends it."""
+        import socket
+
+        receiver, unname = self._receiver()
         done = threading.Event()
 
         def wait() -> None:
@@ -134,8 +170,7 @@ class Bell:
 
         def end() -> None:
             done.set()
-            with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=self._at)
+            unname()
             with contextlib.suppress(OSError):
                 receiver.shutdown(socket.SHUT_RDWR)
             thread.join(timeout=1)

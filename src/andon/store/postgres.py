@@ -399,6 +399,11 @@ class PostgresStore(Sending):
             return lambda: None
         return bell.Listener(self.link, callback).close
 
+    def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
+        if self.link.pooled:
+            return lambda: None
+        return bell.LoopListener(self.link, loop, callback).close
+
     # ── about the database ────────────────────────────────────────────────────────────────────
 
     def facts(self) -> dict[str, Any]:

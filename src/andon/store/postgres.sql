@@ -21,12 +21,14 @@ VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(l
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
--- The first registration of a version promotes it, unless its worker was told not to.
+-- The first registration of a version promotes it, unless its worker was told not to. Later than every
+-- other, whatever the clock says.
 INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
                           rate, per_seconds)
 VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now(),
-        CASE WHEN %(promote)s::boolean THEN andon.now() END, %(at_most)s, %(rate)s,
-        %(per_seconds)s)
+        CASE WHEN %(promote)s::boolean THEN greatest(andon.now(), (
+          SELECT max(promoted_at) + 0.000001 FROM andon.agents WHERE name = %(name)s)) END,
+        %(at_most)s, %(rate)s, %(per_seconds)s)
 ON CONFLICT (name, version) DO UPDATE
    SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
        rate = excluded.rate, per_seconds = excluded.per_seconds
@@ -41,7 +43,9 @@ SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
 
 -- promote --
-UPDATE andon.agents SET promoted_at = andon.now()
+UPDATE andon.agents a
+   SET promoted_at = greatest(andon.now(), (
+         SELECT max(o.promoted_at) + 0.000001 FROM andon.agents o WHERE o.name = a.name))
  WHERE version = %(version)s AND (%(name)s::text IS NULL OR name = %(name)s)
 RETURNING name;
 

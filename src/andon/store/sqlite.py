@@ -282,6 +282,9 @@ class SqliteStore(SqliteBatches):
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         return self.bell.listen(callback)
 
+    def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.bell.listen_on(loop, callback)
+
     def facts(self) -> dict[str, Any]:
         return {
             "store": "sqlite",

@@ -19,11 +19,13 @@ VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
--- The first registration of a version promotes it, unless its worker was told not to.
+-- The first registration of a version promotes it, unless its worker was told not to. Later than every
+-- other, whatever the clock says.
 INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
                           rate, per_seconds)
 VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'),
-        CASE WHEN :promote THEN unixepoch('subsec') END, :at_most, :rate, :per_seconds)
+        CASE WHEN :promote THEN max(unixepoch('subsec'), coalesce((
+          SELECT max(promoted_at) FROM andon_agents WHERE name = :name), 0) + 0.000001) END, :at_most, :rate, :per_seconds)
 ON CONFLICT (name, version) DO UPDATE
    SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
        rate = excluded.rate, per_seconds = excluded.per_seconds
@@ -38,7 +40,9 @@ SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
 
 -- promote --
-UPDATE andon_agents SET promoted_at = unixepoch('subsec')
+UPDATE andon_agents
+   SET promoted_at = max(unixepoch('subsec'), coalesce((
+         SELECT max(o.promoted_at) FROM andon_agents o WHERE o.name = andon_agents.name), 0) + 0.000001)
  WHERE version = :version AND (:name IS NULL OR name = :name)
 RETURNING name;
 

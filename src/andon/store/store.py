@@ -473,7 +473,6 @@ class Store(Protocol):
         """Take a lock that ends with this process; answers its name, None where there is none."""
 
     def release(self, worker_id: str) -> None: ...
-
     def is_free(self, worker: WorkerRow) -> bool:
         """Whether that worker's lock is free."""
 
@@ -485,6 +484,9 @@ class Store(Protocol):
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` from another thread at every ring; the answer ends it."""
+
+    def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
+        """The same, on an event loop. It is ended from another thread."""
 
     def checkpoint(self) -> None:
         """Upkeep for a moment when nobody waits."""

@@ -67,7 +67,7 @@ class Writer:
 
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
-        if self.alone and self._nothing_queued():
+        if self.runs <= 1 and self._nothing_queued():
             if self._local:
                 if self._line.busy.acquire(blocking=False):
                     with contextlib.suppress(StoreUnavailable):  # the thread tries again
