@@ -4,7 +4,6 @@ The action on the outside is an effect that can be asked for (`probe`), the long
 it is (`ctx.checkpoint`), the grace period is set with `--grace`. Everything else is as it comes.
 """
 
-import asyncio
 import contextlib
 import json
 import os
@@ -146,10 +145,7 @@ class Andon(System):
         }
 
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
-        async def start() -> None:
-            await asyncio.gather(*(self.client.start(run, scene, *given) for given in runs))
-
-        self.loop.run(start())
+        self.loop.run(*(self.client.start(run, scene, *given) for given in runs))
 
 
 if __name__ == "__main__":

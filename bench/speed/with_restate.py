@@ -5,7 +5,6 @@ it comes with. Two processes that serve take connections from one socket. hyperc
 `--graceful-timeout` is 30 s: with the 2 s of the workload it neither ends the step nor exits.
 """
 
-import asyncio
 import os
 import socket
 import sys
@@ -100,10 +99,7 @@ class OnRestate(System):
             async with self.session.post(target, json=[scene, *given]) as answer:
                 assert answer.status < 300, await answer.text()
 
-        async def send_all() -> None:
-            await asyncio.gather(*(send(given) for given in runs))
-
-        self.loop.run(send_all())
+        self.loop.run(*(send(given) for given in runs))
 
 
 if __name__ == "__main__":

@@ -115,18 +115,15 @@ class OnTemporal(System):
         return super().resume(steps)
 
     def submit(self, scene: str, runs: list[list[Any]]) -> None:
-        async def start_all() -> None:
-            limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(AT_ONCE)
 
-            async def start(key: str, *numbers: int) -> None:
-                async with limit:
-                    await self.client.start_workflow(
-                        "run", args=[scene, key, list(numbers)], id=key, task_queue=QUEUE
-                    )
+        async def start(key: str, *numbers: int) -> None:
+            async with limit:
+                await self.client.start_workflow(
+                    "run", args=[scene, key, list(numbers)], id=key, task_queue=QUEUE
+                )
 
-            await asyncio.gather(*(start(*given) for given in runs))
-
-        self.loop.run(start_all())
+        self.loop.run(*(start(*given) for given in runs))
 
 
 async def serve() -> None:

@@ -1,8 +1,8 @@
 """How a run comes to be: which agent is meant, whether the arguments fit, what is stored."""
 
 import json
+import os
 import re
-import uuid
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -92,7 +92,7 @@ def new_run(
     now: float = 0.0,
 ) -> NewRun:
     """A run, checked and ready to be stored."""
-    run_id = uuid.uuid4().hex[:16] if run_id is None else run_id
+    run_id = os.urandom(8).hex() if run_id is None else run_id
     refuse_bad_id(run_id)
     bound = bind(row, args, kwargs)
     raw = value.encode(bound, f"the input of agent {row.name!r}")
@@ -116,7 +116,7 @@ def new_run(
         version=row.version,
         queue=row.queue if queue is None else checked_queue(queue),
         priority=_whole(priority),
-        labels=json.dumps(checked_labels(labels or {})),
+        labels=json.dumps(checked_labels(labels)) if labels else "{}",
         entry=entry,
         at=at,
         parent_id=parent_id,

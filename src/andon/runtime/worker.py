@@ -91,7 +91,8 @@ class Worker:
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
         self._trusted_until = 0.0
         self._told = asyncio.Event()
-        self._looks = False
+        self._rung = False
+        self._looking: asyncio.TimerHandle | None = None
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
 
@@ -327,13 +328,17 @@ class Worker:
             self.loop.call_soon_threadsafe(function, *args)
 
     def _hear(self) -> None:
+        self._rung = True
         self.wake()
-        if not self._looks:  # for others: after what was rung for, and once for many rings
-            self._looks = True
-            branch.call_later(RUNG_SECONDS, self._look)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _look_around(self) -> None:
+        """Perhaps somebody has come: after what was rung for, and once for many rings."""
+        if self._rung and self._looking is None:
+            self._rung = False
+            self._looking = branch.call_later(RUNG_SECONDS, self._refresh)
+
+    def _refresh(self) -> None:
+        self._looking = None
         self._peers.refresh()
 
     def _died_from_thread(self, worker_id: str, evidence: str) -> None:
@@ -362,6 +367,7 @@ class Worker:
                 log.warning("worker %s: cannot claim: %s", self.worker_id, error)
             except Exception:  # it must not end quietly
                 log.exception("worker %s: andon failed to claim", self.worker_id)
+            self._look_around()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self.woken.wait()

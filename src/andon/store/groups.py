@@ -86,7 +86,7 @@ def parted(batch: Sequence[Message]) -> Parts:
                 others.append(place)
             case Settle() if message.run_id not in closed and _plain_settle(message):
                 settles[place] = message
-            case Start() if message.run.id not in closed and _plain_start(message):
+            case Start() if message.run.id not in closed and is_plain_start(message):
                 starts[place] = message
             case _:
                 others.append(place)
@@ -98,7 +98,7 @@ def _plain_settle(m: Settle) -> bool:
     return not m.blobs and not m.effects
 
 
-def _plain_start(m: Start) -> bool:
+def is_plain_start(m: Start) -> bool:
     return not m.run.blobs and "\\u0000" not in m.run.labels  # that is refused by itself
 
 

@@ -7,18 +7,25 @@ let go, must hold up nobody: then the writer's thread takes them.
 
 import asyncio
 import contextlib
+import os
 import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from andon.errors import StoreUnavailable
 from andon.points import point
 from andon.store.store import Message, Outcome, Store
 
 Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
+
+
+class Wire(Protocol):
+    """Where answers come; another one after every loss."""
+
+    def fileno(self) -> int: ...
 
 
 class Line:
@@ -35,43 +42,51 @@ class Line:
         self.sent: deque[list[Item]] = deque()
         self._settle, self._write_again = settle, write_again
         self._speaking = threading.Lock()  # the loop, or the thread in its place
-        self._watched: tuple[Any, int] | None = None  # a loop, and where the answers come
+        self._waits = False  # for answers
+        # Where they come, and the loop that watches it: also between two batches, as the next one
+        # goes the same way as a rule. By a descriptor of our own: others may watch the same wire,
+        # and the number of a connection that was closed becomes another file's.
+        self._wire: Wire | None = None
+        self._eye = -1
+        self._loop: Any = None
         self._home = 0  # the thread of the loop
         self._pushing = False  # the network has not taken everything yet
 
     def send(self, items: list[Item]) -> bool:
         """Send a batch behind what is under way; False if the store does not take it now."""
         with self._speaking:
-            if self._watched is None and not self.busy.acquire(blocking=False):
+            if not self._waits and not self.busy.acquire(blocking=False):
                 return False
             point("writer:before-commit")
             messages = [message for message, _, _ in items]
-            descriptor = None
+            wire = None
             try:
-                descriptor = self.store.send(messages, behind=self._watched is not None)
+                wire = self.store.send(messages, behind=self._waits)
             except StoreUnavailable:
                 self._lose()
-            if descriptor is not None:
+            if wire is not None:
                 self.sent.append(items)
-                self._watch(items[0][1], descriptor)
-            if self._watched is None:
+                self._watch(items[0][1], wire)
+            if not self._waits:
                 self.busy.release()
-            return descriptor is not None
+            return wire is not None
 
-    def _watch(self, loop: Any, descriptor: int) -> None:
-        if self._watched is None:
-            self._watched, self._home = (loop, descriptor), threading.get_ident()
-            loop.add_reader(descriptor, self.receive, descriptor)
-        if self.store.unsent():
+    def _watch(self, loop: Any, wire: Wire) -> None:
+        self._waits, self._home = True, threading.get_ident()
+        if self._wire is not wire or self._loop is not loop:
+            self._unwatch()
+            self._loop, self._wire, self._eye = loop, wire, os.dup(wire.fileno())
+            loop.add_reader(self._eye, self.receive)
+        if self.store.unsent() and not self._pushing:
             self._pushing = True
-            loop.add_writer(descriptor, self.receive, descriptor)
+            loop.add_writer(self._eye, self.receive)
 
-    def receive(self, descriptor: int) -> None:
+    def receive(self) -> None:
         """Take the answers that are there. On the loop, or in its place."""
         with self._speaking:
-            if self._watched is None:
+            if not self._waits:  # the thread uses the connection, or it has ended
+                self._at_home(self._look_away)
                 return
-            watched = self._watched
             answered: list[tuple[list[Outcome], list[int]]] = []
             more = False
             try:
@@ -83,56 +98,67 @@ class Line:
             if again:  # why it was not carried out is found out the long way
                 self._write_again(again)
             if not more:
-                self._watched = None
+                self._waits = False
                 self.busy.release()
-            if not more or (self._pushing and not self.store.unsent()):
-                self._at_home(self._look_away, *watched)
+            if self._pushing and not (more and self.store.unsent()):
+                self._at_home(self._stop_pushing)
         for items, outcomes, left in settled:
             point("writer:after-commit")
             for place in sorted(left, reverse=True):
                 del items[place], outcomes[place]
             self._settle(items, outcomes)
 
-    def _look_away(self, loop: Any, descriptor: int) -> None:
-        if self._pushing:
+    def _stop_pushing(self) -> None:
+        if self._pushing and not (self._waits and self.store.unsent()):
             self._pushing = False
-            loop.remove_writer(descriptor)
-        if self._watched is None:
-            loop.remove_reader(descriptor)
+            self._loop.remove_writer(self._eye)
 
-    def _at_home(self, function: Callable[..., None], loop: Any, *args: Any) -> None:
+    def _look_away(self) -> None:
+        if not self._waits:  # again, since this was asked for
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._wire is not None:
+            self._wire, self._pushing = None, False
+            self._loop.remove_writer(self._eye)
+            self._loop.remove_reader(self._eye)
+            os.close(self._eye)
+
+    def _at_home(self, function: Callable[[], None]) -> None:
         """Call it on the loop: at once, if this is it."""
         if threading.get_ident() == self._home:
-            function(loop, *args)
+            function()
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(function, loop, *args)
+            self._loop.call_soon_threadsafe(function)
 
     def _lose(self) -> None:
         """Of all that is under way nothing is known: it is written again, before all else."""
         self._write_again([item for items in self.sent for item in items])
         self.sent.clear()
-        watched, self._watched = self._watched, None
-        if watched is not None:
-            self._at_home(self._look_away, *watched)
+        self._waits = False
+        if self._wire is not None:
+            self._at_home(self._look_away)
 
     def stand_in(self) -> None:
         """Take the answers that are there and that the loop does not take."""
-        watched = self._watched
-        if watched is not None and _ready(watched[1], 0.0):
-            self.receive(watched[1])
+        if self._waits and self._ready(0.0):
+            self.receive()
 
     def wait(self, seconds: float | None) -> None:
         """Wait for the answers on the loop itself, which does not turn meanwhile."""
         until = None if seconds is None else time.monotonic() + seconds
-        while (watched := self._watched) is not None:
+        while self._waits:
             left = None if until is None else max(0.0, until - time.monotonic())
-            if not _ready(watched[1], left, writing=self.store.unsent()):
+            if not self._ready(left, writing=self.store.unsent()):
                 return
-            self.receive(watched[1])
+            self.receive()
 
+    def close(self) -> None:
+        """On the loop: nothing is sent any more."""
+        self._unwatch()
 
-def _ready(descriptor: int, seconds: float | None, *, writing: bool = False) -> bool:
-    watch = select.poll()
-    watch.register(descriptor, select.POLLIN | (select.POLLOUT if writing else 0))
-    return bool(watch.poll(None if seconds is None else seconds * 1000))
+    def _ready(self, seconds: float | None, *, writing: bool = False) -> bool:
+        watch = select.poll()
+        watch.register(self._eye, select.POLLIN | (select.POLLOUT if writing else 0))
+        return bool(watch.poll(None if seconds is None else seconds * 1000))

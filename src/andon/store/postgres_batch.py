@@ -8,7 +8,7 @@ from andon.core.journal import Entry
 from andon.core.run import State
 from andon.store import queries
 from andon.store.fleet import NO_CLAIM, Look, answer, claimed
-from andon.store.groups import Group, is_plain, parted
+from andon.store.groups import Group, is_plain, is_plain_start, parted
 from andon.store.limits import wanted
 from andon.store.postgres_arrays import Bools, Floats, Ints, Texts, columns, kinds_of
 from andon.store.reads import Rows, build, fields
@@ -224,23 +224,41 @@ def directly(batch: Sequence[Message]) -> list[Sent] | None:
 
     A transaction for each kind, so that none has to lock what another one changes.
     """
-    if len(batch) == 1 and isinstance(batch[0], Append) and is_plain(batch[0]):
-        group = Group(0, batch[0])  # the way of a lone step
-        if is_short(group):
-            return [Sent([of_one(group)], _take_one)]
+    if len(batch) == 1 and (alone := _alone(batch[0])) is not None:
+        return [alone]
     together = Together(batch)
     sent = [Sent([query[:2]], partial(take, query)) for query in together.queries]
     for place in together.others:
         message = batch[place]
         if not isinstance(message, Claim) or message.dead:
             return None
-        lock = "lock_worker", {"worker_id": message.worker_id}
-        sent.append(Sent([lock, of_claim(message)], partial(_take_claim, place)))
+        sent.append(_claiming(message, place))
     return sent
 
 
-def _take_one(rows: Rows, _: list[Outcome]) -> list[int]:
-    return [] if rows else [0]
+def _alone(m: Message) -> Sent | None:
+    """The way of a lone step, start or claim."""
+    if isinstance(m, Append) and is_plain(m):
+        group = Group(0, m)
+        if is_short(group):
+            return Sent([of_one(group)], partial(_take_one, None))
+    elif isinstance(m, Start) and is_plain_start(m):
+        return Sent([of_start(m.run)], partial(_take_one, True))
+    elif isinstance(m, Claim) and not m.dead:
+        return _claiming(m, 0)
+    return None
+
+
+def _claiming(m: Claim, place: int) -> Sent:
+    lock = "lock_worker", {"worker_id": m.worker_id}
+    return Sent([lock, of_claim(m)], partial(_take_claim, place))
+
+
+def _take_one(outcome: Outcome, rows: Rows, outcomes: list[Outcome]) -> list[int]:
+    if not rows:
+        return [0]
+    outcomes[0] = outcome
+    return []
 
 
 def _take_claim(place: int, rows: Rows, outcomes: list[Outcome]) -> list[int]:

@@ -48,6 +48,9 @@ class Direct:
         self._last: Any = None  # answer of a statement
         self.unsent = False  # the network has not taken everything yet
 
+    def fileno(self) -> int:
+        return self.link.socket
+
     def send(self, transactions: Sequence[Transaction]) -> None:
         """Send statements, behind those that are under way."""
         given = [[(name, self._given(name, of)) for name, of in one] for one in transactions]

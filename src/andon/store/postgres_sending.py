@@ -50,10 +50,10 @@ class Sending(SqlStore):
     def _drop_writer(self) -> None:
         raise NotImplementedError
 
-    def send(self, batch: Sequence[Message], *, behind: bool = False) -> int | None:
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> Direct | None:
         """Send a batch and hold the connection for it; None if that cannot be done now.
 
-        Answers the descriptor to watch. `receive` must be called until nothing is under way.
+        Answers what is to be watched. `receive` must be called until nothing is under way.
         """
         sent = None if self.link.pooled else batches.directly(batch)
         if sent is None or not (behind or self._begin_sending()):
@@ -74,7 +74,7 @@ class Sending(SqlStore):
         self._expected += [(flight, one.take) for one in sent]
         if rings:
             self._expected.append(None)
-        return direct.link.socket
+        return direct
 
     def _begin_sending(self) -> bool:
         if not self._writing.acquire(blocking=False):

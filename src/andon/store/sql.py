@@ -140,7 +140,7 @@ class SqlStore(SqlFleet, SqlThreads):
         """Wake everybody who listens. A hint: it may be lost."""
         raise NotImplementedError
 
-    def send(self, batch: Sequence[Message], *, behind: bool = False) -> int | None:
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> Any:
         """Where writing takes no network, there is nothing to gain by not waiting for it."""
         return None
 

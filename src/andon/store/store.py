@@ -382,8 +382,8 @@ class Store(Protocol):
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
         """On an event loop: StoreUnavailable where others are not done in a moment."""
 
-    def send(self, batch: Sequence[Message], *, behind: bool = False) -> int | None:
-        """Send without waiting; answers the descriptor to watch, None if it cannot.
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> Any:
+        """Send without waiting; answers what is to be watched, None if it cannot.
 
         `behind`: what the caller has under way. Raises StoreUnavailable if of all that is under
         way nothing is known.

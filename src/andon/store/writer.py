@@ -179,6 +179,7 @@ class Writer:
         """Write what is queued, then end. To be called on the loop that submits."""
         self._hand_over()
         self._line.wait(timeout)
+        self._line.close()
         self._closed = True
         self._items.put(None)
         self._thread.join(timeout)
