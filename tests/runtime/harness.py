@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from andon.core.journal import Entry
+from andon.errors import StoreUnavailable
 from andon.runtime.agent import Agent
 from andon.runtime.client import Client
 from andon.runtime.requests import Run
@@ -153,3 +154,13 @@ class Held:
         if not self.reached.is_set():
             self.reached.set()
             await self.release.wait()
+
+
+def by_thread(worker: Worker) -> None:
+    """Let the writer's thread make every commit, by the store's `write`."""
+
+    def not_now(batch: Any) -> Any:
+        raise StoreUnavailable("the thread's to write")
+
+    worker.store.send = lambda batch, **_: None
+    worker.store.write_at_once = not_now

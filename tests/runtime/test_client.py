@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import threading
 import time
 from typing import Any
 
@@ -237,6 +238,27 @@ async def test_a_cancellation_that_comes_with_the_ring_ends_the_wait(
         waiting.cancel()
         done, _ = await asyncio.wait({waiting}, timeout=5)
         assert done
+
+
+async def test_a_wait_that_is_cancelled_before_it_listens_does_not_listen_for_ever(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await local.client.start(agent(hello))
+    asked, answer, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def listen(_: Any) -> Any:
+        asked.set()
+        answer.wait(20)
+        return ended.set
+
+    monkeypatch.setattr(local.client._store, "listen", listen)
+    waiting = asyncio.ensure_future(local.client.wait(run))
+    await until(asked.is_set)
+    waiting.cancel()
+    answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended.is_set()
 
 
 async def at_once(function: Any, *args: Any, **options: Any) -> Any:

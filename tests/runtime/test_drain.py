@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, bury, until
+from tests.runtime.harness import Held, Lab, agent, bury, by_thread, until
 
 import andon
 from andon.errors import Fenced
@@ -30,7 +30,7 @@ def told_at_the_claim(worker: Worker) -> None:
         return outcomes
 
     worker.store.write = writes
-    worker.store.send = lambda batch, **_: None  # every claim goes that way
+    by_thread(worker)
 
 
 # ── a claim in flight ─────────────────────────────────────────────────────────────────────────────
@@ -82,7 +82,7 @@ async def test_a_claim_that_is_slow_is_waited_for_and_what_it_claimed_goes_back(
             return outcomes
 
         worker.store.write = writes
-        worker.store.send = lambda batch, **_: None
+        by_thread(worker)
         await until(lambda: worker.drain.told)
     after = lab.store.run(run_id)
     assert (after.state, after.available_at) == ("queued", before.available_at)

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Lab, until
+from tests.runtime.harness import Lab, by_thread, until
 
 import andon
 from andon.errors import AndonError, BadInput, IllegalTransition, NotFound
@@ -137,7 +137,7 @@ async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab
             return outcomes
 
         worker.store.write = writes
-        worker.store.send = lambda batch, **_: None
+        by_thread(worker)
         await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
         await until(lambda: worker.drain.told)
     row = lab.store.run(run_id)

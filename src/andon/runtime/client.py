@@ -18,7 +18,7 @@ from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import ledger, requests
 from andon.runtime.agent import Agent
 from andon.runtime.clock import StoreClock, own_time
-from andon.runtime.journaling import close
+from andon.runtime.journaling import close, to_the_end
 from andon.runtime.latched import Leaving, refuse_if_pulled
 from andon.runtime.requests import Receipt, Run
 from andon.runtime.starting import resolve
@@ -165,8 +165,11 @@ class Client:
         """The run once it is finished or stranded. Raises Unresolved after `timeout` seconds."""
         rung = asyncio.Event()
         loop = asyncio.get_running_loop()
-        end = await asyncio.to_thread(self._store.listen, lambda: _post(loop, rung.set))
+        listening = asyncio.ensure_future(
+            asyncio.to_thread(self._store.listen, lambda: _post(loop, rung.set))
+        )
         try:
+            await to_the_end(listening)  # else a cancellation would leave it listening for ever
             async with asyncio.timeout(timeout):
                 while True:
                     rung.clear()
@@ -181,7 +184,8 @@ class Client:
         except TimeoutError:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
         finally:
-            await asyncio.to_thread(end)
+            if listening.done() and not listening.cancelled() and not listening.exception():
+                await asyncio.to_thread(listening.result())
 
     async def _find_patiently(self, run_id: str) -> RunRow:
         """Whoever waits for a run waits for its database too, as the run itself does."""
