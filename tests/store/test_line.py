@@ -1,6 +1,8 @@
 """Batches that the loop sends itself: what is under way, what is refused, what is lost."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -95,6 +97,44 @@ def test_who_is_refused_is_refused_alone(
     assert isinstance(refused, Fenced)
     assert [[m.run_id for m in batch] for batch in long_way] == [["b"]]  # type: ignore[union-attr]
     assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1], [0], [0, 1]]
+
+
+def test_a_step_is_written_also_when_no_descriptor_is_left(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = begin(store)
+
+    def none_left(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def play(writer: Writer) -> None:
+        writer.runs = 1
+        monkeypatch.setattr(os, "dup", none_left)
+        for _ in range(3):
+            await writer.write(held.append())
+        monkeypatch.undo()
+
+    on_a_loop(store, play)
+    assert seqs(store, "r") == [0, 1, 2, 3]
+
+
+def test_answers_are_still_heard_after_somebody_else_has_used_the_connection(
+    store: PostgresStore,
+) -> None:
+    """Two writers of one process share it: a program's own, and that of the worker inside it."""
+    held = begin(store)
+
+    async def play(writer: Writer) -> None:
+        other = Writer(store, patience_seconds=LONG)
+        writer.runs = other.runs = 1
+        for _ in range(3):
+            await writer.write(held.append())
+            await other.write(held.append())
+            await asyncio.to_thread(store.write, [Beat(worker_id="w", lease_seconds=60)])
+        other.close(LONG)
+
+    on_a_loop(store, play)
+    assert seqs(store, "r") == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_the_only_run_of_a_worker_is_refused_too(store: PostgresStore) -> None:

@@ -47,7 +47,7 @@ class Line:
         # goes the same way as a rule. By a descriptor of our own: others may watch the same wire,
         # and the number of a connection that was closed becomes another file's.
         self._wire: Wire | None = None
-        self._eye = -1
+        self._eye, self._owned = -1, False
         self._loop: Any = None
         self._home = 0  # the thread of the loop
         self._pushing = False  # the network has not taken everything yet
@@ -75,7 +75,10 @@ class Line:
         self._waits, self._home = True, threading.get_ident()
         if self._wire is not wire or self._loop is not loop:
             self._unwatch()
-            self._loop, self._wire, self._eye = loop, wire, os.dup(wire.fileno())
+            self._loop, self._wire, self._eye = loop, wire, wire.fileno()
+            self._owned = False
+            with contextlib.suppress(OSError):  # no descriptor is left: then by the connection's
+                self._eye, self._owned = os.dup(self._eye), True
             loop.add_reader(self._eye, self.receive)
         if self.store.unsent() and not self._pushing:
             self._pushing = True
@@ -122,7 +125,8 @@ class Line:
             self._wire, self._pushing = None, False
             self._loop.remove_writer(self._eye)
             self._loop.remove_reader(self._eye)
-            os.close(self._eye)
+            if self._owned:
+                os.close(self._eye)
 
     def _at_home(self, function: Callable[[], None]) -> None:
         """Call it on the loop: at once, if this is it."""
