@@ -67,7 +67,7 @@ class Tasks:
         self.on_still: Callable[[], None] = _nothing  # a thread has ended; from any thread
         self._on_change = on_change
 
-    def let_go(self) -> None:
+    def dissolve(self) -> None:
         self._on_change = self.on_still = _nothing
 
     def add(self, task: "asyncio.Task[Any]") -> None:

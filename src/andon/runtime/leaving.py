@@ -126,10 +126,10 @@ class Leaving:
         self._movers: list[asyncio.Future[None]] = []
         self.tasks.on_still = self._move_from_thread
 
-    def let_go(self) -> None:
-        """Nothing of it executes any more: let its parts go without a search for garbage."""
+    def dissolve(self) -> None:
+        """Nothing of it executes any more: its parts end without a search for garbage."""
         self.main = None
-        self.tasks.let_go()
+        self.tasks.dissolve()
 
     @property
     def active(self) -> int:

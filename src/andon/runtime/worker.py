@@ -429,7 +429,7 @@ class Worker:
         self.endings[attempt.ending or ending] += 1
         self.stopping.over(attempt)
         if attempt.tasks.still:
-            attempt.let_go()
+            attempt.dissolve()
         if ending == "unavailable":
             self.unreturned += 1
         self._on_settled(run_id, ending)

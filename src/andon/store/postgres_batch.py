@@ -241,9 +241,9 @@ def _alone(m: Message) -> Sent | None:
     if isinstance(m, Append) and is_plain(m):
         group = Group(0, m)
         if is_short(group):
-            return Sent([of_one(group)], partial(_take_one, None))
+            return Sent([of_one(group)], _TAKE_STEP)
     elif isinstance(m, Start) and is_plain_start(m):
-        return Sent([of_start(m.run)], partial(_take_one, True))
+        return Sent([of_start(m.run)], _TAKE_START)
     elif isinstance(m, Claim) and not m.dead:
         return _claiming(m, 0)
     return None
@@ -259,6 +259,9 @@ def _take_one(outcome: Outcome, rows: Rows, outcomes: list[Outcome]) -> list[int
         return [0]
     outcomes[0] = outcome
     return []
+
+
+_TAKE_STEP, _TAKE_START = partial(_take_one, None), partial(_take_one, True)
 
 
 def _take_claim(place: int, rows: Rows, outcomes: list[Outcome]) -> list[int]:

@@ -25,7 +25,8 @@ INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_
                           rate, per_seconds)
 VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'),
         CASE WHEN :promote THEN max(unixepoch('subsec'), coalesce((
-          SELECT max(promoted_at) FROM andon_agents WHERE name = :name), 0) + 0.000001) END, :at_most, :rate, :per_seconds)
+          SELECT max(promoted_at) FROM andon_agents WHERE name = :name), 0) + 0.000001) END,
+        :at_most, :rate, :per_seconds)
 ON CONFLICT (name, version) DO UPDATE
    SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
        rate = excluded.rate, per_seconds = excluded.per_seconds
