@@ -8,11 +8,11 @@ import json
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_row
 
 from andon.core.run import State
-from andon.store.orders import Bury, Ended, Escalate, Heard, Order, Reauthorize, Resume
+from andon.store.orders import Bury, Ended, Escalate, Heard, Order, Reauthorize, Report, Resume
 from andon.store.store import (
     Append,
     Ask,
@@ -59,7 +59,6 @@ class Machine(RuleBasedStateMachine):
         self.claims = 0
         self.last: tuple[list[Message], list[Message]] | None = None
 
-    @initialize(runs=st.integers(1, 4), workers=st.integers(1, 2))
     def begin(self, runs: int, workers: int) -> None:
         """Some runs are in somebody's hands: else nearly all that follows is refused."""
         self.pair.empty()
@@ -101,9 +100,10 @@ class Machine(RuleBasedStateMachine):
                 alive = what != "leaves"
                 self.send(Depart(worker_id=worker, drain='{"exit": "clean"}', alive=alive))
 
-    @rule(which=st.integers(1, 11))
-    def bury(self, which: int) -> None:
-        self.send(Bury(worker_id=chosen(self.workers, which), evidence="it ended"))
+    @rule(which=st.integers(1, 11), limit=st.sampled_from((1, 10)))
+    def bury(self, which: int, limit: int) -> None:
+        worker = chosen(self.workers, which)
+        self.send(Bury(worker_id=worker, evidence="it ended", interruption_limit=limit))
 
     @rule(which=whichever, limit=st.integers(0, 3), dead=st.none() | whichever, again=st.booleans())
     def claim(self, which: int, limit: int, dead: int | None, again: bool) -> None:
@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         run = new_run(name, f"input {which}", priority=priority, labels=labels, delay_seconds=delay)
         self.send(Start(run=run))
 
-    def _write(self, held: Held, **of: Any) -> Append:
+    def write(self, held: Held, **of: Any) -> Append:
         row: dict[str, Any] = {}
         if of.get("kind") == "effect":
             row = {"effects": (effect(seq=held.seq + 1, state=of["state"], key=of["key"]),)}
@@ -162,14 +162,14 @@ class Machine(RuleBasedStateMachine):
     @rule(which=whichever, state=st.sampled_from(EFFECTS), key=st.sampled_from("ab"))
     def act(self, which: int, state: str, key: str) -> None:
         held = self._holder(which)
-        self._try(held, self._write(held, kind="effect", state=state, name="pay", key=key))
+        self._try(held, self.write(held, kind="effect", state=state, name="pay", key=key))
 
     @precondition(lambda self: len(self.held) > 1)
     @rule(count=st.integers(2, 5))
     def write_together(self, count: int) -> None:
         """In one commit; each succeeds or is refused alone."""
         writers = self.held[-count:]
-        self.send(*(self._write(one, kind="step", state="done") for one in writers))
+        self.send(*(self.write(one, kind="step", state="done") for one in writers))
         for one in writers:
             one.look_again(self.pair.sqlite)
 
@@ -183,7 +183,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=whichever)
     def spawn(self, which: int) -> None:
-        held = self._holder(which)
+        self.spawn_of(self._holder(which))
+
+    def spawn_of(self, held: Held) -> None:
         name = f"{held.id}.{held.seq % 2}"
         child = new_run(name, "child", parent_id=held.id, root_id=held.claimed.root_id)
         self.runs = sorted({*self.runs, name})
@@ -227,10 +229,10 @@ class Machine(RuleBasedStateMachine):
     )
     def settle(self, which: int, state: State, returned: bool, wakes: bool, failed: bool) -> None:
         held = self._holder(which)
-        self.send(self._settlement(held, state, returned, wakes, failed))
+        self.send(self.settlement(held, state, returned, wakes, failed))
         held.look_again(self.pair.sqlite)
 
-    def _settlement(
+    def settlement(
         self, held: Held, state: State, returned: bool, wakes: bool, failed: bool
     ) -> Settle:
         over = state in (State.SUCCEEDED, State.FAILED)
@@ -239,9 +241,9 @@ class Machine(RuleBasedStateMachine):
         return held.settle(
             state,
             entries=end,
-            returned=returned,
+            returned=returned and not over,
             failed=failed,
-            delay_seconds=0.0 if returned else 50.0,
+            delay_seconds=0.0 if returned or over else 50.0,
             waits='[{"kind": "event", "name": "e"}]' if sleeps else None,
             wake_at=self.pair.clock.store_now() + 50.0 if sleeps and wakes else None,
         )
@@ -285,16 +287,16 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
+    def worker_of(self, held: Held) -> str:
+        attempts = self.pair.sqlite.attempts(held.id)
+        return next(one.worker for one in attempts if one.fence == held.fence.counter)
+
     @precondition(lambda self: self.held and self.orders)
     @rule(which=whichever, ended=st.booleans())
     def obey(self, which: int, ended: bool) -> None:
         """A worker has heard of orders, or says that nothing of a run executes any more."""
         held = self._holder(which)
-        worker = next(
-            one.worker
-            for one in self.pair.sqlite.attempts(held.id)
-            if one.fence == held.fence.counter
-        )
+        worker = self.worker_of(held)
         if ended:
             self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
         else:
@@ -308,9 +310,21 @@ class Machine(RuleBasedStateMachine):
         whom: dict[str, Any] = {"scope": scope, "name": name, "value": value}
         if hard:
             newest = max((one.epoch for one in self.pair.sqlite.latches()), default=1)
-            self.send(Reauthorize(epoch=newest, by="ann", why="looked", **whom))
+            for epoch in (newest - 1, newest):  # by who has not seen the newest, and by who has
+                self.send(Reauthorize(epoch=epoch, by="ann", why="looked", **whom))
         else:
             self.send(Resume(by="ann", why="looked", **whom))
+
+    @precondition(lambda self: self.orders)
+    @rule(
+        which=whichever, stage=st.sampled_from(("acknowledged", "fenced", "verified", "unproved"))
+    )
+    def report(self, which: int, stage: str) -> None:
+        """As supervisors do, who ended a process: of what is fenced, and so has to be ended."""
+        waiting = self.pair.open_targets()
+        if waiting:
+            stop_id, target = chosen(waiting, which)
+            self.send(Report(stop_id=stop_id, target=target, stage=stage, evidence="it was ended"))
 
     @precondition(lambda self: self.orders)
     @rule()

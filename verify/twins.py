@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from verify.layer import Effort, Outcome, Say
 
-EXAMPLES = 150  # at scale 1
+EXAMPLES = 100  # at scale 1
 FEWEST = 10
 STEPS = 40
 # Each must have been sent, and be refused at least once: else the machine does not reach them.
@@ -29,14 +29,17 @@ def check(effort: Effort, say: Say) -> Outcome:
 
 def compare(url: str, effort: Effort, say: Say) -> Outcome:
     """The same, with a database that is there and empty."""
-    from verify.machine import Machine
     from verify.pair import Pair
+    from verify.plots import Plots
 
     began = time.monotonic()
     violations: list[str] = []
     with Pair(url) as pair:
         options: Any = settings(
-            max_examples=max(FEWEST, int(EXAMPLES * effort.scale)),
+            # A canary may be rare, and is looked for until it is found.
+            max_examples=EXAMPLES
+            if effort.until_red
+            else max(FEWEST, int(EXAMPLES * effort.scale)),
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
@@ -46,8 +49,8 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
             phases=(Phase.generate,) if effort.name == "ci" else (Phase.generate, Phase.shrink),
         )
 
-        def machine() -> Machine:
-            return Machine(pair)
+        def machine() -> Plots:
+            return Plots(pair)
 
         test: Any = seed(effort.seed)(machine) if effort.seed else machine
         try:

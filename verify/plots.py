@@ -1,0 +1,170 @@
+"""Short plots: some messages in an order in which something could go wrong, sent to both stores.
+
+Messages by chance rarely meet so. Each example begins with some, and comes upon more.
+"""
+
+import itertools
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+from tests.store.parts import Held, new_run
+
+from andon.core.lease import Fence
+from andon.core.run import State
+from andon.store.orders import Bury, Ended, Order
+from andon.store.store import Checkpoint, Deliver, Message, Move, Start
+from verify.machine import Machine
+
+Plot = tuple[Any, ...]  # its name, and what it is about
+
+LATE = [("late", epoch) for epoch in (-1, 0, 1)]
+HELD = [
+    ("held", kind, scope)
+    for kind, scope in itertools.product(("pause", "kill", "halt"), ("agent", "label", "fleet"))
+]
+CHILD = [("child", how) for how in ("ends", "dies", "is cancelled", "is killed with it")]
+STOP = [
+    ("stop", kind, then)
+    for kind, then in itertools.product(
+        ("pause", "cancel", "kill"),
+        ("spawns", "is overdue", "ends", "says so", "dies", "is reported"),
+    )
+]
+PLOTS: list[Plot] = [("over",), *LATE, *HELD, *CHILD, *STOP]
+
+
+class Plots(Machine):
+    """The moves, and what consists of several."""
+
+    @initialize(
+        runs=st.integers(1, 4),
+        workers=st.integers(1, 2),
+        plots=st.lists(st.sampled_from(PLOTS), min_size=2, max_size=3),
+    )
+    def begin_with(self, runs: int, workers: int, plots: list[Plot]) -> None:
+        self.begin(runs, workers)
+        for plot in plots:
+            self.play(plot)
+
+    @rule(plot=st.sampled_from(PLOTS))
+    def play(self, plot: Plot) -> None:
+        name, *about = plot
+        getattr(self, f"_{name}")(*about)
+
+    # ── what they consist of ──────────────────────────────────────────────────────────────────
+
+    def _claim_all(self) -> None:
+        """By somebody who may."""
+        if not self._able():
+            self.register()
+        self.claim(self.workers.index(self._able()[-1]), 9, None, False)
+
+    def _able(self) -> list[str]:
+        workers = self.pair.sqlite.workers()
+        return [one.id for one in workers if one.state == "live" and not one.draining_at]
+
+    def _own(self) -> Held:
+        """A run that was just claimed, unless something holds it back."""
+        self._start_another()
+        self._claim_all()
+        return self.held[-1]
+
+    def _start_another(self) -> None:
+        self.runs.append(f"s{len(self.runs)}")
+        self.send(Start(run=new_run(self.runs[-1], labels='{"tenant": "t0"}')))
+
+    def _give(self, kind: str, run_id: str) -> None:
+        self.orders += 1
+        order = Order(id=f"o{self.orders}", kind=kind, scope="run", name=run_id, within=30.0)
+        self.send(order)
+
+    def _try_late(self, held: Held, *messages: Message) -> None:
+        self.send(*messages)
+        held.look_again(self.pair.sqlite)
+
+    # ── the plots ─────────────────────────────────────────────────────────────────────────────
+
+    def _over(self) -> None:
+        """A run ends, and afterwards nothing reaches it."""
+        held = self._own()
+        self.send(self.settlement(held, State.SUCCEEDED, False, False, False))
+        self.send(Deliver(run_id=held.id, kind="event", body="1", name="e", message_id="late"))
+        self._try_late(held, self.settlement(held, State.FAILED, False, False, False))
+
+    def _late(self, epoch: int) -> None:
+        """Who had a run before its owner writes; or has the same fence, in a replaced database.
+
+        It knows where the journal ends: only its fence is wrong.
+        """
+        held = self._own()
+        if epoch == 0:
+            self.send(Bury(worker_id=self.worker_of(held), evidence="it ended"))
+            self._claim_all()
+        other = self._own()
+        held.fence = Fence(held.fence.epoch + epoch, held.fence.counter)
+        self._try_late(held, held.append())
+        self._try_late(held, held.append(entries=2))
+        self._try_late(held, held.append(), other.append())
+        self._try_late(held, self.write(held, kind="effect", state="started", name="pay", key="a"))
+        self._try_late(held, Checkpoint(run_id=held.id, fence=held.fence, op=":0", body="1"))
+        for state in (State.SUSPENDED, State.QUEUED, State.SUCCEEDED):
+            self._try_late(held, self.settlement(held, state, False, False, False))
+        held.fence = held.claimed.fence
+        other.look_again(self.pair.sqlite)
+
+    def _held(self, kind: str, scope: str) -> None:
+        """What begins in a scope that is held does not, until that is lifted as it has to be."""
+        scope = "fleet" if kind == "halt" else scope
+        self.order(0, kind, scope, 30.0)
+        self._start_another()
+        for hard in (False, True, False):  # refused, if the order was hard and this is not
+            self._claim_all()
+            self.lift(scope, hard)
+        self._claim_all()
+
+    def _child(self, how: str) -> None:
+        """That is executed by somebody, and comes to an end while its parent sleeps."""
+        held = self._own()
+        self.spawn_of(held)
+        self._claim_all()
+        child = self.held[-1]
+        self.send(self.settlement(held, State.SUSPENDED, False, False, False))
+        match how:
+            case "ends":
+                self.send(self.settlement(child, State.SUCCEEDED, False, False, False))
+            case "dies":
+                worker = self.worker_of(child)
+                self.send(Bury(worker_id=worker, evidence="it ended", interruption_limit=1))
+            case "is cancelled":
+                self._give("cancel", child.id)
+                self.send(self.settlement(child, State.QUEUED, True, False, False))
+            case _:
+                self._give("kill", held.id)
+        for one in (held, child):
+            one.look_again(self.pair.sqlite)
+
+    def _stop(self, kind: str, then: str) -> None:
+        """A run that somebody executes is stopped; who executes it hears of it, or does not."""
+        held = self._own()
+        worker = self.worker_of(held)
+        self._give(kind, held.id)
+        match then:
+            case "spawns":
+                self.spawn_of(held)
+            case "is overdue":
+                self.time_passes(60.0)
+                self._claim_all()
+            case "ends":
+                self.send(self.settlement(held, State.QUEUED, True, False, False))
+            case "says so":
+                self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
+            case "dies":
+                self.send(Bury(worker_id=worker, evidence="it ended"))
+            case _:  # to one of two orders
+                self._give("kill", held.id)
+                self.report(-2, "verified")
+        self.send(Move(run_id=held.id, seen="killed", state="queued", fresh=True))
+        self._claim_all()
+        self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
+        held.look_again(self.pair.sqlite)
