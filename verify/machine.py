@@ -316,9 +316,7 @@ class Machine(RuleBasedStateMachine):
             self.send(Resume(by="ann", why="looked", **whom))
 
     @precondition(lambda self: self.orders)
-    @rule(
-        which=whichever, stage=st.sampled_from(("acknowledged", "fenced", "verified", "unproved"))
-    )
+    @rule(which=whichever, stage=st.sampled_from(("verified", "unproved")))
     def report(self, which: int, stage: str) -> None:
         """As supervisors do, who ended a process: of what is fenced, and so has to be ended."""
         waiting = self.pair.open_targets()

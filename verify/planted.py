@@ -134,6 +134,74 @@ CANARIES = (
         "       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END\n",
         "       state = state\n",
     ),
+    Canary(
+        "end-taken-from-who-was-replaced",
+        "twins",
+        "store/postgres_batch.sql",
+        """   WHERE r.fence = a.counter AND r.epoch = a.epoch AND r.state = 'running'
+     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+     AND r.parent_id IS NULL""",
+        """   WHERE r.epoch = a.epoch AND r.state = 'running'
+     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+     AND r.parent_id IS NULL""",
+    ),
+    Canary(
+        "claimed-at-once-under-a-latch",
+        "twins",
+        "store/postgres_batch.sql",
+        "OR repeated OR latched <> '[]'",
+        "OR repeated",
+    ),
+    # ── both databases alike, and wrong ───────────────────────────────────────────────────────
+    Canary(
+        "claimed-although-everything-is-held",
+        "twins",
+        "store/fleet.py",
+        "        free = not any(scope == Scope.FLEET for scope, *_ in latches)\n",
+        "        free = True\n",
+    ),
+    Canary(
+        "polite-for-ever",
+        "twins",
+        "store/fleet.py",
+        "        if window is not None and window <= 0:\n            self._escalate()\n",
+        "",
+    ),
+    Canary(
+        "children-not-reached",
+        "twins",
+        "store/stops.py",
+        '                rows = self.q("descendants", run_id=m.name)\n',
+        "                rows = [(m.name,)]\n",
+    ),
+    Canary(
+        "proved-by-one-of-two-orders",
+        "twins",
+        "store/stops.py",
+        'elif row.state != State.RUNNING and not self.q("is_awaited", run_id=row.id):',
+        "elif row.state != State.RUNNING:",
+    ),
+    Canary(
+        "lifted-by-who-has-not-seen-it",
+        "twins",
+        "store/lifting.py",
+        "        if newest[0][0] != m.epoch:\n",
+        "        if newest[0][0] < 0:\n",
+    ),
+    Canary(
+        "letter-taken-twice",
+        "twins",
+        "store/sql.py",
+        '            self.q("take_letter", id=m.take)\n',
+        "            pass\n",
+    ),
+    Canary(
+        "order-that-wakes-nobody",
+        "twins",
+        "store/sql.py",
+        "_RINGS += (Recall, SetLimit, Order, Ended,",
+        "_RINGS += (Recall, SetLimit, Ended,",
+    ),
     # ── what only real processes, disks and files show ────────────────────────────────────────
     Canary(
         "acknowledged-before-commit",

@@ -13,8 +13,8 @@ from tests.store.parts import Held, new_run
 from andon.core.lease import Fence
 from andon.core.run import State
 from andon.store.orders import Bury, Ended, Order
-from andon.store.store import Checkpoint, Deliver, Message, Move, Start
-from verify.machine import Machine
+from andon.store.store import Checkpoint, Deliver, Message, Move, Recall, Start
+from verify.machine import LEASE_SECONDS, Machine
 
 Plot = tuple[Any, ...]  # its name, and what it is about
 
@@ -28,10 +28,19 @@ STOP = [
     ("stop", kind, then)
     for kind, then in itertools.product(
         ("pause", "cancel", "kill"),
-        ("spawns", "is overdue", "ends", "says so", "dies", "is reported"),
+        (
+            "spawns",
+            "is overdue",
+            "ends",
+            "has succeeded",
+            "says so",
+            "dies",
+            "falls silent",
+            "is reported",
+        ),
     )
 ]
-PLOTS: list[Plot] = [("over",), *LATE, *HELD, *CHILD, *STOP]
+PLOTS: list[Plot] = [("over",), ("recalled",), *LATE, *HELD, *CHILD, *STOP]
 
 
 class Plots(Machine):
@@ -70,14 +79,23 @@ class Plots(Machine):
         self._claim_all()
         return self.held[-1]
 
-    def _start_another(self) -> None:
-        self.runs.append(f"s{len(self.runs)}")
-        self.send(Start(run=new_run(self.runs[-1], labels='{"tenant": "t0"}')))
+    def _start_another(self, *, together: int = 1) -> None:
+        new = [f"s{len(self.runs) + number}" for number in range(together)]
+        self.runs += new
+        self.send(*(Start(run=new_run(name, labels='{"tenant": "t0"}')) for name in new))
 
     def _give(self, kind: str, run_id: str) -> None:
         self.orders += 1
         order = Order(id=f"o{self.orders}", kind=kind, scope="run", name=run_id, within=30.0)
         self.send(order)
+
+    def _outlive(self) -> None:
+        """Everybody is silent but one, who is in contact long enough to say so."""
+        self.register()
+        for _ in range(6):
+            self.time_passes(LEASE_SECONDS / 3)
+            self.beat(len(self.workers) - 1)
+        self.claim(len(self.workers) - 1, 9, None, False)
 
     def _try_late(self, held: Held, *messages: Message) -> None:
         self.send(*messages)
@@ -91,6 +109,12 @@ class Plots(Machine):
         self.send(self.settlement(held, State.SUCCEEDED, False, False, False))
         self.send(Deliver(run_id=held.id, kind="event", body="1", name="e", message_id="late"))
         self._try_late(held, self.settlement(held, State.FAILED, False, False, False))
+
+    def _recalled(self) -> None:
+        """A run ends that somebody wants undone."""
+        held = self._own()
+        self.send(Recall(run_id=held.id, undoing='{"why": "wrong"}'))
+        self._try_late(held, self.settlement(held, State.SUCCEEDED, False, False, False))
 
     def _late(self, epoch: int) -> None:
         """Who had a run before its owner writes; or has the same fence, in a replaced database.
@@ -118,6 +142,7 @@ class Plots(Machine):
         scope = "fleet" if kind == "halt" else scope
         self.order(0, kind, scope, 30.0)
         self._start_another()
+        self._start_another(together=2)
         for hard in (False, True, False):  # refused, if the order was hard and this is not
             self._claim_all()
             self.lift(scope, hard)
@@ -157,10 +182,14 @@ class Plots(Machine):
                 self._claim_all()
             case "ends":
                 self.send(self.settlement(held, State.QUEUED, True, False, False))
+            case "has succeeded":
+                self.send(self.settlement(held, State.SUCCEEDED, False, False, False))
             case "says so":
                 self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
             case "dies":
                 self.send(Bury(worker_id=worker, evidence="it ended"))
+            case "falls silent":
+                self._outlive()
             case _:  # to one of two orders
                 self._give("kill", held.id)
                 self.report(-2, "verified")
