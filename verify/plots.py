@@ -1,6 +1,7 @@
 """Short plots: some messages in an order in which something could go wrong, sent to both stores.
 
-Messages by chance rarely meet so. Each example begins with some, and comes upon more.
+Messages by chance rarely meet so. Each is played alone; and each example begins with some, and
+comes upon more.
 """
 
 import itertools
@@ -55,6 +56,11 @@ class Plots(Machine):
         self.begin(runs, workers)
         for plot in plots:
             self.play(plot)
+
+    def play_alone(self, plot: Plot) -> None:
+        """Each is played at least once, whatever chance finds."""
+        self.begin(2, 2)
+        self.play(plot)
 
     @rule(plot=st.sampled_from(PLOTS))
     def play(self, plot: Plot) -> None:

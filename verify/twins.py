@@ -30,7 +30,7 @@ def check(effort: Effort, say: Say) -> Outcome:
 def compare(url: str, effort: Effort, say: Say) -> Outcome:
     """The same, with a database that is there and empty."""
     from verify.pair import Pair
-    from verify.plots import Plots
+    from verify.plots import PLOTS, Plots
 
     began = time.monotonic()
     violations: list[str] = []
@@ -53,10 +53,15 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
             return Plots(pair)
 
         test: Any = seed(effort.seed)(machine) if effort.seed else machine
+        plot: Any = None
         try:
+            for plot in PLOTS:
+                Plots(pair).play_alone(plot)
+            plot = None
             run_state_machine_as_test(test, settings=options)
         except Exception as error:  # noqa: BLE001 (whatever tells the two apart)
-            story = " / ".join(getattr(error, "__notes__", ())).replace("\n", "; ")
+            story = " / ".join(getattr(error, "__notes__", [f"the plot {plot}"]))
+            story = story.replace("\n", "; ")
             violations.append(f"{error}: {story} (python verify/verify.py --only twins)")
             say(violations[-1])
         unmet = _unmet(pair) if not violations else []
