@@ -44,7 +44,7 @@ def outcome(*lines: Line | Iterable[Line], state: str = "succeeded", **facts: An
 
 
 def findings(plain: Outcome, trial: Outcome) -> list[tuple[str, str]]:
-    return [(one.about, one.name) for one in judge.judged(plain, trial, compare=True)]
+    return [(one.about, one.name) for one in judge.judged(plain, trial, other=plain)]
 
 
 ONCE = outcome(called())
@@ -100,7 +100,7 @@ def test_what_happened_once_is_no_finding(trial: Outcome) -> None:
     ],
 )  # fmt: skip
 def test_what_happened_twice_is_found_with_its_reason(trial: Outcome, why: str) -> None:
-    [found] = judge.judged(ONCE, trial, compare=True)
+    [found] = judge.judged(ONCE, trial, other=ONCE)
     assert (found.about, found.name) == ("twice", "pay")
     assert found.why.startswith(why)
     assert found.do
@@ -131,13 +131,25 @@ def test_the_end_of_the_run_is_compared() -> None:
     assert findings(plain, outcome(state="stranded", error="Diverged: …")) == [("stranded", "")]
     assert findings(plain, outcome(state="hung")) == [("hung", "")]
     assert findings(plain, outcome(result=1, world="two")) == [("world", "")]
-    assert judge.judged(plain, outcome(result=2), compare=False) == []
+
+
+def test_what_differs_by_itself_is_not_compared_and_the_rest_is() -> None:
+    plain, trial = outcome(result=1, world="a"), outcome(result=2, world="b")
+    for other, about in (
+        (outcome(result=3, world="a"), ["world"]),
+        (outcome(result=1, world="c"), ["result"]),
+        (outcome(result=3, world="c"), []),
+    ):
+        assert [one.about for one in judge.judged(plain, trial, other=other)] == about
+    assert judge.varies(plain, outcome(result=1, world="c")) == [
+        "the check says 'a' and 'c', so it is not compared"
+    ]
 
 
 def test_a_step_that_gave_another_value_explains_another_result() -> None:
     plain = outcome(step("1"), result=1)
     [found] = judge.judged(
-        plain, outcome(step("2", stored=False), step("3"), result=3), compare=True
+        plain, outcome(step("2", stored=False), step("3"), result=3), other=plain
     )
     assert found.why == "step 'price' gave 1 and, executed again, 2"
 

@@ -81,8 +81,8 @@ def times(lines: Iterable[Line]) -> dict[str, int]:
     }
 
 
-def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
-    """`compare`: whether two runs that nobody killed have the same result and the same world."""
+def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
+    """`other`: a second run that nobody killed. What differs there as well is not compared."""
     found = [*_twice(plain, trial), *_again(plain, trial)]
     match trial.state:
         case "hung":
@@ -94,7 +94,7 @@ def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
         case state if state != plain.state:
             found.append(_ended(plain, trial))
         case _:
-            found += _differs(plain, trial) if compare else []
+            found += _differs(plain, trial, other)
     return found
 
 
@@ -235,9 +235,9 @@ def _ended(plain: Outcome, trial: Outcome) -> Finding:
     )
 
 
-def _differs(plain: Outcome, trial: Outcome) -> list[Finding]:
+def _differs(plain: Outcome, trial: Outcome, other: Outcome) -> list[Finding]:
     found = []
-    if trial.result != plain.result:
+    if trial.result != plain.result == other.result:
         found.append(
             Finding(
                 "result",
@@ -248,7 +248,7 @@ def _differs(plain: Outcome, trial: Outcome) -> list[Finding]:
                 "decide only by the input and by what steps, effects and ctx answer",
             )
         )
-    if trial.world != plain.world:
+    if trial.world != plain.world == other.world:
         found.append(
             Finding(
                 "world",
@@ -301,7 +301,8 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
         both = f"{_shown(first.result)} and {_shown(second.result)}"
         found.append(f"the result is {both}, so it is not compared")
     if first.world != second.world:
-        found.append(f"the check says {_shown(first.world)} and {_shown(second.world)}")
+        both = f"{_shown(first.world)} and {_shown(second.world)}"
+        found.append(f"the check says {both}, so it is not compared")
     found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]
     found += _other_arguments(first, second)
     for name, keys in standings(first.lines).items():
