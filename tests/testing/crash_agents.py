@@ -112,6 +112,15 @@ async def liar(ctx: andon.Context) -> None:
     await ctx.effect(forget, "a", key="f")
 
 
+def dream(*args: Any, key: str) -> Any:
+    return andon.happened("paid")
+
+
+@andon.agent
+async def dreamer(ctx: andon.Context) -> None:
+    await ctx.effect(pay, 3, key="p", probe=dream)
+
+
 def roll() -> int:
     """What it answers depends on how often it was called before."""
     note("rolled")

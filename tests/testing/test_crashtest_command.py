@@ -48,6 +48,13 @@ def test_findings_are_printed_and_written(
     assert "probe" in (suite[0][0].text or "")
 
 
+def test_an_effect_that_is_lost_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, f"{AGENTS}:dreamer", "--points", "effect:started")
+    assert code == 1
+    assert "pay     probeable  1        1      NEVER (1)" in printed
+    assert "effect 'pay' did not happen, and the run went on as if it had" in printed
+
+
 def test_a_clean_agent_is_0_and_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed, said = run(
         capsys, f"{AGENTS}:plain", "name=z", "--points", "inside", "--json", "--deep", "--most", "1"

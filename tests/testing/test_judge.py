@@ -106,6 +106,15 @@ def test_what_happened_twice_is_found_with_its_reason(trial: Outcome, why: str) 
     assert found.do
 
 
+def test_an_effect_that_never_was_called_and_that_its_probe_found_is_lost() -> None:
+    trial = outcome(Line(what="killed"), probed("happened"))
+    [found] = judge.judged(ONCE, trial, other=ONCE)
+    assert (found.about, found.name) == ("lost", "pay")
+    assert found.why == "its probe said happened for key 'k' before it was called"
+    cut_off = outcome(called(ends=False), probed("happened"))
+    assert findings(ONCE, cut_off) == []  # it may be true
+
+
 def test_other_arguments_are_another_effect_unless_there_are_too_many() -> None:
     """An agent whose arguments differ from run to run is not accused of doing something twice."""
     assert findings(outcome(called(digest="x")), outcome(called(digest="y"))) == []

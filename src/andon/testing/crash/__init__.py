@@ -231,12 +231,14 @@ def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:
     kinds = {line.name: line.kind for line in plain.lines if line.role == "effect"}
     before, counted = judge.times(plain.lines), [judge.times(one.lines) for one in trials]
     asked = Counter(name for one in trials for name in one.asked)
+    lost = Counter(name for one in trials for name in judge.invented(one.lines))
     return [
         Effect(
             name=name,
             kind=kind,
             plain=before[name],
             worst=max([before[name], *(each.get(name, 0) for each in counted)]),
+            lost=lost[name],
             asked=asked[name],
         )
         for name, kind in sorted(kinds.items())

@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 class Finding(msgspec.Struct, frozen=True):
     """Something that is wrong, why, and what to change."""
 
-    about: str  # twice, again, stranded, result, ended, world or hung
+    about: str  # twice, lost, again, stranded, result, ended, world or hung
     name: str  # of the effect or step; nothing if it is about the run
     what: str
     why: str
@@ -33,13 +33,13 @@ class _Standing:
     def __init__(self) -> None:
         self.times = 0
         self.open: set[str] = set()  # calls of which nobody knows how they ended
-        self.lied = False
+        self.begun = self.lied = self.invented = False
         self.kind, self.keyed, self.digest = "", False, ""
 
     def take(self, line: Line) -> None:
         match line.role, line.what:
             case "effect", "begun":
-                self.times += 1
+                self.times, self.begun = self.times + 1, True
                 self.open.add(line.call)
                 self.kind, self.keyed, self.digest = line.kind, line.keyed, line.digest
             case "effect", "ended":
@@ -51,6 +51,8 @@ class _Standing:
                 self.times -= len(self.open)
                 self.open.clear()
                 self.lied = self.lied or self.times > 0
+            case "probe", "ended" if line.value == "happened":
+                self.invented = self.invented or not self.begun
             case "undo", "ended":
                 self.times = 0
                 self.open.clear()
@@ -83,7 +85,7 @@ def times(lines: Iterable[Line]) -> dict[str, int]:
 
 def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
     """`other`: a second run that nobody killed. What differs there as well is not compared."""
-    found = [*_twice(plain, trial), *_again(plain, trial)]
+    found = [*_twice(plain, trial), *_lost(trial), *_again(plain, trial)]
     match trial.state:
         case "hung":
             found.append(_hung(trial))
@@ -147,6 +149,29 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
         why = f"it was executed {one.times} times with key {key!r}"
         do = "declare what it is: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
     return Finding("twice", name, what, why, do)
+
+
+def invented(lines: Iterable[Line]) -> dict[str, str]:
+    """Effects that were never called and whose probe said that they happened, with a key."""
+    return {
+        name: key
+        for name, keys in standings(lines).items()
+        for key, one in keys.items()
+        if one.invented
+    }
+
+
+def _lost(trial: Outcome) -> list[Finding]:
+    return [
+        Finding(
+            "lost",
+            name,
+            f"effect {name!r} did not happen, and the run went on as if it had",
+            f"its probe said happened for key {key!r} before it was called",
+            "let the probe look for the key itself, where the effect leaves it",
+        )
+        for name, key in invented(trial.lines).items()
+    ]
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────

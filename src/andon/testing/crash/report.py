@@ -32,6 +32,7 @@ class Effect(msgspec.Struct, kw_only=True):
     kind: str
     plain: int  # how often it happened without a kill
     worst: int  # how often it may have happened in the worst trial
+    lost: int  # in so many trials it did not happen, and its probe said that it had
     asked: int  # in so many trials a person would have been asked
 
 
