@@ -127,6 +127,9 @@ def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> No
         ("again", "price")
     ]
     assert findings(plain, outcome(step(digest="other"))) == []
+    assert findings(plain, outcome(step(stored=False), step(), step(key="@x"))) == []
+    looks = [step(place="r/:0"), Line(what="killed"), step(place="r/:1")]
+    assert findings(plain, outcome(*looks)) == []  # it looked once more than in the plain run
     assert judge.repeated(outcome(step(stored=False), step())) == {"price"}
     failed = [line("begun", "step", name="price"), line("raised", "step", name="price")]
     assert judge.repeated(outcome(failed, step(digest="d"))) == set()  # it was retried
@@ -174,6 +177,20 @@ def test_what_differs_without_a_kill_is_told_apart() -> None:
     given = outcome(line("begun", "step", name="price", digest="x", value='["x"]'))
     other = outcome(line("begun", "step", name="price", digest="y", value='["y"]'))
     assert judge.varies(given, other) == ['step \'price\' is called with ["x"] and with ["y"]']
+
+
+def begun(name: str, place: str) -> Line:
+    return line("begun", "step", name=name, place=place, value="[]")
+
+
+def test_calls_that_run_at_once_have_no_order_and_others_have() -> None:
+    ab = outcome(begun("a", "r/:0"), begun("b", "r/:1"))
+    assert judge.varies(ab, outcome(begun("b", "r/:1"), begun("a", "r/:0"))) == []
+    assert judge.varies(ab, outcome(begun("b", "r/:0"), begun("a", "r/:1"))) == [
+        "step 'a' is called at place r/:0 and at place r/:1",
+        "step 'b' is called at place r/:1 and at place r/:0",
+    ]
+    assert judge.varies(ab, outcome(begun("b", "r/:1"))) == ["step 'a' is called 1 and 0 times"]
 
 
 # ── which kills ───────────────────────────────────────────────────────────────────────────────

@@ -178,28 +178,26 @@ def _lost(trial: Outcome) -> list[Finding]:
 
 
 def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
-    """A step that was finished and executed again: its code asked for another one."""
-    before, after = _finished(plain), _finished(trial)
-    names = {name for (name, digest) in after - before if (name, digest) in before}
-    # Other arguments than in the plain run are another step, unless there are too many.
-    names |= (_by_name(after) - _by_name(before)).keys()
+    """A step that was finished and executed again: its code asked for it by another key."""
+    more = (_stored(trial.lines) - _stored(plain.lines)).keys()
+    end = max((n for n, line in enumerate(trial.lines) if line.what == "killed"), default=0)
+    # One that has no key has its place: asked for there is something else, the run is stranded.
+    earlier, later = _stored(trial.lines[:end]), _stored(trial.lines[end:])
     return [
         Finding(
             "again",
             name,
             f"step {name!r} was finished, and was executed again after the kill",
-            "its key is not stable, or it was called at another place",
+            "its key is not stable",
             "derive the key from the input, or leave it out",
         )
-        for name in sorted(names)
+        for name in sorted(more & earlier.keys() & later.keys())
     ]
 
 
-def _by_name(finished: Counter[tuple[str, str]]) -> Counter[str]:
-    found = Counter[str]()
-    for (name, _), count in finished.items():
-        found[name] += count
-    return found
+def _stored(lines: Sequence[Line]) -> Counter[str]:
+    """How often steps with keys of their own were stored."""
+    return Counter(line.name for line in lines if line.point == "step:stored" and not line.place)
 
 
 def _finished(outcome: Outcome) -> Counter[tuple[str, str]]:
@@ -329,7 +327,7 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
         both = f"{_shown(first.world)} and {_shown(second.world)}"
         found.append(f"the check says {both}, so it is not compared")
     found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]
-    found += _other_arguments(first, second)
+    found += _other_calls(first, second)
     for name, keys in standings(first.lines).items():
         others = standings(second.lines).get(name, {})
         ours, theirs = sorted(keys.keys() - others.keys()), sorted(others.keys() - keys.keys())
@@ -338,33 +336,36 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
     return found
 
 
-def _other_arguments(first: Outcome, second: Outcome) -> list[str]:
-    """Steps and effects that were called otherwise, in order."""
+def _other_calls(first: Outcome, second: Outcome) -> list[str]:
+    """Steps and effects that were called otherwise. Those that run at once have no order."""
+    ours, theirs = _calls(first), _calls(second)
+    found = []
+    for role, name in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get((role, name), {}), theirs.get((role, name), {})
+        only, instead = _without(one, other), _without(other, one)
+        if only and instead:
+            said = f"with {only[0].value} and with {instead[0].value}"
+            if only[0].value == instead[0].value:
+                said = f"at place {only[0].place} and at place {instead[0].place}"
+            found.append(f"{role} {name!r} is called {said}")
+        elif only or instead:
+            found.append(f"{role} {name!r} is called {len(one)} and {len(other)} times")
+    return found
 
-    def calls(outcome: Outcome) -> dict[tuple[str, str], list[Line]]:
-        found = defaultdict(list)
-        for line in outcome.lines:
-            if line.what == "begun" and line.role in ("step", "effect"):
-                found[line.role, line.name].append(line)
-        return found
 
-    theirs = calls(second)
-    pairs = {
-        (role, name): next(
-            (
-                (one.value, other.value)
-                for one, other in zip(lines, theirs.get((role, name), []), strict=False)
-                if one.digest != other.digest
-            ),
-            None,
-        )
-        for (role, name), lines in calls(first).items()
-    }
-    return [
-        f"{role} {name!r} is called with {found[0]} and with {found[1]}"
-        for (role, name), found in pairs.items()
-        if found
-    ]
+_Calls = dict[tuple[str, str], Line]  # by place, or nothing if it has a key, and arguments
+
+
+def _calls(outcome: Outcome) -> dict[tuple[str, str], _Calls]:
+    found: dict[tuple[str, str], _Calls] = defaultdict(dict)
+    for line in outcome.lines:
+        if line.what == "begun" and line.role in ("step", "effect"):
+            found[line.role, line.name].setdefault((line.place, line.digest), line)
+    return found
+
+
+def _without(calls: _Calls, others: _Calls) -> list[Line]:
+    return [line for key, line in sorted(calls.items()) if key not in others]
 
 
 def _unsteady(first: Outcome, second: Outcome) -> Sequence[str]:
