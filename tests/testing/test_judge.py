@@ -128,7 +128,7 @@ def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> No
     ]
     assert findings(plain, outcome(step(digest="other"))) == []
     assert findings(plain, outcome(step(stored=False), step(), step(key="@x"))) == []
-    looks = [step(place="r/:0"), Line(what="killed"), step(place="r/:1")]
+    looks = [*step(place="r/:0"), Line(what="killed"), *step(place="r/:1")]
     assert findings(plain, outcome(*looks)) == []  # it looked once more than in the plain run
     assert judge.repeated(outcome(step(stored=False), step())) == {"price"}
     failed = [line("begun", "step", name="price"), line("raised", "step", name="price")]
@@ -143,6 +143,40 @@ def test_the_end_of_the_run_is_compared() -> None:
     assert findings(plain, outcome(state="stranded", error="Diverged: …")) == [("stranded", "")]
     assert findings(plain, outcome(state="hung")) == [("hung", "")]
     assert findings(plain, outcome(result=1, world="two")) == [("world", "")]
+
+
+@pytest.mark.parametrize(
+    ("trial", "why", "do"),
+    [
+        ([step(stored=False), step()], "executed twice: step price", "belongs into an effect"),
+        ([called(ends=False), probed("happened")], "its probe said happened", "the last thing"),
+        (
+            [called(ends=False), probed("did_not_happen"), called()],
+            "its probe said did_not_happen, and it was executed again",
+            "from the moment it is done",
+        ),
+        ([called(ends=False), line("ended", "undo"), called()], "undone", "let the undo take back"),
+        (
+            [called(ends=False, **KEYED), called(**KEYED)],
+            "effect pay was executed 2 times with one key",
+            "for one key",
+        ),
+        ([], "it is the code between them", "belongs into an effect"),
+    ],
+)  # fmt: skip
+def test_another_world_is_explained(trial: Any, why: str, do: str) -> None:
+    plain = outcome(called(), world="a")
+    [found] = judge.judged(plain, outcome(*trial, world="b"), other=plain)
+    assert found.about == "world"
+    assert why in found.why
+    assert do in found.do
+
+
+def test_another_world_is_explained_by_what_is_found_already() -> None:
+    plain = outcome(called(), world="a")
+    trial = outcome(called(), Line(what="killed"), probed("did_not_happen"), called(), world="b")
+    twice, world = judge.judged(plain, trial, other=plain)
+    assert (world.why, world.do) == ("'a' without a kill, 'b' with it; see effect pay", twice.do)
 
 
 def test_what_differs_by_itself_is_not_compared_and_the_rest_is() -> None:

@@ -34,6 +34,7 @@ class _Standing:
         self.times = 0
         self.open: set[str] = set()  # calls of which nobody knows how they ended
         self.begun = self.lied = self.invented = False
+        self.cut_off = ""  # what was done about a call that was
         self.kind, self.keyed, self.digest = "", False, ""
 
     def take(self, line: Line) -> None:
@@ -48,12 +49,17 @@ class _Standing:
                 self.open.discard(line.call)
                 self.times -= 1
             case "probe", "ended" if line.value == "did_not_happen":
+                if self.open:
+                    self.cut_off = "did_not_happen"
                 self.times -= len(self.open)
                 self.open.clear()
                 self.lied = self.lied or self.times > 0
             case "probe", "ended" if line.value == "happened":
                 self.invented = self.invented or not self.begun
+                if self.open:
+                    self.cut_off = "happened"
             case "undo", "ended":
+                self.cut_off = "undone"
                 self.times = 0
                 self.open.clear()
             case _:
@@ -85,7 +91,8 @@ def times(lines: Iterable[Line]) -> dict[str, int]:
 
 def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
     """`other`: a second run that nobody killed. What differs there as well is not compared."""
-    found = [*_twice(plain, trial), *_lost(trial), *_again(plain, trial)]
+    known = [*_twice(plain, trial), *_lost(trial)]
+    found = [*known, *_again(plain, trial)]
     match trial.state:
         case "hung":
             found.append(_hung(trial))
@@ -96,8 +103,14 @@ def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
         case state if state != plain.state:
             found.append(_ended(plain, trial))
         case _:
-            found += _differs(plain, trial, other)
+            found += _differs(plain, trial, other, known)
     return found
+
+
+FORGOTTEN = (
+    "the agent's code decides by something outside of steps, or by what only the process that was "
+    "killed had in memory"
+)
 
 
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
@@ -253,12 +266,16 @@ def _ended(plain: Outcome, trial: Outcome) -> Finding:
         "ended",
         "",
         f"the run ended otherwise: {plain.state} without a kill, and now {how}",
-        _changed(plain, trial) or "something outside is not as it was in the plain run",
-        "look at what the run finds outside when it is gone on with",
+        _changed(plain, trial) or FORGOTTEN,
+        "decide only by the input and by what steps, effects and ctx answer; and look at what the "
+        "run finds outside when it is gone on with",
     )
 
 
-def _differs(plain: Outcome, trial: Outcome, other: Outcome) -> list[Finding]:
+def _differs(
+    plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
+) -> list[Finding]:
+    """`known`: what is found already, and may be why."""
     found = []
     if trial.result != plain.result == other.result:
         found.append(
@@ -267,27 +284,60 @@ def _differs(plain: Outcome, trial: Outcome, other: Outcome) -> list[Finding]:
                 "",
                 f"the result differs: {_shown(plain.result)} without a kill, "
                 f"{_shown(trial.result)} with it",
-                _changed(plain, trial) or "the agent's code decides by something outside of steps",
+                _changed(plain, trial) or FORGOTTEN,
                 "decide only by the input and by what steps, effects and ctx answer",
             )
         )
     if trial.world != plain.world == other.world:
+        suspect, do = _suspect(trial, known)
         found.append(
             Finding(
                 "world",
                 "",
                 "the check sees another world than without a kill",
-                f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it"
-                + _suspects(trial),
-                "what changes the world belongs into an effect that says what it is",
+                f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it; {suspect}",
+                do,
             )
         )
     return found
 
 
-def _suspects(trial: Outcome) -> str:
+def _suspect(trial: Outcome, known: Sequence[Finding]) -> tuple[str, str]:
+    """What may have changed the world, and what to do about it."""
+    if known:
+        return f"see effect {known[0].name}", known[0].do
+    for name, keys in standings(trial.lines).items():
+        for one in keys.values():
+            if one.cut_off:
+                why, do = _CUT_OFF[one.cut_off]
+                return f"effect {name} was cut off, {why}", do
+            if one.times > 1:
+                return (
+                    f"effect {name} was executed {one.times} times with one key",
+                    "what it is declared to be, it has to be: for one key it may do one thing",
+                )
+    do = "what changes the world belongs into an effect that says what it is"
     names = ", ".join(sorted(repeated(trial)))
-    return f"; executed twice: step {names}" if names else ""
+    if names:
+        return f"executed twice: step {names}", do
+    return "no step and no effect was executed twice: it is the code between them", do
+
+
+# What was done about a call that nobody knew the end of, and what is wrong with it then.
+_CUT_OFF = {
+    "happened": (
+        "and its probe said happened",
+        "let the probe look for the last thing that the effect does, and do that in one move",
+    ),
+    "did_not_happen": (
+        "its probe said did_not_happen, and it was executed again",
+        "let the probe find what the effect has done from the moment it is done",
+    ),
+    "undone": (
+        "undone, and executed again",
+        "let the undo take back all that the effect does, also a part of it",
+    ),
+}
 
 
 def _changed(plain: Outcome, trial: Outcome) -> str:
