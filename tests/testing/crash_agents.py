@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -119,6 +120,11 @@ def dream(*args: Any, key: str) -> Any:
 @andon.agent
 async def dreamer(ctx: andon.Context) -> None:
     await ctx.effect(pay, 3, key="p", probe=dream)
+
+
+@andon.agent
+async def quitter(ctx: andon.Context) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def roll() -> int:

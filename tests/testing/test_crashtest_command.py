@@ -82,6 +82,27 @@ def test_a_question_is_a_finding_only_if_that_is_asked_for(
     assert run(capsys, *words, "--strict")[0] == 1
 
 
+STRANGE = 'a/b:c#1 \x01\x85\ufffe\u202e]]>"<&'
+
+
+def test_names_and_keys_may_have_any_characters(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    agent, junit = tmp_path / "strange.py", tmp_path / "found.xml"
+    agent.write_text(
+        "import andon\ndef act(): pass\n@andon.agent\n"
+        f"async def asks(ctx): await ctx.effect(act, name={STRANGE!r}, key={STRANGE!r})\n"
+    )
+    words = (str(agent), "--points", "effect:started", "--strict", "--json", "--junit", str(junit))
+    code, printed, _ = run(capsys, *words)
+    assert code == 1
+    [effect] = json.loads(printed)["effects"]
+    assert (effect["name"], effect["asked"]) == (STRANGE, 1)
+    [case] = ElementTree.parse(junit).getroot()[0]
+    assert case.attrib["name"].startswith("effect:started a/b:c#1")
+    assert "a person would be asked about a/b:c#1" in (case[0].text or "")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
