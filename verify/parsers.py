@@ -7,6 +7,7 @@ read again; or refuse them with an error of its own. What it answers otherwise i
 import contextlib
 import io
 import json
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -107,7 +108,7 @@ def command(folder: Path) -> Feed:
 
     def feed(content: bytes) -> str:
         words = text(content).split("\x1f")
-        at_once = words[0] not in waits or {"--no-wait", "--timeout"} & set(words)
+        at_once = words[0] not in waits or "--no-wait" in words or _limit(words) < 1
         if words[0] not in allowed or not at_once or {"watch", "--follow", "-f"} & set(words):
             return ""
         os.environ["ANDON_STORE"] = store
@@ -119,6 +120,16 @@ def command(folder: Path) -> Feed:
         return "" if code in range(6) else f"exit code {code}"
 
     return feed
+
+
+def _limit(words: list[str]) -> float:
+    """For how long a command is told to wait; something else than a time is refused at once."""
+    if "--timeout" not in words:
+        return math.inf
+    given = words[words.index("--timeout") + 1 :]
+    with contextlib.suppress(ValueError):
+        return float(given[0]) if given else 0.0
+    return 0.0
 
 
 # ── what is stored ────────────────────────────────────────────────────────────────────────────────

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.control.terminal import LIMIT_SECONDS, SOURCE, until
 
+from andon.control.latching import DOUBT_SECONDS
 from andon.runtime.liveness import start_ticks, this_process
 from andon.store import open_store
 from andon.store.store import Store
@@ -96,6 +98,8 @@ class Wired:
         self.receipt = {"id": pulled.order, "epoch": pulled.epoch, "processes": 3, "proved": True}
         self.receipt |= {"verified_ms": 4.2, "survivors": [], "via": via, **words}
         receipt = self.receipt
+        # Nobody lifts a halt within the moment of its pull; for that moment the pull is the newer.
+        until(lambda: time.time() > pulled.at + 2 * DOUBT_SECONDS, "the moment is over")
         self.say("halted", order=pulled.order, epoch=pulled.epoch, via=via, receipt=receipt)
 
     def contact(self) -> None:

@@ -10,7 +10,9 @@ from andon.core import latch
 from andon.core.latch import FREE, Pulled, judge, may_clear, pulled_again, record, with_stop
 
 epochs = st.integers(0, 5)
-records = st.builds(lambda pulled, epoch: Pulled(pulled, epoch, 1.0, "ana"), st.booleans(), epochs)
+records = st.builds(
+    lambda pulled, epoch: Pulled(pulled, epoch + pulled, 1.0, "ana"), st.booleans(), epochs
+)
 contents = st.lists(records.map(record) | st.binary(max_size=20).map(lambda b: b + b"\n"))
 
 
@@ -84,13 +86,18 @@ def test_an_empty_file_is_pulled(empty: bytes) -> None:
     assert judge(empty).pulled
 
 
+def test_a_first_pull_that_is_damaged_is_a_pull() -> None:
+    assert judge(b'{"pulled":0, "by": "ann"}\n').pulled
+
+
 def test_a_record_longer_than_what_is_read_is_pulled() -> None:
     assert judge(b"x" * 100 + b"\n", whole=False).pulled
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"[]", b"7", b"{}", b'{"pulled": true}', b'{"pulled": -1}', b'{"pulled": 1.5}',
+    [b"[]", b"7", b"{}", b'{"pulled": true}', b'{"pulled": -1}', b'{"pulled": 0}',
+     b'{"pulled": "1", "cleared": 9}', b'{"pulled": 1.5}',
      b'{"cleared": "1"}', b"{" * 9, b"[" * 60_000, b'{"cleared": 9007199254740992}', b"\0" * 9],
 )  # fmt: skip
 def test_a_line_that_is_no_record_is_a_pull(line: bytes) -> None:

@@ -422,6 +422,7 @@ def test_an_append_touches_no_index_of_the_run(
         do(store, held.append(step="x"))
     for _ in range(50):
         store.write([held.append(step="x"), held.append()])
+    store.close()  # a connection that ends tells its counts, an idle one only every ten seconds
 
     def hot() -> bool:
         [[updates, hot]] = user.execute(

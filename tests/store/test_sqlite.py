@@ -1,5 +1,6 @@
 """Promises of the SQLite store that no other database has to make."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -10,13 +11,15 @@ import apsw
 import pytest
 from tests.store.parts import begin, claim, do, register, start, take
 
+from andon.control import happenings, operations
 from andon.core.journal import check_chain
-from andon.errors import BadInput, Fenced, StoreError, StoreUnavailable
+from andon.errors import BadInput, Corrupt, Fenced, StoreError, StoreUnavailable
+from andon.runtime import requests
 from andon.store import open_store, sqlite
 from andon.store.rows import Filter
 from andon.store.sqlite import SqliteStore
 from andon.store.sqlite_disk import file_system, refuse_unsafe
-from andon.store.store import Beat, Blob
+from andon.store.store import Beat, Blob, Log
 
 
 @pytest.fixture
@@ -216,6 +219,48 @@ def test_what_the_caller_may_not_touch(path: Path) -> None:
 
 def _running(statement: str) -> Callable[[Any], Any]:
     return lambda db: db.execute(statement)
+
+
+def disorder(path: Path, tree: str, after: int) -> None:
+    """The last number in a tree of the file becomes 1, `after` bytes into what it is kept in."""
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        page = db.execute("SELECT pageno FROM dbstat WHERE name = ?", (tree,)).get
+    found = bytearray(path.read_bytes())
+    top = (page - 1) * 4096
+    count = int.from_bytes(found[top + 3 : top + 5], "big")
+    where = top + 8 + 2 * (count - 1)  # of the address of its last cell
+    cell = top + int.from_bytes(found[where : where + 2], "big")
+    assert found[cell + after] in (3, 4)
+    found[cell + after] = 1
+    path.write_bytes(found)
+
+
+@pytest.mark.parametrize(
+    ("tree", "after", "read"),
+    [
+        # Behind the size of the cell, the header of its record and the id of the run.
+        ("sqlite_autoindex_andon_journal_1", 1 + 4 + 1, lambda store: requests.journal(store, "r")),
+        # There the number of the row, which follows that of the line, decides what is read.
+        ("andon_logs_of_run", 1 + 4 + 2, lambda store: operations.lines(store, "r")),
+        ("andon_events", 1, lambda store: happenings.recent(store, 0)),
+    ],
+)
+def test_an_index_in_disorder_is_no_endless_list(
+    path: Path, tree: str, after: int, read: Callable[[Any], Any]
+) -> None:
+    store = SqliteStore(path)
+    held = begin(store)
+    for name in ("w1", "w2", "w3"):
+        register(store, name)
+        do(store, held.append())
+        do(store, Log(run_id="r", attempt=1, lines=((0.0, "info", "here"),)))
+    store.close()
+    disorder(path, tree, after)
+    store = SqliteStore(path)
+    with pytest.raises(Corrupt, match=r"after 1, .* up to 1; it is damaged. Restore it from"):
+        read(store)
+    store.close()
 
 
 def test_a_lock_file_of_a_finished_worker_is_removed(path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -110,6 +111,20 @@ def forget(order: str) -> str:
 async def liar(ctx: andon.Context) -> None:
     await ctx.effect(trust, "a", key="t")
     await ctx.effect(forget, "a", key="f")
+
+
+def dream(*args: Any, key: str) -> Any:
+    return andon.happened("paid")
+
+
+@andon.agent
+async def dreamer(ctx: andon.Context) -> None:
+    await ctx.effect(pay, 3, key="p", probe=dream)
+
+
+@andon.agent
+async def quitter(ctx: andon.Context) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def roll() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.testing import crash_agents
 
-from andon.errors import BadInput, Refused
+from andon.errors import AndonError, BadInput, Refused
 from andon.store import open_store
 from andon.testing import FakeModel, call, crashtest
 from andon.testing.crash import prepared
@@ -108,7 +108,7 @@ def test_what_was_not_tried_is_said() -> None:
     report = crashtest(crash_agents.plain, most=2)
     assert len(report.tried) == 2
     assert len(report.untried) > 5
-    assert f"{len(report.untried)} kills were NOT tried" in str(report)
+    assert f"NOT tried: {len(report.untried)} kills" in str(report)
 
 
 def test_what_there_is_no_time_for_is_said_too() -> None:
@@ -130,7 +130,7 @@ def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:
         tried, outcome = test.trial(Kill("effect:started", "nobody"))
         report = test._report([tried], [outcome], [])
     assert (report.findings, report.clean) == ([], False)
-    assert "1 kills were not reached" in str(report)
+    assert "not reached: 1 kill," in str(report)
 
 
 def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
@@ -161,13 +161,28 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
         (crash_agents.plain, {"store": "sqlite:///x.db"}, "of a scratch database"),
         (crash_agents.plain, {"nmae": 1}, "did you mean 'name'"),
         (crash_agents.plain, {"before": "exit 3"}, "--before 'exit 3' ended with 3"),
+        (crash_agents.plain, {"check": "echo no; false"}, "ended with 1: no. It has to end with 0"),
+        (crash_agents.plain, {"check": "sleep 987 & wait"}, "did not end in 1 s"),
         (crash_agents.plain, {"keep": Path(__file__).parent}, "a folder that is empty"),
         (print, {}, "expected an agent"),
     ],
 )
-def test_a_test_that_cannot_be_is_refused(agent: Any, options: dict[str, Any], said: str) -> None:
+def test_a_test_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, agent: Any, options: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr("andon.testing.crash.scratch.HOOK_SECONDS", 1.0)
     with pytest.raises(BadInput, match=said):
         crashtest(agent, **options)
+
+
+def test_a_worker_that_ends_by_itself_is_told_apart_from_a_kill() -> None:
+    with pytest.raises(AndonError, match=r"ended by itself \(signal 9\).*It said:\nnothing"):
+        crashtest(crash_agents.quitter)
+
+
+def test_a_check_may_print_any_bytes() -> None:
+    report = crashtest(crash_agents.plain, name="z", most=1, check=r"printf '\377\001'")
+    assert report.clean, report
 
 
 def test_the_configured_store_is_not_touched(

@@ -48,6 +48,13 @@ def test_findings_are_printed_and_written(
     assert "probe" in (suite[0][0].text or "")
 
 
+def test_an_effect_that_is_lost_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, f"{AGENTS}:dreamer", "--points", "effect:started")
+    assert code == 1
+    assert "pay     probeable  1        1      NEVER (1)" in printed
+    assert "effect 'pay' did not happen, and the run went on as if it had" in printed
+
+
 def test_a_clean_agent_is_0_and_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed, said = run(
         capsys, f"{AGENTS}:plain", "name=z", "--points", "inside", "--json", "--deep", "--most", "1"
@@ -73,6 +80,27 @@ def test_a_question_is_a_finding_only_if_that_is_asked_for(
     assert "asked: after a kill in effect 'act' a person would be asked" in printed
     assert "clean, but for questions to people" in printed
     assert run(capsys, *words, "--strict")[0] == 1
+
+
+STRANGE = 'a/b:c#1 \x01\x85\ufffe\u202e]]>"<&'
+
+
+def test_names_and_keys_may_have_any_characters(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    agent, junit = tmp_path / "strange.py", tmp_path / "found.xml"
+    agent.write_text(
+        "import andon\ndef act(): pass\n@andon.agent\n"
+        f"async def asks(ctx): await ctx.effect(act, name={STRANGE!r}, key={STRANGE!r})\n"
+    )
+    words = (str(agent), "--points", "effect:started", "--strict", "--json", "--junit", str(junit))
+    code, printed, _ = run(capsys, *words)
+    assert code == 1
+    [effect] = json.loads(printed)["effects"]
+    assert (effect["name"], effect["asked"]) == (STRANGE, 1)
+    [case] = ElementTree.parse(junit).getroot()[0]
+    assert case.attrib["name"].startswith("effect:started a/b:c#1")
+    assert "a person would be asked about a/b:c#1" in (case[0].text or "")
 
 
 @pytest.mark.parametrize(

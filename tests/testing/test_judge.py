@@ -44,7 +44,7 @@ def outcome(*lines: Line | Iterable[Line], state: str = "succeeded", **facts: An
 
 
 def findings(plain: Outcome, trial: Outcome) -> list[tuple[str, str]]:
-    return [(one.about, one.name) for one in judge.judged(plain, trial, compare=True)]
+    return [(one.about, one.name) for one in judge.judged(plain, trial, other=plain)]
 
 
 ONCE = outcome(called())
@@ -100,10 +100,19 @@ def test_what_happened_once_is_no_finding(trial: Outcome) -> None:
     ],
 )  # fmt: skip
 def test_what_happened_twice_is_found_with_its_reason(trial: Outcome, why: str) -> None:
-    [found] = judge.judged(ONCE, trial, compare=True)
+    [found] = judge.judged(ONCE, trial, other=ONCE)
     assert (found.about, found.name) == ("twice", "pay")
     assert found.why.startswith(why)
     assert found.do
+
+
+def test_an_effect_that_never_was_called_and_that_its_probe_found_is_lost() -> None:
+    trial = outcome(Line(what="killed"), probed("happened"))
+    [found] = judge.judged(ONCE, trial, other=ONCE)
+    assert (found.about, found.name) == ("lost", "pay")
+    assert found.why == "its probe said happened for key 'k' before it was called"
+    cut_off = outcome(called(ends=False), probed("happened"))
+    assert findings(ONCE, cut_off) == []  # it may be true
 
 
 def test_other_arguments_are_another_effect_unless_there_are_too_many() -> None:
@@ -118,6 +127,9 @@ def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> No
         ("again", "price")
     ]
     assert findings(plain, outcome(step(digest="other"))) == []
+    assert findings(plain, outcome(step(stored=False), step(), step(key="@x"))) == []
+    looks = [*step(place="r/:0"), Line(what="killed"), *step(place="r/:1")]
+    assert findings(plain, outcome(*looks)) == []  # it looked once more than in the plain run
     assert judge.repeated(outcome(step(stored=False), step())) == {"price"}
     failed = [line("begun", "step", name="price"), line("raised", "step", name="price")]
     assert judge.repeated(outcome(failed, step(digest="d"))) == set()  # it was retried
@@ -131,13 +143,59 @@ def test_the_end_of_the_run_is_compared() -> None:
     assert findings(plain, outcome(state="stranded", error="Diverged: …")) == [("stranded", "")]
     assert findings(plain, outcome(state="hung")) == [("hung", "")]
     assert findings(plain, outcome(result=1, world="two")) == [("world", "")]
-    assert judge.judged(plain, outcome(result=2), compare=False) == []
+
+
+@pytest.mark.parametrize(
+    ("trial", "why", "do"),
+    [
+        ([step(stored=False), step()], "executed twice: step price", "belongs into an effect"),
+        ([called(ends=False), probed("happened")], "its probe said happened", "the last thing"),
+        (
+            [called(ends=False), probed("did_not_happen"), called()],
+            "its probe said did_not_happen, and it was executed again",
+            "from the moment it is done",
+        ),
+        ([called(ends=False), line("ended", "undo"), called()], "undone", "let the undo take back"),
+        (
+            [called(ends=False, **KEYED), called(**KEYED)],
+            "effect pay was executed 2 times with one key",
+            "for one key",
+        ),
+        ([], "it is the code between them", "belongs into an effect"),
+    ],
+)  # fmt: skip
+def test_another_world_is_explained(trial: Any, why: str, do: str) -> None:
+    plain = outcome(called(), world="a")
+    [found] = judge.judged(plain, outcome(*trial, world="b"), other=plain)
+    assert found.about == "world"
+    assert why in found.why
+    assert do in found.do
+
+
+def test_another_world_is_explained_by_what_is_found_already() -> None:
+    plain = outcome(called(), world="a")
+    trial = outcome(called(), Line(what="killed"), probed("did_not_happen"), called(), world="b")
+    twice, world = judge.judged(plain, trial, other=plain)
+    assert (world.why, world.do) == ("'a' without a kill, 'b' with it; see effect pay", twice.do)
+
+
+def test_what_differs_by_itself_is_not_compared_and_the_rest_is() -> None:
+    plain, trial = outcome(result=1, world="a"), outcome(result=2, world="b")
+    for other, about in (
+        (outcome(result=3, world="a"), ["world"]),
+        (outcome(result=1, world="c"), ["result"]),
+        (outcome(result=3, world="c"), []),
+    ):
+        assert [one.about for one in judge.judged(plain, trial, other=other)] == about
+    assert judge.varies(plain, outcome(result=1, world="c")) == [
+        "the check says 'a' and 'c', so it is not compared"
+    ]
 
 
 def test_a_step_that_gave_another_value_explains_another_result() -> None:
     plain = outcome(step("1"), result=1)
     [found] = judge.judged(
-        plain, outcome(step("2", stored=False), step("3"), result=3), compare=True
+        plain, outcome(step("2", stored=False), step("3"), result=3), other=plain
     )
     assert found.why == "step 'price' gave 1 and, executed again, 2"
 
@@ -153,6 +211,20 @@ def test_what_differs_without_a_kill_is_told_apart() -> None:
     given = outcome(line("begun", "step", name="price", digest="x", value='["x"]'))
     other = outcome(line("begun", "step", name="price", digest="y", value='["y"]'))
     assert judge.varies(given, other) == ['step \'price\' is called with ["x"] and with ["y"]']
+
+
+def begun(name: str, place: str) -> Line:
+    return line("begun", "step", name=name, place=place, value="[]")
+
+
+def test_calls_that_run_at_once_have_no_order_and_others_have() -> None:
+    ab = outcome(begun("a", "r/:0"), begun("b", "r/:1"))
+    assert judge.varies(ab, outcome(begun("b", "r/:1"), begun("a", "r/:0"))) == []
+    assert judge.varies(ab, outcome(begun("b", "r/:0"), begun("a", "r/:1"))) == [
+        "step 'a' is called at place r/:0 and at place r/:1",
+        "step 'b' is called at place r/:1 and at place r/:0",
+    ]
+    assert judge.varies(ab, outcome(begun("b", "r/:1"))) == ["step 'a' is called 1 and 0 times"]
 
 
 # ── which kills ───────────────────────────────────────────────────────────────────────────────

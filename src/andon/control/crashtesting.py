@@ -86,4 +86,8 @@ def _tell(report: Report) -> None:
 def _verdict(effect: Effect) -> str:
     if effect.worst > effect.plain:
         return "TWICE"
-    return f"a person is asked ({effect.asked})" if effect.asked else "once"
+    if effect.lost:
+        return f"NEVER ({effect.lost})"
+    if effect.asked:
+        return f"a person is asked ({effect.asked})"
+    return "once" if effect.plain else "not at all"

@@ -130,14 +130,14 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(said, dict):
         return None
-    for word in ("pulled", "cleared"):
-        epoch = said.get(word)
-        if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch < EPOCH_LIMIT:
-            at = said.get("at")
-            moment = float(at) if isinstance(at, int | float) and 0 <= at < EPOCH_LIMIT else 0.0
-            texts = {name: _text(name, said.get(name)) for name in _TEXTS}
-            return {"word": word, "epoch": epoch, "at": moment, **texts}
-    return None
+    word = "pulled" if "pulled" in said else "cleared"
+    epoch, first = said.get(word), int(word == "pulled")  # nothing is lifted before it is pulled
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or not first <= epoch < EPOCH_LIMIT:
+        return None
+    at = said.get("at")
+    moment = float(at) if isinstance(at, int | float) and 0 <= at < EPOCH_LIMIT else 0.0
+    texts = {name: _text(name, said.get(name)) for name in _TEXTS}
+    return {"word": word, "epoch": epoch, "at": moment, **texts}
 
 
 def _text(name: str, found: object) -> str:

@@ -65,6 +65,14 @@ def build(kind: type[T], row: Sequence[Any]) -> T:
     return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
 
 
+def _astray(what: str, last: int, after: int) -> Corrupt:
+    """Its index is in disorder: who reads page by page would never come to an end."""
+    return Corrupt(
+        f"{what}: asked for what comes after {after}, the database answered up to {last}; "
+        "it is damaged. Restore it from a backup."
+    )
+
+
 class SqlReads:
     """The reads of a store, for every SQL database."""
 
@@ -121,7 +129,10 @@ class SqlReads:
         return [build(RunRow, row) for row in rows]
 
     def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]:
-        return entries(self.read("journal", run_id=run_id, after=after, limit=limit))
+        found = entries(self.read("journal", run_id=run_id, after=after, limit=limit))
+        if found and found[-1].seq <= after:
+            raise _astray(f"run {run_id}: its journal", found[-1].seq, after)
+        return found
 
     def last_entry(self, run_id: str) -> Entry | None:
         return next(iter(entries(self.read("last_entry", run_id=run_id))), None)
@@ -137,10 +148,10 @@ class SqlReads:
         return [build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)]
 
     def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]:
-        return [
-            (row[0], row[1], row[2], row[3])
-            for row in self.read("logs", run_id=run_id, after=after)
-        ]
+        found = self.read("logs", run_id=run_id, after=after)
+        if found and found[-1][0] <= after:
+            raise _astray(f"run {run_id}: its lines", found[-1][0], after)
+        return [(row[0], row[1], row[2], row[3]) for row in found]
 
     def blob(self, name: str) -> str:
         rows = self.read("blob", name=name)
@@ -177,7 +188,10 @@ class SqlReads:
         return [build(Waiting, row) for row in self.read("waiting", limit=limit)]
 
     def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]:
-        return [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]
+        found = [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]
+        if found and found[-1].id <= after:
+            raise _astray("the list of events", found[-1].id, after)
+        return found
 
     def last_event(self, before: float | None = None) -> int:
         if before is None:

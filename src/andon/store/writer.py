@@ -19,7 +19,7 @@ from typing import Any
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
 from andon.store.line import Item, Line
-from andon.store.store import Checkpoint, Claim, Log, Message, Outcome, Start, Store
+from andon.store.store import Checkpoint, Log, Message, Outcome, Start, Store
 
 log = logging.getLogger("andon")
 
@@ -162,7 +162,7 @@ class Writer:
         """Whether no run that the loop executes has anything else to do."""
         if len(items) > BATCH:
             return False
-        if self.runs <= 1 and len(items) == 1 and isinstance(items[0][0], Start | Claim):
+        if self.runs <= 1 and len(items) == 1 and isinstance(items[0][0], Start):
             return True
         waiting = itertools.chain(items, *self._line.sent)
         return 0 < self.runs <= sum(type(message) not in _ASIDE for message, _, _ in waiting)

@@ -95,8 +95,6 @@ class CrashTest:
         self.first = self._plain(other=False)
         self.second = self._plain(other=True)
         self.varies = judge.varies(self.first, self.second)
-        same = (self.first.result, self.first.world) == (self.second.result, self.second.world)
-        self.compare = same
         self.patience = PATIENCE * max(self.first.seconds, self.second.seconds) + MORE_SECONDS
         return self.first
 
@@ -136,7 +134,7 @@ class CrashTest:
             wanted = tuple(msgspec.structs.replace(one, after=one.after / 4) for one in wanted)
             outcome, tries = self._killed(wanted), tries + 1
         reached = outcome.died == len(wanted)
-        findings = judge.judged(self.first, outcome, compare=self.compare) if reached else []
+        findings = judge.judged(self.first, outcome, other=self.second) if reached else []
         tried = Tried(
             kills=wanted,
             reached=reached,
@@ -233,12 +231,14 @@ def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:
     kinds = {line.name: line.kind for line in plain.lines if line.role == "effect"}
     before, counted = judge.times(plain.lines), [judge.times(one.lines) for one in trials]
     asked = Counter(name for one in trials for name in one.asked)
+    lost = Counter(name for one in trials for name in judge.invented(one.lines))
     return [
         Effect(
             name=name,
             kind=kind,
             plain=before[name],
             worst=max([before[name], *(each.get(name, 0) for each in counted)]),
+            lost=lost[name],
             asked=asked[name],
         )
         for name, kind in sorted(kinds.items())

@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 class Finding(msgspec.Struct, frozen=True):
     """Something that is wrong, why, and what to change."""
 
-    about: str  # twice, again, stranded, result, ended, world or hung
+    about: str  # twice, lost, again, stranded, result, ended, world or hung
     name: str  # of the effect or step; nothing if it is about the run
     what: str
     why: str
@@ -33,13 +33,14 @@ class _Standing:
     def __init__(self) -> None:
         self.times = 0
         self.open: set[str] = set()  # calls of which nobody knows how they ended
-        self.lied = False
+        self.begun = self.lied = self.invented = False
+        self.cut_off = ""  # what was done about a call that was
         self.kind, self.keyed, self.digest = "", False, ""
 
     def take(self, line: Line) -> None:
         match line.role, line.what:
             case "effect", "begun":
-                self.times += 1
+                self.times, self.begun = self.times + 1, True
                 self.open.add(line.call)
                 self.kind, self.keyed, self.digest = line.kind, line.keyed, line.digest
             case "effect", "ended":
@@ -48,10 +49,17 @@ class _Standing:
                 self.open.discard(line.call)
                 self.times -= 1
             case "probe", "ended" if line.value == "did_not_happen":
+                if self.open:
+                    self.cut_off = "did_not_happen"
                 self.times -= len(self.open)
                 self.open.clear()
                 self.lied = self.lied or self.times > 0
+            case "probe", "ended" if line.value == "happened":
+                self.invented = self.invented or not self.begun
+                if self.open:
+                    self.cut_off = "happened"
             case "undo", "ended":
+                self.cut_off = "undone"
                 self.times = 0
                 self.open.clear()
             case _:
@@ -81,9 +89,10 @@ def times(lines: Iterable[Line]) -> dict[str, int]:
     }
 
 
-def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
-    """`compare`: whether two runs that nobody killed have the same result and the same world."""
-    found = [*_twice(plain, trial), *_again(plain, trial)]
+def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
+    """`other`: a second run that nobody killed. What differs there as well is not compared."""
+    known = [*_twice(plain, trial), *_lost(trial)]
+    found = [*known, *_again(plain, trial)]
     match trial.state:
         case "hung":
             found.append(_hung(trial))
@@ -94,8 +103,14 @@ def judged(plain: Outcome, trial: Outcome, *, compare: bool) -> list[Finding]:
         case state if state != plain.state:
             found.append(_ended(plain, trial))
         case _:
-            found += _differs(plain, trial) if compare else []
+            found += _differs(plain, trial, other, known)
     return found
+
+
+FORGOTTEN = (
+    "the agent's code decides by something outside of steps, or by what only the process that was "
+    "killed had in memory"
+)
 
 
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
@@ -149,32 +164,53 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
     return Finding("twice", name, what, why, do)
 
 
+def invented(lines: Iterable[Line]) -> dict[str, str]:
+    """Effects that were never called and whose probe said that they happened, with a key."""
+    return {
+        name: key
+        for name, keys in standings(lines).items()
+        for key, one in keys.items()
+        if one.invented
+    }
+
+
+def _lost(trial: Outcome) -> list[Finding]:
+    return [
+        Finding(
+            "lost",
+            name,
+            f"effect {name!r} did not happen, and the run went on as if it had",
+            f"its probe said happened for key {key!r} before it was called",
+            "let the probe look for the key itself, where the effect leaves it",
+        )
+        for name, key in invented(trial.lines).items()
+    ]
+
+
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
-    """A step that was finished and executed again: its code asked for another one."""
-    before, after = _finished(plain), _finished(trial)
-    names = {name for (name, digest) in after - before if (name, digest) in before}
-    # Other arguments than in the plain run are another step, unless there are too many.
-    names |= (_by_name(after) - _by_name(before)).keys()
+    """A step that was finished and executed again: its code asked for it by another key."""
+    more = (_stored(trial.lines) - _stored(plain.lines)).keys()
+    end = max((n for n, line in enumerate(trial.lines) if line.what == "killed"), default=0)
+    # One that has no key has its place: asked for there is something else, the run is stranded.
+    earlier, later = _stored(trial.lines[:end]), _stored(trial.lines[end:])
     return [
         Finding(
             "again",
             name,
             f"step {name!r} was finished, and was executed again after the kill",
-            "its key is not stable, or it was called at another place",
+            "its key is not stable",
             "derive the key from the input, or leave it out",
         )
-        for name in sorted(names)
+        for name in sorted(more & earlier.keys() & later.keys())
     ]
 
 
-def _by_name(finished: Counter[tuple[str, str]]) -> Counter[str]:
-    found = Counter[str]()
-    for (name, _), count in finished.items():
-        found[name] += count
-    return found
+def _stored(lines: Sequence[Line]) -> Counter[str]:
+    """How often steps with keys of their own were stored."""
+    return Counter(line.name for line in lines if line.point == "step:stored" and not line.place)
 
 
 def _finished(outcome: Outcome) -> Counter[tuple[str, str]]:
@@ -230,41 +266,78 @@ def _ended(plain: Outcome, trial: Outcome) -> Finding:
         "ended",
         "",
         f"the run ended otherwise: {plain.state} without a kill, and now {how}",
-        _changed(plain, trial) or "something outside is not as it was in the plain run",
-        "look at what the run finds outside when it is gone on with",
+        _changed(plain, trial) or FORGOTTEN,
+        "decide only by the input and by what steps, effects and ctx answer; and look at what the "
+        "run finds outside when it is gone on with",
     )
 
 
-def _differs(plain: Outcome, trial: Outcome) -> list[Finding]:
+def _differs(
+    plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
+) -> list[Finding]:
+    """`known`: what is found already, and may be why."""
     found = []
-    if trial.result != plain.result:
+    if trial.result != plain.result == other.result:
         found.append(
             Finding(
                 "result",
                 "",
                 f"the result differs: {_shown(plain.result)} without a kill, "
                 f"{_shown(trial.result)} with it",
-                _changed(plain, trial) or "the agent's code decides by something outside of steps",
+                _changed(plain, trial) or FORGOTTEN,
                 "decide only by the input and by what steps, effects and ctx answer",
             )
         )
-    if trial.world != plain.world:
+    if trial.world != plain.world == other.world:
+        suspect, do = _suspect(trial, known)
         found.append(
             Finding(
                 "world",
                 "",
                 "the check sees another world than without a kill",
-                f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it"
-                + _suspects(trial),
-                "what changes the world belongs into an effect that says what it is",
+                f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it; {suspect}",
+                do,
             )
         )
     return found
 
 
-def _suspects(trial: Outcome) -> str:
+def _suspect(trial: Outcome, known: Sequence[Finding]) -> tuple[str, str]:
+    """What may have changed the world, and what to do about it."""
+    if known:
+        return f"see effect {known[0].name}", known[0].do
+    for name, keys in standings(trial.lines).items():
+        for one in keys.values():
+            if one.cut_off:
+                why, do = _CUT_OFF[one.cut_off]
+                return f"effect {name} was cut off, {why}", do
+            if one.times > 1:
+                return (
+                    f"effect {name} was executed {one.times} times with one key",
+                    "what it is declared to be, it has to be: for one key it may do one thing",
+                )
+    do = "what changes the world belongs into an effect that says what it is"
     names = ", ".join(sorted(repeated(trial)))
-    return f"; executed twice: step {names}" if names else ""
+    if names:
+        return f"executed twice: step {names}", do
+    return "no step and no effect was executed twice: it is the code between them", do
+
+
+# What was done about a call that nobody knew the end of, and what is wrong with it then.
+_CUT_OFF = {
+    "happened": (
+        "and its probe said happened",
+        "let the probe look for the last thing that the effect does, and do that in one move",
+    ),
+    "did_not_happen": (
+        "its probe said did_not_happen, and it was executed again",
+        "let the probe find what the effect has done from the moment it is done",
+    ),
+    "undone": (
+        "undone, and executed again",
+        "let the undo take back all that the effect does, also a part of it",
+    ),
+}
 
 
 def _changed(plain: Outcome, trial: Outcome) -> str:
@@ -301,9 +374,10 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
         both = f"{_shown(first.result)} and {_shown(second.result)}"
         found.append(f"the result is {both}, so it is not compared")
     if first.world != second.world:
-        found.append(f"the check says {_shown(first.world)} and {_shown(second.world)}")
+        both = f"{_shown(first.world)} and {_shown(second.world)}"
+        found.append(f"the check says {both}, so it is not compared")
     found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]
-    found += _other_arguments(first, second)
+    found += _other_calls(first, second)
     for name, keys in standings(first.lines).items():
         others = standings(second.lines).get(name, {})
         ours, theirs = sorted(keys.keys() - others.keys()), sorted(others.keys() - keys.keys())
@@ -312,33 +386,36 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
     return found
 
 
-def _other_arguments(first: Outcome, second: Outcome) -> list[str]:
-    """Steps and effects that were called otherwise, in order."""
+def _other_calls(first: Outcome, second: Outcome) -> list[str]:
+    """Steps and effects that were called otherwise. Those that run at once have no order."""
+    ours, theirs = _calls(first), _calls(second)
+    found = []
+    for role, name in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get((role, name), {}), theirs.get((role, name), {})
+        only, instead = _without(one, other), _without(other, one)
+        if only and instead:
+            said = f"with {only[0].value} and with {instead[0].value}"
+            if only[0].value == instead[0].value:
+                said = f"at place {only[0].place} and at place {instead[0].place}"
+            found.append(f"{role} {name!r} is called {said}")
+        elif only or instead:
+            found.append(f"{role} {name!r} is called {len(one)} and {len(other)} times")
+    return found
 
-    def calls(outcome: Outcome) -> dict[tuple[str, str], list[Line]]:
-        found = defaultdict(list)
-        for line in outcome.lines:
-            if line.what == "begun" and line.role in ("step", "effect"):
-                found[line.role, line.name].append(line)
-        return found
 
-    theirs = calls(second)
-    pairs = {
-        (role, name): next(
-            (
-                (one.value, other.value)
-                for one, other in zip(lines, theirs.get((role, name), []), strict=False)
-                if one.digest != other.digest
-            ),
-            None,
-        )
-        for (role, name), lines in calls(first).items()
-    }
-    return [
-        f"{role} {name!r} is called with {found[0]} and with {found[1]}"
-        for (role, name), found in pairs.items()
-        if found
-    ]
+_Calls = dict[tuple[str, str], Line]  # by place, or nothing if it has a key, and arguments
+
+
+def _calls(outcome: Outcome) -> dict[tuple[str, str], _Calls]:
+    found: dict[tuple[str, str], _Calls] = defaultdict(dict)
+    for line in outcome.lines:
+        if line.what == "begun" and line.role in ("step", "effect"):
+            found[line.role, line.name].setdefault((line.place, line.digest), line)
+    return found
+
+
+def _without(calls: _Calls, others: _Calls) -> list[Line]:
+    return [line for key, line in sorted(calls.items()) if key not in others]
 
 
 def _unsteady(first: Outcome, second: Outcome) -> Sequence[str]:

@@ -17,6 +17,7 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
     role: str = ""  # of a call: step, effect, probe or undo
     name: str = ""
     key: str = ""
+    place: str = ""  # where in the run, if it was given no key
     digest: str = ""  # of the arguments
     call: str = ""  # which call it is
     kind: str = ""  # of an effect, as it was declared

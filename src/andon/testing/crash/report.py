@@ -32,6 +32,7 @@ class Effect(msgspec.Struct, kw_only=True):
     kind: str
     plain: int  # how often it happened without a kill
     worst: int  # how often it may have happened in the worst trial
+    lost: int  # in so many trials it did not happen, and its probe said that it had
     asked: int  # in so many trials a person would have been asked
 
 
@@ -124,15 +125,19 @@ def summary(report: Report) -> str:
     families = Counter(trial.kills[0].family for trial in report.tried if trial.reached)
     counts = ", ".join(f"{families[name]} {name}" for name in FAMILIES if families[name])
     killed = sum(families.values())
-    parts = [f"killed {killed} times ({counts})" if killed else "killed 0 times"]
+    parts = [f"killed {_plural(killed, 'time')}" + (f" ({counts})" if killed else "")]
     unreached = len(report.tried) - killed
     if unreached:
-        parts.append(f"{unreached} kills were not reached")
+        parts.append(f"not reached: {_plural(unreached, 'kill')}")
     if report.untried:
-        parts.append(f"{len(report.untried)} kills were NOT tried")
-    parts.append(f"{len(report.findings)} findings")
-    parts.append(f"{report.asked} times asked")
+        parts.append(f"NOT tried: {_plural(len(report.untried), 'kill')}")
+    parts.append(_plural(len(report.findings), "finding"))
+    parts.append(f"{_plural(report.asked, 'time')} asked")
     return f"{', '.join(parts)}, in {report.seconds:.1f} s: {verdict(report)}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def verdict(report: Report) -> str:
@@ -147,7 +152,7 @@ def junit(report: Report) -> str:
     """One test case for each kill."""
     cases = [_case(report, trial) for trial in report.tried]
     cases += [
-        f"  <testcase classname={quoteattr(report.agent)} name={quoteattr(name)}>"
+        f"  <testcase classname={_attribute(report.agent)} name={_attribute(name)}>"
         '<skipped message="not tried"/></testcase>'
         for name in report.untried
     ]
@@ -166,7 +171,7 @@ def _fails(report: Report, trial: Tried) -> bool:
 
 def _case(report: Report, trial: Tried) -> str:
     head = (
-        f"  <testcase classname={quoteattr(report.agent)} name={quoteattr(str(trial))} "
+        f"  <testcase classname={_attribute(report.agent)} name={_attribute(str(trial))} "
         f'time="{trial.seconds:.3f}">'
     )
     if not _fails(report, trial):
@@ -174,9 +179,13 @@ def _case(report: Report, trial: Tried) -> str:
     said: Sequence[str] = [
         f"{one.what}\nwhy: {one.why}\ndo: {one.do}" for one in trial.findings
     ] or [f"a person would be asked about {', '.join(trial.asked)}"]
-    message = quoteattr(said[0].partition("\n")[0])
+    message = _attribute(said[0].partition("\n")[0])
     text = escape(_visible("\n\n".join(said)))
-    return f"{head}<failure message={_visible(message)}>{text}</failure></testcase>"
+    return f"{head}<failure message={message}>{text}</failure></testcase>"
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_visible(text))
 
 
 def _visible(text: str) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from andon.runtime.agent import Agent
 from andon.testing.crash import forker
 
 Hook = Callable[[Path], object]
+# A command that looks at a folder takes less; one that hangs holds up the test for good.
+HOOK_SECONDS = 120.0
 
 
 def command(agent: Agent) -> list[str]:
@@ -116,13 +119,32 @@ def hook(given: Hook | str | None, what: str) -> Hook | None:
 
     def command(folder: Path) -> str:
         environ = {**os.environ, "OLDPWD": str(Path.cwd())}
-        done = subprocess.run(  # noqa: S602 (it is what the user typed)
-            given, shell=True, cwd=folder, env=environ, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
+        with subprocess.Popen(  # noqa: S602 (it is what the user typed)
+            given,
+            shell=True,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+            text=True,
+            errors="backslashreplace",
+        ) as shell:
+            try:
+                printed, said = shell.communicate(timeout=HOOK_SECONDS)
+            except BaseException as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)  # with all that it has started
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                raise BadInput(f"--{what} {given!r} did not end in {HOOK_SECONDS:.0f} s") from None
+        if shell.returncode != 0:
+            why = said.strip() or printed.strip() or "it said nothing"
             raise BadInput(
-                f"--{what} {given!r} ended with {done.returncode}: {done.stderr.strip()}"
+                f"--{what} {given!r} ended with {shell.returncode}: {why}. It has to end with 0: "
+                "append `; true` if it may fail"
             )
-        return done.stdout.strip()
+        return printed.strip()
 
     return command

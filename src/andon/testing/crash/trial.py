@@ -184,7 +184,11 @@ class _Trial:
                 self.outcome.state = "hung"
                 return False
             if status != 0:
-                raise AndonError(f"a worker of the test ended by itself:\n{self._said()}")
+                how = f"signal {-status}" if status < 0 else f"exit {status}"
+                raise AndonError(
+                    f"a worker of the test ended by itself ({how}). An agent must not end its own "
+                    f"process. It said:\n{self._said()}"
+                )
             if not self._attend():
                 return False
         return False
@@ -216,7 +220,8 @@ class _Trial:
 
     def _said(self) -> str:
         path = self.folder / "output"
-        return path.read_text("utf-8", "replace")[-2000:].strip() if path.exists() else "nothing"
+        said = path.read_text("utf-8", "replace")[-2000:].strip() if path.exists() else ""
+        return said or "nothing"
 
     # ── everybody around the run ──────────────────────────────────────────────────────────────
 
@@ -271,7 +276,9 @@ class _Trial:
         if described.error:
             outcome.error = "{type}: {message}".format_map(described.error)
         asks = [ask for ask in self.store.asks() if ask.about != "value" and ask.answer is None]
-        outcome.asked = sorted({_subject(ask.id) for ask in asks})
+        ids = {ask.id.rpartition("#")[0] for ask in asks}
+        lines = read(self.folder / "lines")
+        outcome.asked = sorted({line.name for line in lines if _doubt(line) in ids})
         waits = [wait for one in self._open() for wait in json.loads(one.waits or "[]")]
         found = [f"{wait['kind']} {wait['name']!r}" for wait in waits]
         queued = [one for one in self._open() if one.state == State.QUEUED]
@@ -279,9 +286,9 @@ class _Trial:
         outcome.waits = ", ".join(found)
 
 
-def _subject(ask_id: str) -> str:
-    """The effect that an ask is about: effect:NAME/KEY#SEQ."""
-    return ask_id.partition(":")[2].rpartition("#")[0].partition("/")[0]
+def _doubt(line: Line) -> str:
+    """How an ask about that effect begins; names and keys may have any characters."""
+    return f"effect:{line.name}/{line.place or line.key}"
 
 
 def _kill_group(pid: int) -> None:

@@ -50,6 +50,7 @@ class Witness:
         nth = self.count(point, name)
         line = Line(what="passed", point=point, name=name, nth=nth)
         line.key, line.digest = _key_of(about), str(getattr(about, "digest", ""))
+        line.place = _place_of(about)
         self.book.write(line)
         if self.kill == Kill(point, name, nth):
             self.die()
@@ -198,6 +199,7 @@ def _counted(path: str) -> Counter[tuple[str, str]]:
 def _line(operation: Any, function: Callable[..., Any]) -> Line:
     line = Line(what="begun", role=str(operation.kind), name=operation.name)
     line.key, line.digest = _key_of(operation), operation.digest
+    line.place = _place_of(operation)
     if operation.kind == EntryKind.EFFECT:
         own, declared = operation.effect
         roles = {id(own): "effect", id(declared.undo): "undo", id(declared.probe): "probe"}
@@ -209,6 +211,12 @@ def _line(operation: Any, function: Callable[..., Any]) -> Line:
 
 def _key_of(about: Any) -> str:
     return getattr(about, "key", None) or str(getattr(about, "place", ""))
+
+
+def _place_of(about: Any) -> str:
+    if getattr(about, "place", None) is None or about.key is not None:
+        return ""
+    return f"{about.attempt.run.id}/{about.place}"
 
 
 @functools.lru_cache(maxsize=4096)
