@@ -206,6 +206,16 @@ async def _give_up(ctx: andon.Context, number: int) -> str:
     return "succeeded"
 
 
+async def _change(ctx: andon.Context, number: int) -> None:
+    """Code that has changed when it is replayed. What the journal has is no answer to it."""
+    world, key = the_world(), f"{ctx.run_id}/step-{number}"
+    known = key in world.known
+    await _step(ctx, number, tail="other" if known else "")
+    if known:
+        world.wrong(f"{key} answers what is another step now")
+    await ctx.sleep(1.0)
+
+
 async def _pair(ctx: andon.Context, number: int) -> list[Any]:
     return list(await asyncio.gather(_step(ctx, number), _effect(ctx, "idempotent", number + 100)))
 
@@ -223,6 +233,7 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "events": _events,
     "child": lambda ctx, number: ctx.child(AGENT, CHILD, id=child_of(ctx.run_id, number)),
     "pair": _pair,
+    "change": _change,
     "race": _race,
     "hurry": _hurry,
     "joined": _join,

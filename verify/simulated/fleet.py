@@ -335,6 +335,10 @@ class Fleet:
 
     def _resume(self) -> None:
         """Let what was stopped go on."""
+        for row in self.store.runs(Filter(states=(State.STRANDED,))):
+            if "change" in self.scripts.get(row.id, ()):  # its code never fits its journal again
+                self.tell(None, f"somebody gives {row.id} up")
+                requests.cancel(self.store, row.id)
         for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
             if row.stop is None:
                 self.tell(None, f"somebody resumes {row.id}")
