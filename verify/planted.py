@@ -119,6 +119,55 @@ CANARIES = (
         "        self._say_ended((run_id, told.fence))\n"
         "        if attempt is None:\n            pass\n",
     ),
+    Canary(
+        "polite-order-ignored",
+        "simulation",
+        "runtime/stopping.py",
+        "        if attempt is None or not _counts(told, attempt.order):\n            return\n",
+        "        return\n",
+    ),
+    Canary(
+        "keys-forgotten-over-a-snapshot",
+        "simulation",
+        "runtime/effects.py",
+        "if operation.record is None and operation.key is not None and attempt.replay.snapshot:",
+        "if operation.record is attempt:",
+    ),
+    Canary(
+        "answers-out-of-turn",
+        "simulation",
+        "runtime/attempt.py",
+        "            self.turns.expect(self.replay.answers())\n",
+        "            self.turns.expect([])\n",
+    ),
+    Canary(
+        "changed-code-answered",
+        "simulation",
+        "core/journal.py",
+        "        if (record.kind, record.name, record.digest) != (kind, name, digest):\n",
+        "        if record.kind != kind:\n",
+    ),
+    Canary(
+        "partial-value-forgotten",
+        "simulation",
+        "runtime/attempt.py",
+        "self.checkpoints = dict(loaded.checkpoints)",
+        "self.checkpoints = {}",
+    ),
+    Canary(
+        "failures-not-counted",
+        "simulation",
+        "core/journal.py",
+        "            record.failures += 1\n",
+        "            record.failures += 0\n",
+    ),
+    Canary(
+        "own-cancellation-not-noted",
+        "simulation",
+        "runtime/effects.py",
+        "        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))\n",
+        "",
+    ),
     # ── one database unlike the other ─────────────────────────────────────────────────────────
     Canary(
         "returned-runs-behind-new-work",
@@ -220,6 +269,13 @@ CANARIES = (
         "supervisor/latch.py",
         '            return _unreadable(f"{self.path} is missing")\n',
         "            return FREE\n",
+    ),
+    Canary(
+        "latch-unseen-by-programs",
+        "points",
+        "runtime/latched.py",
+        "        self.worker.tell(found, LEAVE_SECONDS)\n",
+        "        return\n",
     ),
     Canary(
         "commit-error-taken-for-success",

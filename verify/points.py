@@ -5,6 +5,8 @@ the tests take. A point of andon.points that no trial was killed at turns the la
 """
 
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,14 +17,18 @@ from pathlib import Path
 from tests.chaos import agents, test_drain, test_halt, test_points, test_stops
 from tests.chaos.fleet import Forker, Site
 from tests.control.hosts import Host
+from tests.control.terminal import until
+from tests.control.test_halt import PROGRAM
 
 from andon.points import POINTS
+from andon.supervisor.latch import Latch
 from andon.testing.postgres import Cluster
 from verify import scene
 from verify.layer import Effort, Outcome, Say
 
 DATABASES = ("sqlite", "postgres")
 SETTINGS = test_points.SETTINGS
+HANG_SECONDS = 20.0  # no promise: a second would do
 HALT = (*test_halt.OF_THE_SUPERVISOR, *test_halt.OF_THE_CONTROL_PROCESS)
 
 
@@ -140,7 +146,8 @@ def halts(database: str) -> list[Task]:
     named = [(name, once(kills, name)) for name in HALT]
     named += [(name, once(pulls, name)) for name in test_halt.OF_THE_COMMAND]
     named += [("supervisor:spawned", once(spawns, 2)), ("halt:sent", once(deleted))]
-    return [Task((name,), database, act, on_host=True) for name, act in named]
+    found = [Task((name,), database, act, on_host=True) for name, act in named]
+    return [*found, Task(("halt:pulled",), database, held_in_a_program, on_host=True)]
 
 
 def deleted(host: Host) -> None:
@@ -152,6 +159,33 @@ def deleted(host: Host) -> None:
         test_halt.nothing_begins(host)
         for name in names:
             (host.home / f"{name}.deleted").replace(host.home / name)
+
+
+def held_in_a_program(host: Host) -> int:
+    """One that has andon as a library sees the latch by itself: nobody is killed."""
+    (host.folder / "program.py").write_text(PROGRAM)
+    marker = host.folder / "marker"
+    with subprocess.Popen(
+        [sys.executable, "program.py", str(marker)], cwd=host.folder, env=host.environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdin is not None
+        assert program.stdout is not None
+        hanging = threading.Timer(HANG_SECONDS, program.kill)
+        hanging.start()
+        try:
+            until(marker.exists, "the step")
+            Latch(str(host.home)).pull("ana", "odd")
+            assert "one goes on after" in program.stdout.readline(), "its run goes on"
+            print("again", file=program.stdin, flush=True)
+            assert "nothing starts" in program.stdout.readline(), "another run was begun"
+            program.stdin.close()
+            assert program.wait() == 0
+            host.becomes("one", "queued")
+        finally:
+            hanging.cancel()
+            program.kill()
+    return 0
 
 
 def unalike(passed: list[tuple[str, str]]) -> list[tuple[str, str]]:

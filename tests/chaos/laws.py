@@ -79,14 +79,19 @@ def chain(found: Evidence) -> Iterator[str]:
 
 def ledger(found: Evidence) -> Iterator[str]:
     """The ledger is the journal's entries about effects, folded."""
-    last = {entry.place: entry for entry in found.entries if entry.kind == EntryKind.EFFECT}
+    last, confirmed = dict[str, Entry](), set[str]()
+    for entry in found.entries:
+        if entry.kind == EntryKind.EFFECT:
+            last[entry.place] = entry
+            confirmed |= {entry.place} if entry.state == EffectState.CONFIRMED else set()
     rows = {row.place: row for row in found.ledger}
     if last.keys() != rows.keys():
         yield f"effects in the journal: {sorted(last)}, in the ledger: {sorted(rows)}"
         return
     for place, entry in last.items():
         row = rows[place]
-        state = "in_doubt" if entry.state == "cancelled" else entry.state
+        known = "confirmed" if place in confirmed else "in_doubt"
+        state = known if entry.state == "cancelled" else entry.state
         same = row.state == state or entry.state == "retrying"
         if not same or (row.seq, row.fence) != (entry.seq, entry.fence):
             yield f"{place}: the journal says {entry.state} at {entry.seq}, the ledger {row}"

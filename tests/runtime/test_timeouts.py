@@ -135,3 +135,31 @@ async def test_a_step_that_cancels_itself_has_failed(local: Lab) -> None:
 
     async with local.working(agent(body)):
         assert "cancelled" in await local.replayed(await local.client.start("agent"))
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_what_the_code_gave_up_asking_about_is_asked_anew(lab: Lab, snapshot: bool) -> None:
+    calls: list[str] = []
+
+    async def order() -> str:
+        calls.append("order")
+        raise ConnectionError("away")
+
+    async def body(ctx: andon.Context) -> str:
+        if ctx.restored is None:
+            try:
+                await by_timeout(ctx.effect(order, key="k"))
+            except TimeoutError:
+                await ctx.step(str, "not so long")
+            if snapshot:
+                await ctx.snapshot("gave up")
+        found: str = await ctx.effect(order, key="k")
+        return found
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await lab.asked(run)
+        await lab.client.answer(run, "happened", "ordered")
+        assert await lab.result(run) == "ordered"
+    assert calls == ["order"]
+    assert lab.effects(run) == {"order": "confirmed"}

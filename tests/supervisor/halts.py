@@ -13,9 +13,11 @@ from typing import Any
 
 from tests.control.terminal import until
 
+import andon
 from andon.supervisor import home as homes
 
-SOURCE = Path(__file__).parents[2] / "src"
+# Of the product that is under test here: it may be a copy with a bug planted in it.
+SOURCE = Path(andon.__file__).parents[1]
 # One that stays, one that runs away from its parent, its group and its session.
 ESCAPES = "(setsid sh -c 'sleep 900 & sleep 900' &) ; sleep 900"
 

@@ -52,6 +52,7 @@ class Loop(asyncio.BaseEventLoop):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
+        self._ended = False
         self.set_exception_handler(lambda loop, context: None)
 
     def time(self) -> float:
@@ -105,6 +106,10 @@ class Loop(asyncio.BaseEventLoop):
 
     def end(self) -> None:
         """Nothing of it runs any more; what its code would do on the way out is done now."""
+        if self._ended:
+            return
+        self._ended = True
+        _forget_done()
         gone: set[asyncio.Task[Any]] = set()
         while tasks := asyncio.all_tasks(self) - gone:  # also those that are created on the way out
             gone |= tasks
@@ -114,8 +119,16 @@ class Loop(asyncio.BaseEventLoop):
         self._scheduled.clear()
 
 
+def _forget_done() -> None:
+    """asyncio looks through all tasks of all loops, also those that wait for the collector."""
+    for task in list(getattr(asyncio.tasks, "_all_tasks", ())):
+        if task.done():
+            asyncio.tasks._unregister_task(task)
+
+
 def _close(task: "asyncio.Task[Any]") -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+    asyncio.tasks._unregister_task(task)
     for _ in range(CLOSINGS):
         try:
             task.get_coro().close()

@@ -8,7 +8,7 @@ from tests.chaos import laws
 
 from andon.core.run import TERMINAL, State
 from andon.runtime import requests
-from verify.simulated.outside import CHILD, KINDS, child_of, expected
+from verify.simulated.agents import AGENT_RETRIES, CHILD, STEP_RETRIES, child_of, expected, happens
 
 if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
@@ -41,6 +41,8 @@ def broken(fleet: "Fleet") -> Iterator[str]:
             yield f"{run_id} is {row.state} for ever"
         elif row.state == State.SUCCEEDED:
             yield from _result(fleet, run_id, script)
+        elif row.state != State.DEAD or "failed" in _endings(fleet, run_id):
+            yield from _undone(fleet, run_id, script)
 
 
 def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
@@ -49,9 +51,31 @@ def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
     if found != expected(run_id, script):
         yield f"{run_id} answers {found}, expected {expected(run_id, script)}"
     for number, what in enumerate(script):
-        name = (
-            f"{run_id}/idempotent-{number + 100}" if what == "pair" else f"{run_id}/{what}-{number}"
-        )
-        if (what in KINDS or what == "pair") and fleet.world.standing.get(name) != 1:
-            times = fleet.world.standing.get(name, 0)
-            yield f"{run_id} has succeeded, and {name} happened {times} times"
+        effect = happens(number, what)
+        times = fleet.world.standing.get(f"{run_id}/{effect}", 0)
+        if effect is not None and times != 1:
+            yield f"{run_id} has succeeded, and {effect} happened {times} times"
+    failed = [one.state for one in requests.journal(fleet.store, run_id) if one.name == "flaky"]
+    tries = script.count("flaky") * STEP_RETRIES.retries
+    if failed.count("retrying") != tries:
+        yield f"{run_id} was to try {tries} times again, its journal has {failed}"
+
+
+def _undone(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
+    """A run that does not succeed leaves nothing that can be undone; the last went first."""
+    endings = _endings(fleet, run_id)
+    if endings.count("failed") > AGENT_RETRIES.retries:
+        yield f"{run_id} was to fail once more at most, its attempts are {endings}"
+    keys = [f"{run_id}/{what}-{n}" for n, what in enumerate(script) if "compensatable" in what]
+    for key in keys:
+        if fleet.world.standing.get(key):
+            yield f"{run_id} has not succeeded, and {key} was not undone"
+    undone = [key for what, key, _ in fleet.world.lines if what == "undone" and key in keys]
+    last = sorted(set(undone), key=lambda key: max(n for n, one in enumerate(undone) if one == key))
+    doubts = any(one.state == "in_doubt" for one in requests.journal(fleet.store, run_id))
+    if not doubts and last != sorted(set(undone), key=keys.index, reverse=True):
+        yield f"{run_id} was undone in the order {last}"
+
+
+def _endings(fleet: "Fleet", run_id: str) -> list[str | None]:
+    return [one.ending for one in fleet.store.attempts(run_id)]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 from andon.core.run import TERMINAL, State
@@ -24,7 +24,7 @@ from andon.runtime import requests, starting
 from andon.store.orders import Order
 from andon.store.rows import Filter
 from andon.store.store import AgentRow, Append, Settle, Start
-from verify.simulated import outside
+from verify.simulated import agents, outside
 from verify.simulated.clock import Clock
 from verify.simulated.process import Crash, Process, settings_of, without_threads
 from verify.simulated.store import MemoryStore
@@ -42,8 +42,10 @@ FREQUENCIES: dict[str, tuple[float, ...]] = {
     "provider error": (0, 0, 0.15),
     "drain": (0, 0, 0.02),
 }
+DELAYS = ("pause", "slow disk", "lost acknowledgement", "refused commit")
 KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order")
-WORDS = (*outside.KINDS, "step", "step", "plain", "sleep", "event", "pair", "snapshot", "child")
+# How often a run may kill whoever executes it; in other stories the limit is not in the way.
+POISON_LIMIT, NO_LIMIT = 4, 1000
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
@@ -60,7 +62,6 @@ class Fleet:
         self.chance = random.Random(seed)
         self.clock = Clock()
         self.lease_seconds = LEASE_SECONDS
-        self.settings = settings_of(LEASE_SECONDS)
         self.story: list[str] | None = [] if telling else None
         self.faults: Counter[str] = Counter()
         self.faulty = True
@@ -82,9 +83,11 @@ class Fleet:
         self.jumps, self.orders = draw((0, 0, 2)), draw((0, 0, 1, 4))
         self.workers = draw((1, 2, 2, 3))
         self.scripts = {
-            f"r{number}": [draw(WORDS) for _ in range(self.chance.randint(1, 5))]
+            f"r{number}": [draw(agents.WORDS) for _ in range(self.chance.randint(1, 5))]
             for number in range(draw((1, 1, 2, 3)))
         }
+        poisoned = any("poison" in script for script in self.scripts.values())
+        self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if poisoned else NO_LIMIT)
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -201,8 +204,7 @@ class Fleet:
         process.refuse_dead()
         if self.strikes("crash"):
             self.tell(process, f"dies at {name}")
-            self.kill(process)
-            raise Crash
+            self.crash(process)
         if self.depth < 2 and self.strikes("pause"):
             end = self.clock.now + self._pause_seconds()
             self.tell(process, f"is frozen at {name} for {end - self.clock.now:.1f} s")
@@ -211,6 +213,11 @@ class Fleet:
             process.frozen_until, self.depth = 0.0, self.depth - 1
             self.tell(process, "wakes up")
             process.refuse_dead()
+
+    def crash(self, process: Process) -> NoReturn:
+        """Its own code ends with it."""
+        self.kill(process)
+        raise Crash
 
     def strikes(self, fault: str) -> bool:
         if not self.faulty or self.chance.random() >= self.frequency[fault]:
@@ -236,6 +243,10 @@ class Fleet:
             self.later(seconds, again)
 
         self.later(seconds, again)
+
+    def calm(self) -> bool:
+        """Whether nothing holds anybody up in this story."""
+        return not self.jumps and not any(self.frequency[name] for name in DELAYS)
 
     def jumped_lately(self) -> bool:
         return self.clock.now - self.jumped_at < 3 * self.lease_seconds
@@ -291,20 +302,21 @@ class Fleet:
     # ── people ────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, run_id: str, script: list[str]) -> None:
-        row: AgentRow = outside.AGENT.row
+        row: AgentRow = agents.AGENT.row
         run = starting.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
         self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
         requests.write(self.store, Start(run=run))
         self._started += 1
         for number, what in enumerate(script):
-            if what == "event":
-                self.later(self._sometime(), partial(self._send, run_id, number))
+            for given in range({"event": 1, "events": 2}.get(what, 0)):
+                self.later(self._sometime(), partial(self._send, run_id, number, given))
 
-    def _send(self, run_id: str, number: int) -> None:
+    def _send(self, run_id: str, number: int, given: int) -> None:
         """Twice with the same id, as somebody does whose first answer was lost."""
+        name = f"event-{number}"
         for _ in range(self.chance.choice((1, 2))):
             with contextlib.suppress(AndonError):  # it is over
-                requests.send(self.store, run_id, f"event-{number}", number, id=f"event-{number}")
+                requests.send(self.store, run_id, name, given, id=f"{name}-{given}")
 
     def _order(self) -> None:
         running = self.store.rows("SELECT id FROM andon_runs WHERE state = 'running' ORDER BY id")
@@ -323,6 +335,10 @@ class Fleet:
 
     def _resume(self) -> None:
         """Let what was stopped go on."""
+        for row in self.store.runs(Filter(states=(State.STRANDED,))):
+            if "change" in self.scripts.get(row.id, ()):  # its code never fits its journal again
+                self.tell(None, f"somebody gives {row.id} up")
+                requests.cancel(self.store, row.id)
         for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
             if row.stop is None:
                 self.tell(None, f"somebody resumes {row.id}")

@@ -4,24 +4,23 @@ It trusts nothing that the runtime says. Each act is looked at when it happens: 
 still be the owner as far as it may know, and nobody acts after its stop was proved.
 """
 
-import asyncio
 import contextvars
+import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import andon
 from andon.core.lease import Fence
-from andon.core.queue import Retry
 from andon.errors import AndonError
 from andon.runtime import requests
-from andon.runtime.agent import Agent
 
 if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
     from verify.simulated.process import Process
 
-RETRIES = Retry(8, first_seconds=0.1, most_seconds=1.0)
+# How many operations may still begin under an order that was heard: one in each branch.
+UNDER_WAY = 2
 attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
 _worlds: list["World"] = []  # the last one is in force
 
@@ -34,6 +33,9 @@ class World:
         self.lines: list[tuple[str, str, int]] = []  # (what, key, attempt), as laws.py takes them
         self.standing: dict[str, int] = {}  # how often an effect happened and was not undone
         self.known: dict[str, int] = {}  # steps whose results an attempt was given, and which one
+        self.acknowledges: dict[str, str] = {}  # effects → the step that is durable before them
+        self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
+        self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
         self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
         self.violations: list[str] = []
 
@@ -56,6 +58,7 @@ class World:
 
     def step(self, key: str) -> None:
         self.record("step", key)
+        self._look_at_orders(key)
         # One that was frozen before it began may yet begin: what it writes is refused.
         if attempt.get() > self.known.get(key, attempt.get()):
             self.wrong(f"{key} executes again although its result was given to the agent")
@@ -68,6 +71,9 @@ class World:
         """The call of an effect: from here on it may happen at any moment."""
         self.fleet.current.refuse_dead()
         self._look_at_owner(self.fleet.current, key, fence)
+        self._look_at_orders(key)
+        if key in self.acknowledges:
+            self.answered(self.acknowledges[key])
         with self.underway(key):
             yield
 
@@ -92,6 +98,56 @@ class World:
     def undo(self, key: str) -> None:
         self.record("undone", key)
         self.standing[key] = 0
+
+    def deadly(self, key: str) -> None:
+        self.record("deadly", key)
+        self.fleet.crash(self.fleet.current)
+
+    # ── partial progress ──────────────────────────────────────────────────────────────────────
+
+    def keeps(self, key: str, found: list[int]) -> None:
+        self.pieces[key, attempt.get()] = len(found)
+
+    def went_on(self, key: str, found: list[int]) -> None:
+        """A step begins with what it was given of itself."""
+        self.fleet.current.refuse_dead()
+        number = attempt.get() - 1
+        kept = [count for (one, _), count in self.pieces.items() if one == key]
+        if found != list(range(len(found))) or len(found) > max(kept, default=0):
+            self.wrong(f"{key} goes on from {found}, which it never kept")
+        ended = self.fleet.store.rows(
+            "SELECT ending FROM andon_attempts WHERE run_id = ? AND number = ?",
+            key.partition("/")[0],
+            number,
+        )
+        if ended == [("cut",)] and len(found) < self.pieces.get((key, number), 0):
+            self.wrong(f"{key} was cut off in attempt {number}, and its partial value is lost")
+
+    def look_at_kept(self, key: str, found: list[int]) -> None:
+        """A partial value is durable after a second, if nothing holds the store up."""
+        if not self.fleet.calm():
+            return
+        rows = self.fleet.store.rows(
+            "SELECT body FROM andon_checkpoints WHERE run_id = ?", key.partition("/")[0]
+        )
+        if found not in [json.loads(body) for (body,) in rows]:
+            self.wrong(f"{key} has {found} for a second, and it is not kept: {rows}")
+
+    # ── who may act ───────────────────────────────────────────────────────────────────────────
+
+    def _look_at_orders(self, key: str) -> None:
+        """Who has said that it heard of an order begins nothing more."""
+        run_id = key.partition("/")[0]
+        if self.fleet.orders and self.fleet.store.rows(
+            "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
+            " ON a.run_id = t.run_id AND a.fence = t.fence"
+            " WHERE t.run_id = ? AND a.number = ? AND t.stage = 'acknowledged'",
+            run_id,
+            attempt.get(),
+        ):
+            self.deaf[run_id, attempt.get()] += 1
+            if self.deaf[run_id, attempt.get()] > UNDER_WAY:
+                self.wrong(f"{key} begins although its stop was heard of")
 
     def _look_at_owner(self, process: "Process", key: str, fence: Fence) -> None:
         """Nobody begins an effect after the end of its lease: it must not trust it that long."""
@@ -125,147 +181,8 @@ class World:
         return inside or any(one.threads for one in self.fleet.processes)
 
 
-def _world() -> World:
+def the_world() -> World:
     return _worlds[-1]
-
-
-async def _pass(most_seconds: float = 0.05) -> None:
-    await asyncio.sleep(_world().fleet.chance.uniform(0.0, most_seconds))
-
-
-# ── what agents are made of ───────────────────────────────────────────────────────────────────
-
-
-async def work(key: str, number: int) -> int:
-    _world().step(key)
-    await _pass()
-    return number * 2
-
-
-def plain_work(key: str, number: int) -> int:
-    _world().step(key)
-    return number * 2
-
-
-async def _act(what: str, key: str, fence: Fence) -> str:
-    """With room to be killed or frozen on both sides of it, and answers that are lost."""
-    world = _world()
-    with world.inside(key, fence):
-        await _pass()
-        if world.fleet.strikes("provider error"):
-            raise ConnectionError("nothing was sent")
-        world.act(what, key, fence)
-        await _pass()
-        if world.fleet.strikes("provider error"):
-            raise ConnectionError("the answer was lost")
-    return key
-
-
-@andon.effect_of(kind="idempotent")
-async def idempotent(*, key: str, fence: Fence) -> str:
-    return await _act("idempotent", key, fence)
-
-
-async def find(*, key: str) -> Any:
-    await _pass()
-    there = _world().standing.get(key)
-    _world().fleet.tell(_world().fleet.current, f"probes {key}: {bool(there)}")
-    return andon.happened(key) if there else andon.did_not_happen()
-
-
-@andon.effect_of(probe=find)
-async def probeable(*, key: str, fence: Fence) -> str:
-    return await _act("probeable", key, fence)
-
-
-async def take_back(result: Any, *, key: str) -> None:
-    with _world().underway(key):
-        await _pass()
-        _world().undo(key)
-        await _pass()
-
-
-@andon.effect_of(undo=take_back)
-async def compensatable(*, key: str, fence: Fence) -> str:
-    return await _act("compensatable", key, fence)
-
-
-async def irreversible(*, key: str, fence: Fence) -> str:
-    return await _act("irreversible", key, fence)
-
-
-def plain_irreversible(*, key: str, fence: Fence) -> str:
-    """In a thread, which nobody can end."""
-    _world().act("irreversible", key, fence)
-    return key
-
-
-_ALL = (idempotent, probeable, compensatable, irreversible, plain_irreversible)
-KINDS = {one.__name__: one for one in _ALL}
-
-
-# What a run that was started by another one does.
-CHILD = ["idempotent", "step"]
-
-
-def child_of(run_id: str, number: int) -> str:
-    return f"{run_id}.{number}"
-
-
-async def _do(ctx: andon.Context, number: int, what: str) -> Any:
-    if what in KINDS:
-        key = f"{ctx.run_id}/{what}-{number}"
-        return await ctx.effect(KINDS[what], key=key, retries=RETRIES)
-    match what:
-        case "step" | "plain":
-            key, function = f"{ctx.run_id}/step-{number}", work if what == "step" else plain_work
-            found = await ctx.step(function, key, number, name=f"step-{number}")
-            _world().answered(key)
-            return found
-        case "sleep":
-            return await ctx.sleep(1.0)
-        case "event":
-            return await ctx.event(f"event-{number}")
-        case "child":
-            return await ctx.child(AGENT, CHILD, id=child_of(ctx.run_id, number))
-        case "pair":
-            both = _do(ctx, number, "step"), _do(ctx, number + 100, "idempotent")
-            return list(await asyncio.gather(*both))
-        case _:
-            raise AssertionError(what)
-
-
-async def scripted(ctx: andon.Context, script: list[str]) -> list[Any]:
-    """Does what the script says, one after the other."""
-    attempt.set(ctx.attempt)
-    results: list[Any] = ctx.restored or []
-    for number, what in enumerate(script):
-        if number < len(results):
-            continue
-        if what == "snapshot":
-            results.append(None)
-            await ctx.snapshot(results)
-        else:
-            results.append(await _do(ctx, number, what))
-    return results
-
-
-AGENT = Agent(scripted, name="scripted")
-
-
-def expected(run_id: str, script: list[str]) -> list[Any]:
-    """What a run answers if nothing of it was lost or done by halves."""
-
-    def one(number: int, what: str) -> Any:
-        if what in KINDS:
-            return f"{run_id}/{what}-{number}"
-        if what == "pair":
-            return [one(number, "step"), one(number + 100, "idempotent")]
-        if what == "child":
-            return expected(child_of(run_id, number), CHILD)
-        return {"step": number * 2, "plain": number * 2, "event": number}.get(what)
-
-    return [one(number, what) for number, what in enumerate(script)]
 
 
 # ── the person ────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,7 @@ from andon.settings import Settings
 from andon.store import writer as store_writer
 from andon.store.store import Message, WorkerRow
 from andon.store.writer import Writer
-from verify.simulated import outside
+from verify.simulated import agents
 from verify.simulated.clock import Loop
 from verify.simulated.store import ProcessStore
 
@@ -46,7 +46,7 @@ class Process:
         self.bell: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
-        self.worker = runtime.Worker(self.store, [outside.AGENT], fleet.settings)
+        self.worker = runtime.Worker(self.store, [agents.AGENT], fleet.settings)
         self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -247,12 +247,12 @@ def _module(thread: Any) -> Any:
     return SimpleNamespace(Event=threading.Event, Lock=threading.Lock, Thread=thread)
 
 
-def settings_of(lease_seconds: float) -> Settings:
+def settings_of(lease_seconds: float, interruption_limit: int) -> Settings:
     return Settings(
         lease_seconds=lease_seconds,
         poll_seconds=lease_seconds,
         patience_seconds=lease_seconds * 4,
         grace_seconds=lease_seconds * 2,
         concurrency=3,
-        interruption_limit=1000,
+        interruption_limit=interruption_limit,
     )

@@ -125,6 +125,7 @@ class Record(msgspec.Struct, kw_only=True):
     seq: int = 0  # the entry that brought it into its state
     later: str | None = None  # what is known of an effect that the agent's code has cancelled
     undone: bool = False  # an effect that was confirmed, and whose undo was started since
+    stale: bool = False  # nothing was written about it since the code cancelled it
 
     def reopen(self) -> None:
         """Try it again; but an effect only as far as it is known not to have happened."""
@@ -205,8 +206,10 @@ class Replay:
         if record.state == Mark.CANCELLED != entry.state and entry.kind == EntryKind.EFFECT:
             # For the ledger, not for the code: that has seen a cancellation, and will again.
             record.later, record.body, record.blob = entry.state, entry.body, entry.blob
+            record.stale = False
             return
         before, record.state, record.seq = record.state, entry.state, entry.seq
+        record.stale = entry.state == Mark.CANCELLED
         if entry.state == Mark.CANCELLED and before == EffectState.CONFIRMED:
             record.later = before  # it was confirmed while it was being cancelled
             return

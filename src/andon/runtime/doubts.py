@@ -109,7 +109,12 @@ async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
     yes = after_answer(verdict) is Move.RECORD
     state = EffectState.CONFIRMED if yes else EffectState.FAILED
     raw = value.encode(given, "the answer")
-    await attempt.append(await _row_draft(attempt, row, state, raw, take=letter.id))
+    asks: list[AskRow] = await attempt.read(attempt.host.store.asks, attempt.run.id)
+    along: dict[str, Any] = {"take": letter.id}
+    for ask in asks:  # the same was asked again, when nobody seemed to need the answer any more
+        if _is_about(row, ask.id):
+            along["close_ask"] = ask.id
+    await attempt.append(await _row_draft(attempt, row, state, raw, **along))
     return True
 
 

@@ -35,7 +35,7 @@ from andon.runtime.calling import accepted, reference_of
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
-from andon.runtime.operation import Operation, invoke, is_async, wait_noting_cancel
+from andon.runtime.operation import Operation, invoke, is_async
 from andon.store.rows import Letter
 from andon.store.store import EffectRow
 
@@ -182,6 +182,8 @@ class _Effect:
         if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
             noted = value.decode(record.body or "{}")
             self.asked, self.until = noted.get("asked"), noted.get("until")
+            if record.stale and not self.attempt.has_letter("answer", self.asked or ""):
+                self.asked = None  # that ask was closed when the code gave up waiting
             self.cause = None if self.until else noted.get("error")
             self.quiet = self.quiet or noted.get("quiet", False)
 
@@ -248,11 +250,12 @@ class _Effect:
         """Start it, do it, confirm it. (False, None): it raised, and its outcome is in doubt."""
         if not self._may_execute():
             raise await self._fail()
-        if self.cause is not None:
-            await self._plan_retry()
-        if self.until is not None:
-            await wait_noting_cancel(self.operation, "timer", self.operation.name, self.until)
-            self.until = None
+        with self._waiting():
+            if self.cause is not None:
+                await self._plan_retry()
+            if self.until is not None:
+                await self.attempt.wait_for("timer", self.operation.name, self.until)
+                self.until = None
         attempt = self.attempt
         with self._operating():
             await self._write_intent()
@@ -300,11 +303,22 @@ class _Effect:
         finally:
             self.attempt.done_operating(hand)
 
-    def _cancel(self) -> None:
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Nothing is executed. If the code gives up waiting, nobody needs an answer any more."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.attempt.stopping:
+                self.standing = _standing(self.state)
+                self._cancel(**({} if self.asked is None else {"close_ask": self.asked}))
+            raise
+
+    def _cancel(self, **along: Any) -> None:
         """The agent's own code cancelled it. On replay it will do so again."""
         self.attempt.cancelled.add(self.operation.place)
         standing = self.standing
-        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing))
+        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))
         if standing not in OPEN and standing is not EffectState.CONFIRMED:
             self.attempt.append_soon(self.draft(standing, standing))  # certainly not done
 
@@ -412,12 +426,13 @@ class _Effect:
 
     async def _ask(self) -> Letter:
         """Open an ask, once, and wait for a person."""
-        if self.asked is None:
-            name = self.operation.name
-            self.asked = doubts.new_ask_id(self.attempt, name, self.key)
-            ask = doubts.question(name, self.key, self.asked, self.cause, self.args)
-            await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
-        letter: Letter | None = await wait_noting_cancel(self.operation, "answer", self.asked, None)
+        with self._waiting():
+            if self.asked is None:
+                name = self.operation.name
+                self.asked = doubts.new_ask_id(self.attempt, name, self.key)
+                ask = doubts.question(name, self.key, self.asked, self.cause, self.args)
+                await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
+            letter = await self.attempt.wait_for("answer", self.asked)
         assert letter is not None
         return letter
 
