@@ -690,14 +690,16 @@ def test_a_lone_start_and_a_lone_claim_need_no_thread(
     register(store)
     monkeypatch.delattr(PostgresStore, "write")
 
-    async def submit(message: Message) -> Any:
+    async def start_and_claim() -> tuple[Any, Any]:
         writer = Writer(store, patience_seconds=0)
-        outcome = await writer.submit(message)
-        writer.close(LONG)  # its ring has an answer too
-        return outcome
+        started = await writer.submit(Start(run=new_run("r")))
+        writer._line.wait(LONG)  # its ring has an answer too
+        claimed = await writer.write(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
+        writer.close(LONG)
+        return started, claimed
 
-    assert asyncio.run(submit(Start(run=new_run("r")))) is True
-    claimed = asyncio.run(submit(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1)))
+    started, claimed = asyncio.run(start_and_claim())
+    assert started is True
     assert [run.id for run in claimed.runs] == ["r"]
 
 
