@@ -10,7 +10,8 @@ import pytest
 from tests.runtime.harness import Lab, agent, until
 
 import andon
-from andon.errors import BadInput, Conflict, NotFound
+from andon.errors import BadInput, Conflict, NotFound, StoreError, StoreUnavailable
+from andon.runtime import requests
 from andon.runtime.agent import Agent
 from andon.runtime.client import Client
 from andon.settings import Settings
@@ -216,53 +217,109 @@ async def test_waiting_has_a_limit(lab: Lab) -> None:
         await lab.client.wait("nobody", timeout=1)
 
 
-async def test_a_cancellation_that_comes_with_the_ring_ends_the_wait(
+async def test_a_cancellation_that_comes_with_the_end_of_the_run_ends_the_wait(
+    local: Lab,
+) -> None:
+    async with local.working(agent(hello)):
+        for turns in range(12):
+            run = await local.client.start("agent")
+            waiting = asyncio.ensure_future(local.client.wait(run))
+            other = asyncio.ensure_future(local.client.wait(run))
+            await asyncio.wait({other}, timeout=20)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            done, _ = await asyncio.wait({waiting}, timeout=5)
+            assert done
+
+
+async def test_many_who_wait_have_one_ear(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each would be a connection for each, and a server has a hundred."""
+    ears: list[Any] = []
+    listen_on = lab.client._store.listen_on
+
+    def counted(*given: Any) -> Any:
+        ears.append(given)
+        return listen_on(*given)
+
+    monkeypatch.setattr(lab.client._store, "listen_on", counted)
+    runs = [await lab.client.start(agent(hello)) for _ in range(20)]
+    waiting = asyncio.gather(*(lab.client.wait(run) for run in runs * 2))
+    await until(lambda: len(lab.client._awaiting._ends) == 20)
+    async with lab.working(agent(hello)):
+        assert {run.state for run in await waiting} == {"succeeded"}
+        assert (await lab.client.wait(await lab.client.start("agent"))).state == "succeeded"
+    assert len(ears) == 1
+
+
+async def test_a_ring_that_is_lost_is_waited_for_in_vain_only_for_a_moment(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rings: list[Any] = []
+    monkeypatch.setattr(local.client._store, "listen_on", lambda *_: lambda: None)
     run = await local.client.start(agent(hello))
-
-    def listen(ring: Any) -> Any:
-        rings.append(ring)
-        return lambda: None
-
-    monkeypatch.setattr(local.client._store, "listen", listen)
-    monkeypatch.setattr(asyncio, "to_thread", at_once)
-    for turns in range(12):
-        waiting = asyncio.ensure_future(local.client.wait(run))
-        for _ in range(8):
-            await asyncio.sleep(0)
-        rings[-1]()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        waiting.cancel()
-        done, _ = await asyncio.wait({waiting}, timeout=5)
-        assert done
+    waiting = asyncio.ensure_future(local.client.wait(run))
+    await until(lambda: bool(local.client._awaiting._ends))
+    async with local.working(agent(hello)):
+        assert (await waiting).state == "succeeded"
 
 
-async def test_a_wait_that_is_cancelled_before_it_listens_does_not_listen_for_ever(
+async def test_whoever_waits_hears_that_the_store_is_away_for_too_long_and_may_wait_again(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def away(*_: Any) -> Any:
+        raise StoreUnavailable("away")
+
     run = await local.client.start(agent(hello))
+    monkeypatch.setattr(local.client._awaiting, "_patience_seconds", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "over", away)
+        waiting = [local.client.wait(run) for _ in range(3)]
+        heard = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in heard] == [StoreUnavailable] * 3
+    async with local.working(agent(hello)):
+        assert (await local.client.wait(run)).state == "succeeded"
+
+
+async def test_whoever_waits_hears_that_the_client_was_closed(local: Lab) -> None:
+    async with andon.Client(local.url) as client:
+        run = await client.start(agent(hello))
+        waiting = asyncio.ensure_future(client.wait(run))
+        await until(lambda: bool(client._awaiting._ends))
+    with pytest.raises(StoreError, match="closed"):
+        await waiting
+
+
+async def test_a_client_that_is_closed_before_it_listens_does_not_listen_for_ever(
+    local: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, answer, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def listen(_: Any) -> Any:
+    def listen_on(*_: Any) -> Any:
         asked.set()
         answer.wait(20)
         return ended.set
 
-    monkeypatch.setattr(local.client._store, "listen", listen)
-    waiting = asyncio.ensure_future(local.client.wait(run))
-    await until(asked.is_set)
-    waiting.cancel()
-    answer.set()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+    async with andon.Client(local.url) as client:
+        run = await client.start(agent(hello))
+        monkeypatch.setattr(client._store, "listen_on", listen_on)
+        waiting = asyncio.ensure_future(client.wait(run))
+        await until(asked.is_set)
+        waiting.cancel()
+        asyncio.get_running_loop().call_later(0.01, answer.set)
     assert ended.is_set()
 
 
-async def at_once(function: Any, *args: Any, **options: Any) -> Any:
-    return function(*args, **options)
+async def test_an_agent_that_waits_for_a_run_has_no_branch_for_it(lab: Lab) -> None:
+    async def waits(ctx: andon.Context, other: str) -> str:
+        state = (await lab.client.wait(other)).state
+        return str(await ctx.step(str, state))
+
+    other = await lab.client.start(agent(hello), id="other")
+    async with lab.working(agent(waits, name="waits"), agent(hello)):
+        run = await lab.client.start("waits", other)
+        await lab.end(run)
+    [entry] = await lab.journal(run, "step")
+    assert entry.place == ":0"
 
 
 async def test_a_run_is_found_by_the_beginning_of_its_id(lab: Lab) -> None:

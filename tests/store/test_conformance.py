@@ -999,6 +999,17 @@ def test_a_snapshot_bounds_what_is_loaded(store: Store) -> None:
     assert [entry.seq for entry in store.load("r").entries] == [6]
 
 
+def test_of_some_runs_those_in_a_state_are_found(store: Store) -> None:
+    register(store)
+    start(store, "a", "b", "c", "'; --")
+    [taken] = claim(store, limit=1).runs
+    asked = ["a", "b", "'; --", "nobody"]
+    queued = {row.id for row in store.among(asked, ["queued", "failed"])}
+    assert queued == {"a", "b", "'; --"} - {taken.id}
+    assert [row.id for row in store.among([taken.id], ["running"])] == [taken.id]
+    assert store.among([], ["queued"]) == store.among(["a"], []) == []
+
+
 def test_runs_are_listed_newest_first_page_by_page(store: Store) -> None:
     for n in range(7):
         start(store, f"r{n}")

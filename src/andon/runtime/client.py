@@ -1,7 +1,6 @@
 """The client: start, watch, answer and run runs from a program."""
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -17,8 +16,9 @@ from andon.core.stop import WITHIN_SECONDS
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
 from andon.runtime import ledger, requests
 from andon.runtime.agent import Agent
+from andon.runtime.awaiting import POLL_SECONDS, Awaiting
 from andon.runtime.clock import StoreClock, own_time
-from andon.runtime.journaling import close, to_the_end
+from andon.runtime.journaling import close
 from andon.runtime.latched import Leaving, refuse_if_pulled
 from andon.runtime.requests import Receipt, Run
 from andon.runtime.starting import resolve
@@ -33,8 +33,6 @@ from andon.store.writer import Writer
 from andon.transcript import Call
 from andon.transcript import State as ToolState
 
-# Rings may be lost; then this is how late a waiter hears of the end.
-POLL_SECONDS = 0.5
 # For starts that nobody waits for any more.
 CLOSE_SECONDS = 2.0
 # How long the store's clock is known after it was asked; clocks drift less than a millisecond.
@@ -64,6 +62,7 @@ class Client:
 
     async def __aenter__(self) -> "Client":
         self._store = await asyncio.to_thread(open_store, self.settings.store)
+        self._awaiting = Awaiting(self._store, patience_seconds=self.settings.patience_seconds)
         try:
             await self._set_clock()
         except BaseException:
@@ -76,6 +75,7 @@ class Client:
             if self._leaving is not None:
                 await self._leaving.leave()
         finally:
+            await self._awaiting.close()
             if self._writer is not None:
                 self._writer.close(CLOSE_SECONDS)
             await close(self._store)
@@ -163,29 +163,15 @@ class Client:
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> Run:  # noqa: ASYNC109
         """The run once it is finished or stranded. Raises Unresolved after `timeout` seconds."""
-        rung = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        listening = asyncio.ensure_future(
-            asyncio.to_thread(self._store.listen, lambda: _post(loop, rung.set))
-        )
         try:
-            await to_the_end(listening)  # else a cancellation would leave it listening for ever
             async with asyncio.timeout(timeout):
-                while True:
-                    rung.clear()
-                    row = await self._find_patiently(run_id)
-                    if requests.is_over(row):
-                        run: Run = await self._ask(requests.described, row)
-                        return run
-                    # Not wait_for, which may lose a cancellation that comes with the ring.
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(POLL_SECONDS):
-                            await rung.wait()
+                row = await self._find_patiently(run_id)
+                if not requests.is_over(row):
+                    row = await self._awaiting.end_of(row.id)
+                run: Run = await self._ask(requests.described, row)
+                return run
         except TimeoutError:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
-        finally:
-            if listening.done() and not listening.cancelled() and not listening.exception():
-                await asyncio.to_thread(listening.result())
 
     async def _find_patiently(self, run_id: str) -> RunRow:
         """Whoever waits for a run waits for its database too, as the run itself does."""
@@ -349,8 +335,3 @@ class Client:
                 self._leaving = Leaving(worker)
             self._leaving.worker.carry(agent)
         return self._leaving
-
-
-def _post(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(function)

@@ -425,6 +425,14 @@ def is_over(row: RunRow) -> bool:
     return row.state in TERMINAL or row.state == State.STRANDED
 
 
+_OVER = (*TERMINAL, State.KILLED, State.STRANDED)
+
+
+def over(store: Any, run_ids: Sequence[str]) -> list[RunRow]:
+    """Those of the runs that need not be waited for any more."""
+    return [row for row in store.among(run_ids, _OVER) if is_over(row)]
+
+
 def steps_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """The steps of a run with their attempts, from its journal."""
     found: dict[tuple[str, str | None, str], dict[str, Any]] = {}

@@ -604,6 +604,14 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
        changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
   FROM andon.runs WHERE id = %(run_id)s;
 
+-- runs_among --
+SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
+  FROM andon.runs
+ WHERE id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))
+   AND state IN (SELECT jsonb_array_elements_text(%(states)s::text::jsonb));
+
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,

@@ -107,6 +107,11 @@ class SqlReads:
         rows = self.read("run", run_id=run_id)
         return build(RunRow, rows[0]) if rows else None
 
+    def among(self, run_ids: Sequence[str], states: Sequence[str]) -> list[RunRow]:
+        """Those of the runs that are in one of the states."""
+        named = {"run_ids": json.dumps(list(run_ids)), "states": json.dumps(list(states))}
+        return [build(RunRow, row) for row in self.read("runs_among", **named)]
+
     def descendants(self, run_id: str) -> list[str]:
         """The run and all that it has started, if they are not over; parents first."""
         return [str(row[0]) for row in self.read("descendants", run_id=run_id)]

@@ -548,6 +548,14 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
        changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
   FROM andon_runs WHERE id = :run_id;
 
+-- runs_among --
+SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
+  FROM andon_runs
+ WHERE id IN (SELECT value FROM json_each(:run_ids))
+   AND state IN (SELECT value FROM json_each(:states));
+
 -- runs --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
        fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
