@@ -324,26 +324,29 @@ class System:
         return {"resume": max(0.0, again.at - loaded.at)}
 
     def suspended(self, count: int) -> dict[str, Any]:
-        """What the worker's processes grow by, for each run that waits for an event."""
-        return {"suspended": self._grown("rest", "resting", count)}
+        """What the worker's processes grow by, for each run that waits for an event.
+
+        Beyond twice as many others: what those needed until they waited is there to be used again.
+        """
+        return {"suspended": self._grown("rest", "resting", count, count, count)}
 
     def running(self, count: int) -> dict[str, Any]:
         """And for each run that is in the middle of a step."""
-        return {"running": self._grown("busy", "staying", count)}
+        return {"running": self._grown("busy", "staying", FIRST_FEW, count)}
 
-    def _grown(self, scene: str, word: str, count: int) -> float:
-        """Beyond the first few, which bring along what all have in common."""
+    def _grown(self, scene: str, word: str, *batches: int) -> float:
+        """By the last batch; those before it bring along what all have in common."""
         self.dismiss()
-        self.serve(concurrency=count + FIRST_FEW)
+        self.serve(concurrency=sum(batches))
         sizes = []
-        for number in (FIRST_FEW, count):
+        for number in batches:
             keys = [self.key(scene) for _ in range(number)]
             self.submit(scene, [[key] for key in keys])
             self.log.wait({f"{word}-{key}" for key in keys})
             time.sleep(SETTLE_SECONDS)
             sizes.append(self.resident())
         self.dismiss()
-        return (sizes[1] - sizes[0]) / count
+        return (sizes[-1] - sizes[-2]) / batches[-1]
 
     def resident(self) -> int:
         """The memory of all processes of its workers."""

@@ -1,6 +1,7 @@
 """The worker: what it claims, how many at once, and how it leaves."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 import time
@@ -38,24 +39,57 @@ async def test_no_more_runs_at_once_than_it_was_told(lab: Lab) -> None:
     assert most == 3
 
 
-async def test_a_run_that_is_over_leaves_nothing_to_the_search_for_garbage(lab: Lab) -> None:
-    """Thousands of short runs would make it the dearest part of each."""
+async def number_of(number: int) -> int:
+    return number
 
-    async def step(number: int) -> int:
-        return number
 
-    async def body(ctx: andon.Context, number: int) -> int:
-        return int(await ctx.step(step, number))
+async def fails(number: int) -> int:
+    raise ValueError(number)
 
+
+async def ends(ctx: andon.Context, number: int) -> int:
+    return int(await ctx.step(number_of, number))
+
+
+async def fails_at_once(ctx: andon.Context, number: int) -> None:
+    await ctx.step(fails, number)
+
+
+async def waits(ctx: andon.Context, number: int) -> None:
+    await ctx.event("never")
+
+
+def waits_in_a_thread(ctx: Any, number: int) -> None:
+    ctx.event("never")
+
+
+async def gives_up(ctx: andon.Context, number: int) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ctx.event("never")
+
+
+@pytest.mark.parametrize("body", [ends, fails_at_once, waits, waits_in_a_thread, gives_up])
+async def test_a_run_that_has_left_leaves_nothing_to_the_search_for_garbage(
+    lab: Lab, body: Any
+) -> None:
+    """Thousands of short runs would make it the dearest part of each, and thousands that wait for
+    a person would stay in memory until it comes."""
     one = agent(body)
     async with lab.working(one) as worker:
-        await lab.end(await lab.client.start(one, 0))
+
+        async def play(number: int) -> None:
+            run = await lab.client.start(one, number)
+            while (await lab.client.get(run)).state in ("queued", "running"):
+                await asyncio.sleep(0.002)
+            await until(lambda: not worker.active)
+
+        await play(0)
         gc.collect()
         gc.disable()
         try:
             for number in range(1, 4):
-                await lab.end(await lab.client.start(one, number))
-            await until(lambda: not worker.active)
+                await play(number)
             await asyncio.sleep(0)  # the last turn of its task
             left = [one for one in gc.get_objects() if isinstance(one, Attempt)]
         finally:

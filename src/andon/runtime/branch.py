@@ -69,6 +69,7 @@ class Tasks:
 
     def dissolve(self) -> None:
         self._on_change = self.on_still = _nothing
+        self.timers = []  # each holds its context, which holds the branch it was set in
 
     def add(self, task: "asyncio.Task[Any]") -> None:
         self.living.add(task)

@@ -163,7 +163,10 @@ async def call_in_thread(
         daemon=True,
     )
     thread.start()
-    return await done
+    try:
+        return await done
+    finally:
+        del done  # an error that it brings holds this frame
 
 
 def portal(attempt: Any, context: Any, home: Sequence[int] = ()) -> Portal:
@@ -216,6 +219,7 @@ def _report(
         result, error = None, raised
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_set, done, result, error)
+    del error, done  # an error holds this frame, and the future holds the error
 
 
 def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

@@ -73,6 +73,8 @@ class Waiting(Journaling):
             self.waits.remove(wait)
             if wait.timer is not None:
                 wait.timer.cancel()
+            # An error that ends it holds this frame, and so what it came by.
+            wait.future = wait.task = None
         return found
 
     def _ring_at(self, wait: Wait) -> None:
@@ -127,6 +129,7 @@ class Waiting(Journaling):
 
     def done_operating(self, hand: Hand) -> None:
         del self.hands[hand]
+        hand.task = None  # an error with which it ends holds the operation, and so this
         self.host.operations += 1
         self.consider_soon()
         if self.order is not None:
