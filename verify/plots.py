@@ -41,7 +41,8 @@ STOP = [
         ),
     )
 ]
-PLOTS: list[Plot] = [("over",), ("recalled",), *LATE, *HELD, *CHILD, *STOP]
+UNFIT = [("unfit", where) for where in ("ahead", "behind")]
+PLOTS: list[Plot] = [("over",), ("recalled",), *UNFIT, *LATE, *HELD, *CHILD, *STOP]
 
 
 class Plots(Machine):
@@ -58,9 +59,11 @@ class Plots(Machine):
             self.play(plot)
 
     def play_alone(self, plot: Plot) -> None:
-        """Each is played at least once, whatever chance finds."""
-        self.begin(2, 2)
-        self.play(plot)
+        """Each is played at least once, whatever chance finds, and with every message sent twice."""
+        for self.twice in (False, True):
+            self.workers, self.runs, self.held = [], [], []
+            self.begin(2, 2)
+            self.play(plot)
 
     @rule(plot=st.sampled_from(PLOTS))
     def play(self, plot: Plot) -> None:
@@ -142,6 +145,35 @@ class Plots(Machine):
             self._try_late(held, self.settlement(held, state, False, False, False))
         held.fence = held.claimed.fence
         other.look_again(self.pair.sqlite)
+
+    def _unfit(self, where: str) -> None:
+        """The owner itself writes what does not go on where its journal ends.
+
+        What it wrote before has not arrived; or something else is there already.
+        """
+        held, other = self._own(), self._own()
+        self.send(held.append())
+        head = held.seq, held.hash
+
+        def misled() -> Held:
+            held.seq, held.hash = head
+            if where == "ahead":
+                held.entry(name="lost")
+            else:
+                held.seq, held.hash = held.seq - 1, "0" * 64
+            return held
+
+        self.send(misled().append())
+        self.send(misled().append(entries=2))
+        self.send(misled().append(), other.append())
+        self.send(self.write(misled(), kind="effect", state="started", name="pay", key="a"))
+        self.send(misled().append(of={"kind": "event"}, take=0))
+        # Alone, and with others that end well.
+        self.send(self.settlement(misled(), State.SUCCEEDED, False, False, False))
+        ends = (misled(), State.FAILED), (other, State.SUCCEEDED)
+        self.send(*(self.settlement(one, state, False, False, False) for one, state in ends))
+        held.seq, held.hash = head
+        self.send(held.append())
 
     def _held(self, kind: str, scope: str) -> None:
         """What begins in a scope that is held does not, until that is lifted as it has to be."""

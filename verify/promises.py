@@ -97,6 +97,21 @@ def broken(
     yield from _latches(before, after, done)
 
 
+def done_twice(
+    before: Seen, after: Seen, messages: Sequence[Any], first: Sequence[Any], second: Sequence[Any]
+) -> Iterator[str]:
+    """Whoever does not know whether it was written writes it again: that must change nothing."""
+    for m, one, other in zip(messages, first, second, strict=True):
+        known = isinstance(m, Append | Settle | Checkpoint | Beat | Ended | Deliver)
+        if known and isinstance(other, Exception) and not isinstance(one, Exception):
+            yield f"{type(m).__name__} was done, and is refused when it comes again: {other!r}"
+        if isinstance(m, Claim) and {run.id for run in other.runs} != {run.id for run in one.runs}:
+            yield f"{m.worker_id} claims again, and is not given what it was given before"
+    for name, rows in before.rows.items():
+        if name not in ("events", "logs") and rows != after.rows[name]:
+            yield f"what comes again changes {name}: {rows} becomes {after.rows[name]}"
+
+
 def concerned(
     before: Seen, after: Seen, messages: Sequence[Any], outcomes: Sequence[Any]
 ) -> str | None:
