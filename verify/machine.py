@@ -181,8 +181,11 @@ class Machine(RuleBasedStateMachine):
     @rule(which=whichever)
     def ask(self, which: int) -> None:
         held = self._holder(which)
+        self._try(held, self._asking(held))
+
+    def _asking(self, held: Held) -> Append:
         ask = Ask(id=f"a{held.seq}", about="value", question="?", value=None, choices='["approve"]')
-        self._try(held, held.append(of={"kind": "ask", "state": "waiting"}, ask=ask))
+        return held.append(of={"kind": "ask", "state": "waiting"}, ask=ask)
 
     @precondition(lambda self: self.held)
     @rule(which=whichever)

@@ -107,8 +107,10 @@ class Pair:
     def write_again(self, sqlite: list[Message], postgres: list[Message], first: list[Any]) -> None:
         """As a writer does whose acknowledgement was lost: what was done is not done once more."""
         self.again += 1
-        before = self._seen
+        before, later = self._seen, self.clock.store_now() != self._seen.now
         second = self.write(sqlite, postgres, again=True)
+        if later:  # and time alone changes something
+            return
         if wrong := next(promises.done_twice(before, self._seen, sqlite, first, second), None):
             raise AssertionError(wrong)
 
