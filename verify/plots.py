@@ -39,6 +39,7 @@ STOP = [
             "dies",
             "falls silent",
             "is reported",
+            "is paused",
         ),
     )
 ]
@@ -266,6 +267,8 @@ class Plots(Machine):
                 self.send(Bury(worker_id=worker, evidence="it ended"))
             case "falls silent":
                 self._outlive()
+            case "is paused":
+                self._give("pause", held.id)
             case _:  # to one of two orders
                 self._give("kill", held.id)
                 self.report(-2, "verified")

@@ -25,6 +25,7 @@ from andon.store.store import (
 Row = dict[str, Any]
 Done = tuple[Any, Any]  # a message that was not refused, and its outcome
 OVER = ("succeeded", "failed", "cancelled", "dead")
+KINDS = ("pause", "cancel", "kill", "halt")  # the mildest first
 HARD = ("kill", "halt")
 
 
@@ -43,7 +44,9 @@ class Seen:
         self.entries = {(row["run_id"], row["seq"]): row for row in rows["journal"]}
         self.effects = {(row["run_id"], row["name"], row["key"]): row for row in rows["effects"]}
         self.kept = {(row["run_id"], row["op"]): row["body"] for row in rows["checkpoints"]}
-        self.latches = [row for row in rows["stops"] if row["latched"] and not row["lifted_at"]]
+        # By what was ordered, not by what the store has made of it.
+        holds = [row for row in rows["stops"] if row["scope"] != "run" and row["kind"] != "cancel"]
+        self.latches = [row for row in holds if not row["lifted_at"]]
 
     def owns(self, m: Append | Settle | Checkpoint) -> bool:
         run = self.runs[m.run_id]
@@ -289,9 +292,17 @@ def _order(before: Seen, after: Seen, m: Order, outcome: str) -> Iterator[str]:
             target = after.targets.get((m.id, f"run:{was['id']}"))
             for wrong in _reached(was, after.runs[was["id"]], m, target):
                 yield f"{m.kind} {m.scope} {m.name}: {wrong}"
+        marked, now = (one.runs[was["id"]]["stop"] for one in (before, after))
+        if marked and now and _milder(json.loads(now)["kind"], json.loads(marked)["kind"]):
+            yield f"{m.kind} of {was['id']} makes milder what was ordered before: {marked}"
     for worker in before.rows["workers"] if m.kind == "halt" else ():
         if worker["state"] == "live" and (m.id, f"worker:{worker['id']}") not in after.targets:
             yield f"halt: nobody sees to it that {worker['id']} ends"
+
+
+def _milder(new: str, old: str) -> bool:
+    """Whether a run would end otherwise than somebody wanted; cancelled is final."""
+    return new != "cancel" and KINDS.index(new) < KINDS.index(old)
 
 
 def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
