@@ -1,6 +1,7 @@
 """What simulated agents are made of: one word of a script is one thing that an agent does."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -165,6 +166,21 @@ async def _hurry(ctx: andon.Context, number: int) -> None:
         await _step(ctx, number, tail="in-time")
 
 
+async def _abandon(ctx: andon.Context, number: int) -> None:
+    """One that the code never asks for again: it is known what became of it before the run ends."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HURRY_SECONDS):
+            await _effect(ctx, "irreversible", number + 100)
+
+
+async def _leave_behind(ctx: andon.Context, number: int) -> int:
+    """A step that nobody waits for: the run does not end before it has."""
+    alone = asyncio.ensure_future(_step(ctx, number))
+    found: int = await _step(ctx, number + 100)
+    the_world().left.append(alone)
+    return found
+
+
 async def _keep(ctx: andon.Context, number: int, before: list[Any]) -> Any:
     """The same effect before and after a snapshot is one effect."""
     found = await _effect(ctx, "irreversible", number)
@@ -236,6 +252,8 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "change": _change,
     "race": _race,
     "hurry": _hurry,
+    "abandon": _abandon,
+    "behind": _leave_behind,
     "joined": _join,
     "pieces": lambda ctx, number: ctx.step(
         partial(_pieces, ctx), f"{ctx.run_id}/step-{number}", name="pieces"
@@ -299,6 +317,7 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
             "pair": [number * 2, effect],
             "joined": [number * 2, effect],
             "race": number * 4 + 200,
+            "behind": number * 2 + 200,
             "pieces": list(range(PIECES)),
             "flaky": "given up",
         }

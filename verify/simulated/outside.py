@@ -16,6 +16,8 @@ from andon.errors import AndonError
 from andon.runtime import requests
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from verify.simulated.fleet import Fleet
     from verify.simulated.process import Process
 
@@ -37,6 +39,7 @@ class World:
         self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
         self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
+        self.left: list[Future[int]] = []  # what agents do not wait for; loops forget such tasks
         self.violations: list[str] = []
 
     @contextmanager
