@@ -26,6 +26,10 @@ def broken(fleet: "Fleet") -> Iterator[str]:
         if row is None:
             yield f"{run_id} was started and is not there"
             continue
+        if run_id in fleet.damaged:
+            if row.state not in (*TERMINAL - {State.SUCCEEDED}, State.STRANDED):
+                yield f"{run_id} is {row.state}, and its journal is damaged"
+            continue
         lines = [line for line in fleet.world.lines if line[1].startswith(f"{run_id}/")]
         yield from laws.check(
             laws.Evidence(

@@ -54,6 +54,9 @@ class World:
         self.fleet.current.refuse_dead()
         self.lines.append((what, key, attempt.get()))
         self.fleet.tell(self.fleet.current, f"{what} {key} (attempt {attempt.get()})")
+        run_id = key.partition("/")[0]
+        if run_id in self.fleet.damaged and attempt.get() > self.fleet.damaged[run_id]:
+            self.wrong(f"{run_id} goes on from a journal that is damaged: {what} {key}")
 
     def wrong(self, text: str) -> None:
         self.fleet.tell(None, f"VIOLATION: {text}")
