@@ -20,6 +20,7 @@ AGENT_RETRIES = Retry(1, first_seconds=0.1, most_seconds=1.0)
 PIECES = 4  # of a step that keeps its partial progress
 # "At least once a second", with room for a commit.
 KEPT_SECONDS = 1.1
+STUBBORN_SECONDS = 0.3
 HURRY_SECONDS = 0.06  # about as long as an effect takes
 
 
@@ -35,6 +36,18 @@ async def work(key: str, number: int) -> int:
 
 def plain_work(key: str, number: int) -> int:
     the_world().step(key)
+    return number * 2
+
+
+async def resist(key: str, number: int) -> int:
+    """Does not let itself be cancelled: whoever says that it has stopped has to wait for it."""
+    world, loop = the_world(), asyncio.get_running_loop()
+    world.step(key)
+    end = loop.time() + STUBBORN_SECONDS
+    while (left := end - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+        world.executes(key)
     return number * 2
 
 
@@ -244,6 +257,7 @@ async def _fail(ctx: andon.Context, _: int) -> None:
 _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "step": _step,
     "plain": lambda ctx, number: _step(ctx, number, plain_work),
+    "stubborn": lambda ctx, number: _step(ctx, number, resist),
     "sleep": lambda ctx, _: ctx.sleep(1.0),
     "event": lambda ctx, number: ctx.event(f"event-{number}"),
     "events": _events,
@@ -312,6 +326,7 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
         known: dict[str, Any] = {
             "step": number * 2,
             "plain": number * 2,
+            "stubborn": number * 2,
             "event": 0,
             "events": [0, 1],
             "pair": [number * 2, effect],

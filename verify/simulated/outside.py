@@ -181,6 +181,18 @@ class World:
         ):
             self.wrong(f"{key} happens after its stop was proved")
 
+    def executes(self, key: str) -> None:
+        """Code of a run, at any moment."""
+        self.fleet.current.refuse_dead()
+        if self.fleet.store.rows(
+            "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
+            " ON a.run_id = t.run_id AND a.fence = t.fence"
+            " WHERE t.run_id = ? AND a.number = ? AND t.stage = 'verified'",
+            key.partition("/")[0],
+            attempt.get(),
+        ):
+            self.wrong(f"{key} executes after its stop was proved")
+
     def may_happen(self, key: str) -> bool:
         """Whether somebody is still inside the call, or has a thread that is about to be."""
         inside = any(process.alive for process in self.flying.get(key, ()))
