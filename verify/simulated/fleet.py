@@ -89,6 +89,8 @@ class Fleet:
         poisoned = any("poison" in script for script in self.scripts.values())
         self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if poisoned else NO_LIMIT)
         self.damages = draw((0,) * 9 + (1,))
+        # Nobody can end a thread: a slow one outlives its attempt, and its worker's name.
+        self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
         self.damaged: dict[str, int] = {}  # runs whose journal was hurt → their last attempt then
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────

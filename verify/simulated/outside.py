@@ -180,6 +180,13 @@ class World:
             fence.counter,
         ):
             self.wrong(f"{key} happens after its stop was proved")
+        for worker_id, state in self.fleet.store.rows(
+            "SELECT w.id, w.state FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker"
+            " WHERE a.run_id = ? AND a.fence = ? AND w.state IN ('gone', 'dead')",
+            run_id,
+            fence.counter,
+        ):
+            self.wrong(f"{key} happens although {worker_id} is {state} and executes nothing")
 
     def executes(self, key: str) -> None:
         """Code of a run, at any moment."""
