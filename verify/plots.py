@@ -44,7 +44,8 @@ STOP = [
     )
 ]
 UNFIT = [("unfit", where) for where in ("ahead", "behind")]
-PLOTS: list[Plot] = [("over",), ("recalled",), ("in_turn",), ("outage",), *UNFIT, *LATE, *HELD, *CHILD, *STOP]
+SINGLE: list[Plot] = [("over",), ("recalled",), ("in_turn",), ("outage",)]
+PLOTS = [*SINGLE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
 
 
 class Plots(Machine):
@@ -61,7 +62,7 @@ class Plots(Machine):
             self.play(plot)
 
     def play_alone(self, plot: Plot) -> None:
-        """Each is played at least once, whatever chance finds, and with every message sent twice."""
+        """Each is played at least once, whatever chance finds; and with all that it sends twice."""
         for self.twice in (False, True):
             self.workers, self.runs, self.held = [], [], []
             self.begin(2, 2)
