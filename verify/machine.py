@@ -57,7 +57,8 @@ class Machine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.orders = 0
         self.claims = 0
-        self.last: tuple[list[Message], list[Message]] | None = None
+        self.twice = False  # everything is sent once more at once
+        self.last: tuple[list[Message], list[Message], list[Any]] | None = None
 
     def begin(self, runs: int, workers: int) -> None:
         """Some runs are in somebody's hands: else nearly all that follows is refused."""
@@ -70,8 +71,11 @@ class Machine(RuleBasedStateMachine):
 
     def send(self, *messages: Message, postgres: tuple[Message, ...] = ()) -> list[Any]:
         both = list(messages), list(postgres or messages)
-        self.last = both
-        return self.pair.write(*both)
+        outcomes = self.pair.write(*both)
+        self.last = *both, outcomes
+        if self.twice:
+            self.pair.write_again(*self.last)
+        return outcomes
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────
 
@@ -177,8 +181,11 @@ class Machine(RuleBasedStateMachine):
     @rule(which=whichever)
     def ask(self, which: int) -> None:
         held = self._holder(which)
+        self._try(held, self._asking(held))
+
+    def _asking(self, held: Held) -> Append:
         ask = Ask(id=f"a{held.seq}", about="value", question="?", value=None, choices='["approve"]')
-        self._try(held, held.append(of={"kind": "ask", "state": "waiting"}, ask=ask))
+        return held.append(of={"kind": "ask", "state": "waiting"}, ask=ask)
 
     @precondition(lambda self: self.held)
     @rule(which=whichever)
@@ -350,5 +357,5 @@ class Machine(RuleBasedStateMachine):
     def again(self) -> None:
         """As a writer does whose acknowledgement was lost."""
         assert self.last is not None
-        self.pair.again += 1
-        self.pair.write(*self.last)
+        self.pair.write_again(*self.last)
+        self.last = None

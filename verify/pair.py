@@ -75,9 +75,14 @@ class Pair:
     def set_clock(self) -> None:
         self._db.execute("UPDATE public.clock SET at = %s", (self.clock.store_now(),))
 
-    def write(self, sqlite: list[Message], postgres: list[Message]) -> list[Any]:
-        """The outcomes, after they were found to be the same."""
-        self.clock.now += 1.0
+    def write(
+        self, sqlite: list[Message], postgres: list[Message], *, again: bool = False
+    ) -> list[Any]:
+        """The outcomes, after they were found to be the same.
+
+        `again`: in the same moment, so that nothing but the messages could change anything.
+        """
+        self.clock.now += 0.0 if again else 1.0
         self.set_clock()
         before, self._rang = self._seen, {"SQLite": False, "PostgreSQL": False}
         first, second = self.sqlite.write(sqlite), self._write_to_postgres(postgres)
@@ -98,6 +103,16 @@ class Pair:
             for name in [name for name, rang in self._rang.items() if not rang]:
                 raise AssertionError(f"{name} wakes nobody, and {whom}")
         return first
+
+    def write_again(self, sqlite: list[Message], postgres: list[Message], first: list[Any]) -> None:
+        """As a writer does whose acknowledgement was lost: what was done is not done once more."""
+        self.again += 1
+        before, later = self._seen, self.clock.store_now() != self._seen.now
+        second = self.write(sqlite, postgres, again=True)
+        if later:  # and time alone changes something
+            return
+        if wrong := next(promises.done_twice(before, self._seen, sqlite, first, second), None):
+            raise AssertionError(wrong)
 
     def _ring(self, name: str) -> None:
         self._rang[name] = True

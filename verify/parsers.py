@@ -191,6 +191,10 @@ def latched(content: bytes) -> str:
         doubtful = torn or not lines or parsed(lines[-1]) is None
         if not found.pulled and (doubtful or pulls > clears):
             return "it is free, and should not be"
+        # By who has not seen the newest pull, and by who has not seen that STOP was touched since.
+        late = (found.epoch - 1, found.stop), (found.epoch, f"{found.stop} and another")
+        if found.pulled and not all(latch.may_clear(found, *seen) for seen in late):
+            return "it is lifted by somebody who has not seen all of it"
     return ""
 
 

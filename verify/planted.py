@@ -168,6 +168,13 @@ CANARIES = (
         "        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))\n",
         "",
     ),
+    Canary(
+        "end-of-the-journal-not-missed",
+        "simulation",
+        "runtime/attempt.py",
+        "        if head != self.run.head_hash:\n",
+        "        if not head:\n",
+    ),
     # ── one database unlike the other ─────────────────────────────────────────────────────────
     Canary(
         "returned-runs-behind-new-work",
@@ -250,6 +257,20 @@ CANARIES = (
         "store/sql.py",
         "_RINGS += (Recall, SetLimit, Order, Ended,",
         "_RINGS += (Recall, SetLimit, Ended,",
+    ),
+    Canary(
+        "refused-when-it-is-written-twice",
+        "twins",
+        "store/sqlite.sql",
+        _FENCE[1],
+        _FENCE[1].replace("head_seq = :before", "head_seq >= :before"),
+    ),
+    Canary(
+        "all-called-silent-after-an-outage",
+        "twins",
+        "core/lease.py",
+        "    return now - in_contact_since >= lease_seconds\n",
+        "    return now >= in_contact_since\n",
     ),
     # ── what only real processes, disks and files show ────────────────────────────────────────
     Canary(

@@ -5,6 +5,7 @@ comes upon more.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -38,10 +39,13 @@ STOP = [
             "dies",
             "falls silent",
             "is reported",
+            "is paused",
         ),
     )
 ]
-PLOTS: list[Plot] = [("over",), ("recalled",), *LATE, *HELD, *CHILD, *STOP]
+UNFIT = [("unfit", where) for where in ("ahead", "behind")]
+SINGLE: list[Plot] = [("over",), ("recalled",), ("in_turn",), ("outage",)]
+PLOTS = [*SINGLE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
 
 
 class Plots(Machine):
@@ -58,9 +62,11 @@ class Plots(Machine):
             self.play(plot)
 
     def play_alone(self, plot: Plot) -> None:
-        """Each is played at least once, whatever chance finds."""
-        self.begin(2, 2)
-        self.play(plot)
+        """Each is played at least once, whatever chance finds; and with all that it sends twice."""
+        for self.twice in (False, True):
+            self.workers, self.runs, self.held = [], [], []
+            self.begin(2, 2)
+            self.play(plot)
 
     @rule(plot=st.sampled_from(PLOTS))
     def play(self, plot: Plot) -> None:
@@ -132,16 +138,82 @@ class Plots(Machine):
             self.send(Bury(worker_id=self.worker_of(held), evidence="it ended"))
             self._claim_all()
         other = self._own()
+        owner = next(one for one in reversed(self.held) if one.id == held.id)
+        if owner is held:
+            owner = Held(held.claimed)
+            owner.look_again(self.pair.sqlite)
         held.fence = Fence(held.fence.epoch + epoch, held.fence.counter)
         self._try_late(held, held.append())
         self._try_late(held, held.append(entries=2))
         self._try_late(held, held.append(), other.append())
+        # In one commit with the owner's, as if it went on from there.
+        first = owner.append()
+        held.seq, held.hash = owner.seq, owner.hash
+        self._try_late(held, first, held.append())
         self._try_late(held, self.write(held, kind="effect", state="started", name="pay", key="a"))
         self._try_late(held, Checkpoint(run_id=held.id, fence=held.fence, op=":0", body="1"))
         for state in (State.SUSPENDED, State.QUEUED, State.SUCCEEDED):
             self._try_late(held, self.settlement(held, state, False, False, False))
         held.fence = held.claimed.fence
-        other.look_again(self.pair.sqlite)
+        for one in (owner, other):
+            one.look_again(self.pair.sqlite)
+
+    def _in_turn(self) -> None:
+        """What an owner sends in one commit is carried out in its order, whatever it consists of:
+        an end that came before the rest would have the rest refused."""
+        for kinds in ("ap", "pap", "cs", "as", "paps", "ppcs"):
+            held = self._own()
+            made: dict[str, Callable[[Held], Message]] = {
+                "p": Held.append,
+                "a": self._asking,
+                "c": lambda one: Checkpoint(run_id=one.id, fence=one.fence, op=":0", body="1"),
+                "s": lambda one: self.settlement(one, State.SUSPENDED, False, False, False),
+            }
+            row = self.pair.sqlite.run(held.id)
+            owns = row is not None and (row.state, row.fence) == ("running", held.fence.counter)
+            outcomes = self.send(*(made[kind](held) for kind in kinds))
+            refused = [one for one in outcomes if isinstance(one, Exception)]
+            if refused and owns:
+                raise AssertionError(f"of {kinds} of one owner in one commit: {refused[0]}")
+            held.look_again(self.pair.sqlite)
+
+    def _outage(self) -> None:
+        """The database was away for longer than any lease; they come back, one after the other."""
+        self._own()
+        self.register()
+        self.time_passes(LEASE_SECONDS * 1.5)
+        for which in (len(self.workers) - 1, 0):
+            self.beat(which)
+            self.claim(which, 9, None, False)
+
+    def _unfit(self, where: str) -> None:
+        """The owner itself writes what does not go on where its journal ends.
+
+        What it wrote before has not arrived; or something else is there already.
+        """
+        held, other = self._own(), self._own()
+        self.send(held.append())
+        head = held.seq, held.hash
+
+        def misled() -> Held:
+            held.seq, held.hash = head
+            if where == "ahead":
+                held.entry(name="lost")
+            else:
+                held.seq, held.hash = held.seq - 1, "0" * 64
+            return held
+
+        self.send(misled().append())
+        self.send(misled().append(entries=2))
+        self.send(misled().append(), other.append())
+        self.send(self.write(misled(), kind="effect", state="started", name="pay", key="a"))
+        self.send(misled().append(of={"kind": "event"}, take=0))
+        # Alone, and with others that end well.
+        self.send(self.settlement(misled(), State.SUCCEEDED, False, False, False))
+        ends = (misled(), State.FAILED), (other, State.SUCCEEDED)
+        self.send(*(self.settlement(one, state, False, False, False) for one, state in ends))
+        held.seq, held.hash = head
+        self.send(held.append())
 
     def _held(self, kind: str, scope: str) -> None:
         """What begins in a scope that is held does not, until that is lifted as it has to be."""
@@ -196,6 +268,8 @@ class Plots(Machine):
                 self.send(Bury(worker_id=worker, evidence="it ended"))
             case "falls silent":
                 self._outlive()
+            case "is paused":
+                self._give("pause", held.id)
             case _:  # to one of two orders
                 self._give("kill", held.id)
                 self.report(-2, "verified")

@@ -25,6 +25,7 @@ from andon.store.store import (
 Row = dict[str, Any]
 Done = tuple[Any, Any]  # a message that was not refused, and its outcome
 OVER = ("succeeded", "failed", "cancelled", "dead")
+KINDS = ("pause", "cancel", "kill", "halt")  # the mildest first
 HARD = ("kill", "halt")
 
 
@@ -43,7 +44,9 @@ class Seen:
         self.entries = {(row["run_id"], row["seq"]): row for row in rows["journal"]}
         self.effects = {(row["run_id"], row["name"], row["key"]): row for row in rows["effects"]}
         self.kept = {(row["run_id"], row["op"]): row["body"] for row in rows["checkpoints"]}
-        self.latches = [row for row in rows["stops"] if row["latched"] and not row["lifted_at"]]
+        # By what was ordered, not by what the store has made of it.
+        holds = [row for row in rows["stops"] if row["scope"] != "run" and row["kind"] != "cancel"]
+        self.latches = [row for row in holds if not row["lifted_at"]]
 
     def owns(self, m: Append | Settle | Checkpoint) -> bool:
         run = self.runs[m.run_id]
@@ -95,6 +98,22 @@ def broken(
     yield from _stops(after)
     yield from _proofs(before, after, done)
     yield from _latches(before, after, done)
+
+
+def done_twice(
+    before: Seen, after: Seen, messages: Sequence[Any], first: Sequence[Any], second: Sequence[Any]
+) -> Iterator[str]:
+    """Whoever does not know whether it was written writes it again: that must change nothing."""
+    for m, one, other in zip(messages, first, second, strict=True):
+        # Not of a checkpoint, whose run may have ended in the same commit: nobody waits for it.
+        awaited = isinstance(m, Append | Settle | Beat | Ended | Deliver)
+        if awaited and isinstance(other, Exception) and not isinstance(one, Exception):
+            yield f"{type(m).__name__} was done, and is refused when it comes again: {other!r}"
+        if isinstance(m, Claim) and {run.id for run in other.runs} != {run.id for run in one.runs}:
+            yield f"{m.worker_id} claims again, and is not given what it was given before"
+    for name, rows in before.rows.items():
+        if name not in ("events", "logs") and rows != after.rows[name]:
+            yield f"what comes again changes {name}: {rows} becomes {after.rows[name]}"
 
 
 def concerned(
@@ -208,9 +227,12 @@ def _deliver(before: Seen, after: Seen, m: Deliver, new: bool) -> Iterator[str]:
 # ── claims ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _beat(before: Seen, _: Seen, m: Beat, __: Any) -> Iterator[str]:
-    if before.workers[m.worker_id]["state"] != "live":
+def _beat(before: Seen, after: Seen, m: Beat, _: Any) -> Iterator[str]:
+    was, worker = before.workers[m.worker_id], after.workers[m.worker_id]
+    if was["state"] != "live":
         yield f"{m.worker_id} may go on, although it was ended"
+    if was["lease_until"] < after.now and worker["contact_since"] < after.now:
+        yield f"{m.worker_id} was silent, and counts as if it had been there all the time"
 
 
 def _claim(before: Seen, after: Seen, m: Claim, outcome: Any) -> Iterator[str]:
@@ -270,9 +292,17 @@ def _order(before: Seen, after: Seen, m: Order, outcome: str) -> Iterator[str]:
             target = after.targets.get((m.id, f"run:{was['id']}"))
             for wrong in _reached(was, after.runs[was["id"]], m, target):
                 yield f"{m.kind} {m.scope} {m.name}: {wrong}"
+        marked, now = (one.runs[was["id"]]["stop"] for one in (before, after))
+        if marked and now and _milder(json.loads(now)["kind"], json.loads(marked)["kind"]):
+            yield f"{m.kind} of {was['id']} makes milder what was ordered before: {marked}"
     for worker in before.rows["workers"] if m.kind == "halt" else ():
         if worker["state"] == "live" and (m.id, f"worker:{worker['id']}") not in after.targets:
             yield f"halt: nobody sees to it that {worker['id']} ends"
+
+
+def _milder(new: str, old: str) -> bool:
+    """Whether a run would end otherwise than somebody wanted; cancelled is final."""
+    return new != "cancel" and KINDS.index(new) < KINDS.index(old)
 
 
 def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
@@ -358,12 +388,25 @@ def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
     gone = {m.worker_id for m, _ in done if isinstance(m, Depart)}
     dead = {m.worker_id for m, _ in done if isinstance(m, Bury)}
     dead |= {worker for m, _ in done if isinstance(m, Claim) for worker, _ in m.dead}
+    for m, _ in done:
+        if isinstance(m, Claim):
+            yield from _outage(before, after, m)
     for worker_id, was in before.workers.items():
         state = after.workers[worker_id]["state"]
         if state == was["state"] or (state == "silent" and was["lease_until"] < after.now):
             continue
         if worker_id not in {"gone": gone, "dead": dead}.get(state, ()):
             yield f"{worker_id} was {was['state']} and is called {state}"
+
+
+def _outage(before: Seen, after: Seen, m: Claim) -> Iterator[str]:
+    """After an outage all are silent: who comes back first does not take what others had."""
+    was = before.workers[m.worker_id]
+    back = was["lease_until"] <= after.now or after.now - was["contact_since"] < m.lease_seconds
+    for worker_id, worker in after.workers.items():
+        known = before.workers.get(worker_id, worker)["state"]
+        if back and (known, worker["state"]) == ("live", "silent"):
+            yield f"{worker_id} is called silent by {m.worker_id}, which has just come back itself"
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[str]:

@@ -164,16 +164,17 @@ ENDS = ("over", "ended")  # what agents record when all is done
 
 
 def lost(store: Any, folder: Path, run: str) -> list[str]:
-    """What was acknowledged, and is not there: all that comes before what had begun."""
+    """What was acknowledged, and is not there: what the agent was given, and all before it."""
+    lines = list(world.lines(folder))  # first: what the run does meanwhile is written by then
     there = {
         int((entry.key or entry.name).rpartition("-")[2])
         for entry in laws.evidence(store, run, folder).entries
         if entry.state in ("done", "confirmed") and (entry.key or entry.name)[-1:].isdigit()
     }
     begun, over = -1, False
-    for what, key, _ in map(str.split, world.lines(folder)):
-        if key.startswith(f"{run}/") and what in ("step", *KINDS):
-            begun = max(begun, int(key.rpartition("-")[2]))
+    for what, key, _ in map(str.split, lines):
+        if key.startswith(f"{run}/") and what in ("step", "given", *KINDS):
+            begun = max(begun, int(key.rpartition("-")[2]) + (what == "given"))
         over = over or (what == "over" and key.startswith(f"{run}@"))
     found = [f"number {n} was acknowledged and is lost" for n in range(begun) if n not in there]
     if over and store.run(run).state != "succeeded":

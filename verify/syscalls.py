@@ -138,11 +138,14 @@ def work(site: Site, shim: dict[str, str]) -> Process:
     return site.worker(environ=shim, settings=SETTINGS, checkpoint_pages=CHECKPOINT_PAGES)
 
 
-def finish(site: Site, process: Process) -> None:
-    """Wait until the run has ended, or the process."""
+def finish(site: Site, process: Process, fired: Path | None = None) -> None:
+    """Wait until the run has ended, or the process; after a fault, look what is believed of it."""
 
     def over() -> bool:
         site.be_the_person()
+        if fired is not None and fired.exists():
+            lost = scene.lost(site.store, site.folder, RUN)
+            assert not lost, lost[0]
         return process.status is not None or not site.open_runs()
 
     until(over, "the end of the run or of its worker", scene.HANG_SECONDS)
@@ -160,7 +163,7 @@ def befall(forker: Forker, folder: Path, fault: str) -> Trial:
         with scene.told(trial.wrong):
             make_ready(site)
             process = work(site, shim)
-            finish(site, process)
+            finish(site, process, None if creates else folder / "fired")
             trial.status = trial.status if creates else process.status
             process.kill()
             site.worker(settings=SETTINGS, checkpoint_pages=CHECKPOINT_PAGES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Awaitable
 from typing import Any
 
 from tests.chaos import world
@@ -96,13 +97,25 @@ async def sequence(ctx: andon.Context) -> list[Any]:
         ctx.checkpoint([1, 2, 3])
         return await world.step(f"{ctx.run_id}/step-4", 4)
 
-    results = [await step(ctx, 0), await effect(ctx, world.idempotent, 1)]
-    results += [await step(ctx, 2, world.plain_step), await effect(ctx, world.probeable, 3)]
-    results += [await ctx.step(write, name="step-4"), await effect(ctx, world.compensatable, 5)]
-    results.append(len(await step(ctx, 6, world.large_step)))
-    results += [await effect(ctx, world.irreversible, 7), await step(ctx, 8)]
+    results: list[Any] = []
+
+    async def take(work: Awaitable[Any]) -> None:
+        """What the agent has been given is durable, whatever becomes of the process now."""
+        results.append(await work)
+        world.record("given", f"{ctx.run_id}/number-{len(results) - 1}")
+
+    await take(step(ctx, 0))
+    await take(effect(ctx, world.idempotent, 1))
+    await take(step(ctx, 2, world.plain_step))
+    await take(effect(ctx, world.probeable, 3))
+    await take(ctx.step(write, name="step-4"))
+    await take(effect(ctx, world.compensatable, 5))
+    await take(step(ctx, 6, world.large_step))
+    results[-1] = len(results[-1])
+    await take(effect(ctx, world.irreversible, 7))
+    await take(step(ctx, 8))
     await ctx.transaction(world.enter_tally, ctx.run_id)
-    results.append(await step(ctx, 9))
+    await take(step(ctx, 9))
     return [one.rpartition("/")[2] if isinstance(one, str) else one for one in results]
 
 

@@ -1,6 +1,7 @@
 """What simulated agents are made of: one word of a script is one thing that an agent does."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ AGENT_RETRIES = Retry(1, first_seconds=0.1, most_seconds=1.0)
 PIECES = 4  # of a step that keeps its partial progress
 # "At least once a second", with room for a commit.
 KEPT_SECONDS = 1.1
+STUBBORN_SECONDS = 0.3
 HURRY_SECONDS = 0.06  # about as long as an effect takes
 
 
@@ -34,6 +36,18 @@ async def work(key: str, number: int) -> int:
 
 def plain_work(key: str, number: int) -> int:
     the_world().step(key)
+    return number * 2
+
+
+async def resist(key: str, number: int) -> int:
+    """Does not let itself be cancelled: whoever says that it has stopped has to wait for it."""
+    world, loop = the_world(), asyncio.get_running_loop()
+    world.step(key)
+    end = loop.time() + STUBBORN_SECONDS
+    while (left := end - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+        world.executes(key)
     return number * 2
 
 
@@ -165,6 +179,21 @@ async def _hurry(ctx: andon.Context, number: int) -> None:
         await _step(ctx, number, tail="in-time")
 
 
+async def _abandon(ctx: andon.Context, number: int) -> None:
+    """One that the code never asks for again: it is known what became of it before the run ends."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HURRY_SECONDS):
+            await _effect(ctx, "irreversible", number + 100)
+
+
+async def _leave_behind(ctx: andon.Context, number: int) -> int:
+    """A step that nobody waits for: the run does not end before it has."""
+    alone = asyncio.ensure_future(_step(ctx, number))
+    found: int = await _step(ctx, number + 100)
+    the_world().left.append(alone)
+    return found
+
+
 async def _keep(ctx: andon.Context, number: int, before: list[Any]) -> Any:
     """The same effect before and after a snapshot is one effect."""
     found = await _effect(ctx, "irreversible", number)
@@ -228,6 +257,7 @@ async def _fail(ctx: andon.Context, _: int) -> None:
 _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "step": _step,
     "plain": lambda ctx, number: _step(ctx, number, plain_work),
+    "stubborn": lambda ctx, number: _step(ctx, number, resist),
     "sleep": lambda ctx, _: ctx.sleep(1.0),
     "event": lambda ctx, number: ctx.event(f"event-{number}"),
     "events": _events,
@@ -236,6 +266,8 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "change": _change,
     "race": _race,
     "hurry": _hurry,
+    "abandon": _abandon,
+    "behind": _leave_behind,
     "joined": _join,
     "pieces": lambda ctx, number: ctx.step(
         partial(_pieces, ctx), f"{ctx.run_id}/step-{number}", name="pieces"
@@ -294,11 +326,13 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
         known: dict[str, Any] = {
             "step": number * 2,
             "plain": number * 2,
+            "stubborn": number * 2,
             "event": 0,
             "events": [0, 1],
             "pair": [number * 2, effect],
             "joined": [number * 2, effect],
             "race": number * 4 + 200,
+            "behind": number * 2 + 200,
             "pieces": list(range(PIECES)),
             "flaky": "given up",
         }

@@ -26,6 +26,10 @@ def broken(fleet: "Fleet") -> Iterator[str]:
         if row is None:
             yield f"{run_id} was started and is not there"
             continue
+        if run_id in fleet.damaged:
+            if row.state not in (*TERMINAL - {State.SUCCEEDED}, State.STRANDED):
+                yield f"{run_id} is {row.state}, and its journal is damaged"
+            continue
         lines = [line for line in fleet.world.lines if line[1].startswith(f"{run_id}/")]
         yield from laws.check(
             laws.Evidence(
@@ -55,7 +59,14 @@ def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
         times = fleet.world.standing.get(f"{run_id}/{effect}", 0)
         if effect is not None and times != 1:
             yield f"{run_id} has succeeded, and {effect} happened {times} times"
-    failed = [one.state for one in requests.journal(fleet.store, run_id) if one.name == "flaky"]
+    journal = requests.journal(fleet.store, run_id)
+    written = {one.name for one in journal if one.kind == "step" and one.state == "done"}
+    final = len(fleet.store.attempts(run_id))
+    for what, key, attempt in fleet.world.lines:
+        name = key.removeprefix(f"{run_id}/")
+        if (what, attempt) == ("step", final) and name != key and name not in written:
+            yield f"{run_id} has succeeded while {name} was executing"
+    failed = [one.state for one in journal if one.name == "flaky"]
     tries = script.count("flaky") * STEP_RETRIES.retries
     if failed.count("retrying") != tries:
         yield f"{run_id} was to try {tries} times again, its journal has {failed}"

@@ -43,7 +43,7 @@ FREQUENCIES: dict[str, tuple[float, ...]] = {
     "drain": (0, 0, 0.02),
 }
 DELAYS = ("pause", "slow disk", "lost acknowledgement", "refused commit")
-KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order")
+KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order", "damage")
 # How often a run may kill whoever executes it; in other stories the limit is not in the way.
 POISON_LIMIT, NO_LIMIT = 4, 1000
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
@@ -88,6 +88,10 @@ class Fleet:
         }
         poisoned = any("poison" in script for script in self.scripts.values())
         self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if poisoned else NO_LIMIT)
+        self.damages = draw((0,) * 9 + (1,))
+        # Nobody can end a thread: a slow one outlives its attempt, and its worker's name.
+        self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
+        self.damaged: dict[str, int] = {}  # runs whose journal was hurt → their last attempt then
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -129,6 +133,8 @@ class Fleet:
             self.later(self._sometime(), self._jump)
         for _ in range(self.orders):
             self.later(self._sometime() / self.chance.choice((1, 10)), self._order)
+        for _ in range(self.damages):
+            self.later(self._sometime(), self._damage)
         self.every(self.lease_seconds / 2, self.person.look)
         self._until(self.clock.now + FAULTY_LEASES * self.lease_seconds)
         self._heal()
@@ -149,8 +155,9 @@ class Fleet:
 
     def _over(self) -> bool:
         if self._news:
-            rows = self.store.rows("SELECT state FROM andon_runs")
-            all_over = all(state in TERMINAL for (state,) in rows)
+            rows = self.store.rows("SELECT id, state FROM andon_runs")
+            hurt = {(run_id, State.STRANDED) for run_id in self.damaged}
+            all_over = all(state in TERMINAL or (name, state) in hurt for name, state in rows)
             self._news = all_over and self._started == len(self.scripts)
         return self._news
 
@@ -259,6 +266,27 @@ class Fleet:
         self.jumped_at = self.clock.now
         self.faults["clock jump"] += 1
         self.tell(None, f"the store's clock jumps by {seconds:+.1f} s")
+
+    def _damage(self) -> None:
+        """A run that nobody has in hand loses the end of its journal, or that is changed."""
+        rows = self.store.rows(
+            "SELECT r.id, r.attempt, j.seq, j.kind FROM andon_runs r JOIN andon_journal j"
+            " ON j.run_id = r.id AND j.seq = r.head_seq"
+            " WHERE r.state IN ('queued', 'suspended') AND r.head_seq > 0 ORDER BY r.id"
+        )
+        alone = [row for row in rows if "child" not in self.scripts.get(row[0], ("child",))]
+        if not self.faulty:
+            return
+        if not alone:
+            self.later(self.lease_seconds / 4, self._damage)
+            return
+        run_id, self.damaged[run_id], seq, kind = self.chance.choice(alone)
+        # Nothing before a snapshot is read, so that its own hash is not looked at.
+        lost = kind == "snapshot" or self.chance.random() < 0.5
+        hurt = "DELETE FROM andon_journal" if lost else "UPDATE andon_journal SET since = since + 1"
+        self.store.rows(f"{hurt} WHERE run_id = ? AND seq = ?", run_id, seq)
+        self.faults["damage"] += 1
+        self.tell(None, f"entry {seq} of {run_id} is {'lost' if lost else 'changed'}")
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,8 @@ from andon.errors import AndonError
 from andon.runtime import requests
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from verify.simulated.fleet import Fleet
     from verify.simulated.process import Process
 
@@ -37,6 +39,7 @@ class World:
         self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
         self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
+        self.left: list[Future[int]] = []  # what agents do not wait for; loops forget such tasks
         self.violations: list[str] = []
 
     @contextmanager
@@ -51,6 +54,9 @@ class World:
         self.fleet.current.refuse_dead()
         self.lines.append((what, key, attempt.get()))
         self.fleet.tell(self.fleet.current, f"{what} {key} (attempt {attempt.get()})")
+        run_id = key.partition("/")[0]
+        if run_id in self.fleet.damaged and attempt.get() > self.fleet.damaged[run_id]:
+            self.wrong(f"{run_id} goes on from a journal that is damaged: {what} {key}")
 
     def wrong(self, text: str) -> None:
         self.fleet.tell(None, f"VIOLATION: {text}")
@@ -174,6 +180,25 @@ class World:
             fence.counter,
         ):
             self.wrong(f"{key} happens after its stop was proved")
+        for worker_id, state in self.fleet.store.rows(
+            "SELECT w.id, w.state FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker"
+            " WHERE a.run_id = ? AND a.fence = ? AND w.state IN ('gone', 'dead')",
+            run_id,
+            fence.counter,
+        ):
+            self.wrong(f"{key} happens although {worker_id} is {state} and executes nothing")
+
+    def executes(self, key: str) -> None:
+        """Code of a run, at any moment."""
+        self.fleet.current.refuse_dead()
+        if self.fleet.store.rows(
+            "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
+            " ON a.run_id = t.run_id AND a.fence = t.fence"
+            " WHERE t.run_id = ? AND a.number = ? AND t.stage = 'verified'",
+            key.partition("/")[0],
+            attempt.get(),
+        ):
+            self.wrong(f"{key} executes after its stop was proved")
 
     def may_happen(self, key: str) -> bool:
         """Whether somebody is still inside the call, or has a thread that is about to be."""

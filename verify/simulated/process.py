@@ -200,7 +200,8 @@ class _Threads:
         return future
 
     def _later(self, what: Callable[[], None]) -> None:
-        self._process.loop.call_later(self._process.fleet.chance.uniform(0.0, 0.02), what)
+        fleet = self._process.fleet
+        self._process.loop.call_later(fleet.chance.uniform(0.0, fleet.thread_seconds), what)
 
     def shutdown(self, **_: Any) -> None: ...
 
