@@ -176,6 +176,42 @@ async def test_the_key_of_an_effect_outlives_snapshots(lab: Lab) -> None:
     assert paid == ["o-1"]
 
 
+async def test_the_ledger_is_read_once_however_often_the_state_is_saved(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It grows with the run: a run that saves its state at each turn would read more and more."""
+    paid: list[int] = []
+    turns = 6
+
+    async def pay(order: int) -> int:
+        paid.append(order)
+        return order
+
+    async def body(ctx: andon.Context) -> list[int]:
+        for order in range(len(ctx.restored or []), turns):
+            async with ctx.together():
+                await ctx.effect(pay, order, key=str(order))
+                await ctx.snapshot([*range(order + 1)])
+                await ctx.effect(pay, order, key=str(order))
+        await ctx.event("go")
+        return [await ctx.effect(pay, order, key=str(order)) for order in range(turns)]
+
+    async with lab.working(agent(body)) as worker:
+        reads: list[str] = []
+        ledger = worker.store.ledger
+
+        def counted(run: str) -> Any:
+            reads.append(run)
+            return ledger(run)
+
+        monkeypatch.setattr(worker.store, "ledger", counted)
+        run = await lab.client.start("agent")
+        await lab.reach(run, "suspended")
+        assert len(reads) == 1
+        assert await lab.replayed(run) == [*range(turns)]
+    assert paid == [*range(turns)]
+
+
 async def test_the_key_of_a_step_is_forgotten_at_a_snapshot_always(lab: Lab) -> None:
     """Not only by the attempts that begin there: else a replay would differ from the first run."""
     calls.clear()

@@ -36,7 +36,9 @@ class Attempt(Waiting):
     def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
         super().__init__(host, run, agent)
         self.open_effects: dict[tuple[str, str], EffectRow] = {}
-        self.ledger: tuple[str, dict[tuple[str, str], EffectRow]] | None = None  # see doubts
+        # Of a run with a snapshot: how its effects stand; of earlier attempts once it was read.
+        self.ledger: dict[tuple[str, str], EffectRow] = {}
+        self.ledger_read = False
         self.undos: dict[tuple[str, str], Callable[..., Any]] = {}  # by name and key of the effect
         self.leftovers: list[Draft] = []  # effects that were cut off, for whoever goes on
         self.cleanups: list[Callable[[], Any]] = []

@@ -44,7 +44,9 @@ def decision(letter: Letter) -> tuple[Verdict, Any]:
 
 
 def track(attempt: Attempt, row: EffectRow) -> None:
-    """Know which effects of the run are open."""
+    """Know which effects of the run are open, and once it has a snapshot, all of them."""
+    if attempt.replay.snapshot is not None:
+        attempt.ledger[row.name, row.key] = row
     if row.state in OPEN:
         attempt.open_effects[row.name, row.key] = row
     else:
@@ -85,13 +87,19 @@ async def ask_about_open(attempt: Attempt) -> bool:
 
 
 async def remember(attempt: Attempt, name: str, key: str) -> None:
-    """The key of an effect outlives snapshots: the ledger knows what the replay does not."""
-    if attempt.ledger is None or attempt.ledger[0] != attempt.replay.root:
+    """The key of an effect outlives snapshots: the ledger knows what the replay does not.
+
+    It is read once, and not after every snapshot: it grows as long as the run lasts.
+    """
+    if not attempt.ledger_read:
+        await attempt.written()  # what is still to be written would be missing
         rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
-        attempt.ledger = attempt.replay.root, {(row.name, row.key): row for row in rows}
-    row = attempt.ledger[1].get((name, key))
+        attempt.ledger = {(row.name, row.key): row for row in rows} | attempt.ledger
+        attempt.ledger_read = True
+    row = attempt.ledger.get((name, key))
     if row is None:
         return
+    await attempt.written()
     entry = await _entry_of(attempt, row)
     attempt.replay.add(entry)
     if entry.state == Mark.CANCELLED:
