@@ -6,12 +6,13 @@ PYTHON ?= python3
 TEST_WORKERS ?= 3
 
 BIN := .venv/bin
-# Twice quiet: only errors are worth a line.
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+# Twice quiet: only errors are worth a line. Python compiles what it imports, which is a small part of all this.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/python -m pytest
+RIGHT_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "andon needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench stops chaos matrix verify soak clean
+.PHONY: help venv demo test core lint format bench stops chaos matrix verify soak clean
 
 help: ## print this help
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | tr '|' '\t' | expand -t 16
@@ -21,10 +22,14 @@ venv: .venv/.dev ## create .venv with everything for development
 demo: .venv/.base ## run the demonstration (needs only what users install)
 	@$(BIN)/python examples/demo/demo.py
 
-test: lint ## lint, then every test but the long chaos programme; the core must be covered entirely
+# Types and the core take one processor each, so they are looked at side by side. Then all processors have the rest.
+test: .venv/.dev ## lint, then every test but the long chaos programme; the core must be covered entirely
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint core
+	$(PYTEST) --ignore=tests/core --numprocesses=$(TEST_WORKERS) --maxprocesses=4 --dist=worksteal
+
+core: .venv/.dev
 	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report
-	$(PYTEST) --ignore=tests/core --numprocesses=$(TEST_WORKERS) --maxprocesses=4
 
 lint: .venv/.dev ## check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -58,15 +63,18 @@ clean: ## remove everything that make made
 	rm -rf .venv .venv-peers bench/results .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
+# What .venv holds is made anew when pyproject.toml changes. Who wants .dev does not install .base before it.
 .venv/.base: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "andon needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
+	@$(RIGHT_PYTHON)
 	@echo "installing andon into .venv"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) --editable .
 	@$(BIN)/python -m compileall -q src/andon
 	@touch $@
 
-.venv/.dev: .venv/.base
-	@echo "installing the development tools into .venv"
+.venv/.dev: pyproject.toml
+	@$(RIGHT_PYTHON)
+	@echo "installing andon and the development tools into .venv"
+	@$(PYTHON) -m venv .venv
 	@$(PIP) --editable '.[dev]'
-	@touch $@
+	@touch .venv/.base $@

@@ -11,8 +11,40 @@ import pytest
 from andon.testing.postgres import Cluster, PostgresMissing
 
 NOT_FOUND = "PostgreSQL not found"
+# Files with the longest tests, minutes in all. They begin first, each row in a worker of its own:
+# at the end no worker waits for another one's. A file stays whole, its tests share fixtures.
+LONG = (
+    ("tests/test_readme.py",),
+    ("tests/verify/test_simulation.py",),
+    ("tests/verify/test_matrix.py", "tests/verify/test_twins.py", "tests/transcript/test_fuzz.py"),
+)
+# As in pyproject.toml, for every pytest that a test starts: who uses andon has no such plugin.
+os.environ["PYTEST_ADDOPTS"] = "-p no:langsmith_plugin"
 # A suite in the background ignores Ctrl-C, and so would every process that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put what is long where a worker begins: each is given an equal part of the list, in turn."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1:
+        return
+    rank = {name: (row, n) for row, names in enumerate(LONG) for n, name in enumerate(names)}
+    long: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    rest: list[pytest.Item] = []
+    where = {item: rank.get(item.path.relative_to(config.rootpath).as_posix()) for item in items}
+    for item in sorted(items, key=lambda item: where[item] or (0, 0)):
+        place = where[item]
+        (rest if place is None else long[place[0] % workers]).append(item)
+    left, begun = len(items), 0
+    items.clear()
+    for number, first in enumerate(long):
+        share = left // (workers - number)
+        taken = max(0, share - len(first))
+        items += first + rest[begun : begun + taken]
+        begun, left = begun + taken, left - share
+    items += rest[begun:]
 
 
 @pytest.fixture(scope="session")
