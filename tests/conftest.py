@@ -19,7 +19,7 @@ LONG = (
     ("tests/verify/test_matrix.py", "tests/verify/test_twins.py", "tests/transcript/test_fuzz.py"),
 )
 # As in pyproject.toml, for every pytest that a test starts: who uses andon has no such plugin.
-os.environ["PYTEST_ADDOPTS"] = "-p no:langsmith_plugin"
+os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:langsmith_plugin"
 # A suite in the background ignores Ctrl-C, and so would every process that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
