@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from andon.errors import StoreUnavailable
 from andon.store import open_store
 from andon.store.store import Message, Start
 from verify import promises
@@ -126,6 +127,17 @@ class Pair:
             return written
         self._rang["PostgreSQL"] = any(isinstance(one, Start) for one in batch)  # sent along
         self.sent_only += 1
+        try:
+            outcomes, left = self._answer(wire)
+        except StoreUnavailable:  # nothing is known of it: written again, as the line does
+            outcomes, left = self.postgres.write(batch), []
+        if left:  # why it was not carried out is found out the long way
+            again = self.postgres.write([batch[place] for place in left])
+            for place, outcome in zip(left, again, strict=True):
+                outcomes[place] = outcome
+        return list(outcomes)
+
+    def _answer(self, wire: Any) -> tuple[list[Any], list[int]]:
         answered: list[Any] = []
         more = True
         while more:
@@ -133,11 +145,7 @@ class Pair:
             found, more = self.postgres.receive()
             answered += found
         [(outcomes, left)] = answered
-        if left:  # why it was not carried out is found out the long way
-            again = self.postgres.write([batch[place] for place in left])
-            for place, outcome in zip(left, again, strict=True):
-                outcomes[place] = outcome
-        return list(outcomes)
+        return outcomes, left
 
     def compare(self) -> None:
         """And keep what was seen: nobody else writes."""

@@ -14,8 +14,9 @@ from tests.store.parts import Held, new_run
 
 from andon.core.lease import Fence
 from andon.core.run import State
+from andon.errors import BadInput
 from andon.store.orders import Bury, Ended, Order
-from andon.store.store import Checkpoint, Deliver, Message, Move, Recall, Start
+from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
 from verify.machine import LEASE_SECONDS, Machine
 
 Plot = tuple[Any, ...]  # its name, and what it is about
@@ -44,7 +45,14 @@ STOP = [
     )
 ]
 UNFIT = [("unfit", where) for where in ("ahead", "behind")]
-SINGLE: list[Plot] = [("over",), ("recalled",), ("in_turn",), ("outage",)]
+SINGLE: list[Plot] = [
+    ("over",),
+    ("recalled",),
+    ("in_turn",),
+    ("outage",),
+    ("spoiled",),
+    ("drains",),
+]
 PLOTS = [*SINGLE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
 
 
@@ -185,6 +193,27 @@ class Plots(Machine):
         for which in (len(self.workers) - 1, 0):
             self.beat(which)
             self.claim(which, 9, None, False)
+
+    def _spoiled(self) -> None:
+        """What no database keeps is refused, and takes nothing along that shares its commit."""
+        held, other = self._own(), self._own()
+        for text in ("\0", "\ud800"):
+            bad = Checkpoint(run_id=held.id, fence=held.fence, op=":0", body=text)
+            outcomes = self.send(bad, other.append(), held.append())
+            assert isinstance(outcomes[0], BadInput), f"{text!r} is kept: {outcomes[0]!r}"
+            for one in (held, other):
+                one.look_again(self.pair.sqlite)
+
+    def _drains(self) -> None:
+        """Who goes takes nothing any more, although something waits."""
+        self._start_another()
+        if not self._able():
+            self.register()
+        worker = self._able()[-1]
+        self.send(Drain(worker_id=worker, drain='{"why": "SIGTERM"}', ago=0.5))
+        before = len(self.held)
+        self.claim(self.workers.index(worker), 9, None, False)
+        assert len(self.held) == before, f"{worker} drains, and claims {self.held[-1].id}"
 
     def _unfit(self, where: str) -> None:
         """The owner itself writes what does not go on where its journal ends.

@@ -22,6 +22,8 @@ PIECES = 4  # of a step that keeps its partial progress
 KEPT_SECONDS = 1.1
 STUBBORN_SECONDS = 0.3
 HURRY_SECONDS = 0.06  # about as long as an effect takes
+# So long that a snapshot of it is in parts, in blocks of them too.
+LINES, LINE = 40, "line {} of {} " + "." * 200
 
 
 async def _pass(most_seconds: float = 0.05) -> None:
@@ -37,6 +39,11 @@ async def work(key: str, number: int) -> int:
 def plain_work(key: str, number: int) -> int:
     the_world().step(key)
     return number * 2
+
+
+async def use(key: str, number: int, drawn: str) -> int:
+    the_world().uses(key, drawn)
+    return await work(key, number)
 
 
 async def resist(key: str, number: int) -> int:
@@ -94,8 +101,8 @@ async def probeable(*, key: str, fence: Fence) -> str:
     return await _act("probeable", key, fence)
 
 
-async def take_back(result: Any, *, key: str) -> None:
-    with the_world().underway(key):
+async def take_back(result: Any, *, key: str, fence: Fence) -> None:
+    with the_world().inside(key, fence):
         await _pass()
         the_world().undo(key)
         await _pass()
@@ -201,6 +208,17 @@ async def _keep(ctx: andon.Context, number: int, before: list[Any]) -> Any:
     return await _effect(ctx, "irreversible", number)
 
 
+async def _grow(ctx: andon.Context, before: list[Any], new: list[str]) -> list[str]:
+    """A state in parts, and again: what the one before it had is not sent once more."""
+    await ctx.snapshot([*before, new])
+    await ctx.snapshot([*before, new])
+    return new
+
+
+def lines(number: int) -> list[str]:
+    return [LINE.format(line, number) for line in range(LINES)]
+
+
 async def _join(ctx: andon.Context, number: int) -> list[Any]:
     """A result that shares its commit with the intent after it: both are there before it acts."""
     name = f"step-{number}"
@@ -245,6 +263,12 @@ async def _change(ctx: andon.Context, number: int) -> None:
     await ctx.sleep(1.0)
 
 
+async def _draw(ctx: andon.Context, number: int) -> Any:
+    """A value of chance that is acted upon."""
+    name = f"step-{number}"
+    return await ctx.step(use, f"{ctx.run_id}/{name}", number, ctx.uuid(), name=name)
+
+
 async def _pair(ctx: andon.Context, number: int) -> list[Any]:
     return list(await asyncio.gather(_step(ctx, number), _effect(ctx, "idempotent", number + 100)))
 
@@ -264,6 +288,7 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "child": lambda ctx, number: ctx.child(AGENT, CHILD, id=child_of(ctx.run_id, number)),
     "pair": _pair,
     "change": _change,
+    "draw": _draw,
     "race": _race,
     "hurry": _hurry,
     "abandon": _abandon,
@@ -276,7 +301,7 @@ _DO: dict[str, Callable[[andon.Context, int], Awaitable[Any]]] = {
     "fail": _fail,
     "poison": lambda ctx, number: ctx.step(kill, f"{ctx.run_id}/deadly-{number}", name="deadly"),
 }
-_OFTEN = (*KINDS, *_DO, "step", "snapshot", "kept")
+_OFTEN = (*KINDS, *_DO, "step", "snapshot", "kept", "long")
 # A process that dies takes everybody's time, and others kill it too.
 WORDS = ("poison", *[word for word in _OFTEN if word != "poison"] * 3)
 
@@ -295,6 +320,8 @@ async def scripted(ctx: andon.Context, script: list[str]) -> list[Any]:
             await ctx.snapshot(results)
         elif what == "kept":
             results.append(await _keep(ctx, number, results))
+        elif what == "long":
+            results.append(await _grow(ctx, results, lines(number)))
         elif what in KINDS:
             results.append(await _effect(ctx, what, number))
         else:
@@ -327,6 +354,7 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
             "step": number * 2,
             "plain": number * 2,
             "stubborn": number * 2,
+            "draw": number * 2,
             "event": 0,
             "events": [0, 1],
             "pair": [number * 2, effect],
@@ -335,6 +363,7 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
             "behind": number * 2 + 200,
             "pieces": list(range(PIECES)),
             "flaky": "given up",
+            "long": lines(number),
         }
         return known.get(what)
 

@@ -35,6 +35,7 @@ class World:
         self.lines: list[tuple[str, str, int]] = []  # (what, key, attempt), as laws.py takes them
         self.standing: dict[str, int] = {}  # how often an effect happened and was not undone
         self.known: dict[str, int] = {}  # steps whose results an attempt was given, and which one
+        self.used: dict[str, str] = {}  # steps → the value that they were executed with
         self.acknowledges: dict[str, str] = {}  # effects → the step that is durable before them
         self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
@@ -68,6 +69,12 @@ class World:
         # One that was frozen before it began may yet begin: what it writes is refused.
         if attempt.get() > self.known.get(key, attempt.get()):
             self.wrong(f"{key} executes again although its result was given to the agent")
+
+    def uses(self, key: str, value: str) -> None:
+        """What is acted upon was durable before: it is the same in every attempt."""
+        self.fleet.current.refuse_dead()
+        if self.used.setdefault(key, value) != value:
+            self.wrong(f"{key} executes with another value than before")
 
     def answered(self, key: str) -> None:
         self.known.setdefault(key, attempt.get())
@@ -131,11 +138,15 @@ class World:
 
     def look_at_kept(self, key: str, found: list[int]) -> None:
         """A partial value is durable after a second, if nothing holds the store up."""
-        if not self.fleet.calm():
-            return
-        rows = self.fleet.store.rows(
-            "SELECT body FROM andon_checkpoints WHERE run_id = ?", key.partition("/")[0]
+        run_id = key.partition("/")[0]
+        owned = self.fleet.store.rows(
+            "SELECT 1 FROM andon_runs WHERE id = ? AND attempt = ? AND state = 'running'",
+            run_id,
+            attempt.get(),
         )
+        if not self.fleet.calm() or not owned:  # who was killed and has not heard of it is refused
+            return
+        rows = self.fleet.store.rows("SELECT body FROM andon_checkpoints WHERE run_id = ?", run_id)
         if found not in [json.loads(body) for (body,) in rows]:
             self.wrong(f"{key} has {found} for a second, and it is not kept: {rows}")
 
