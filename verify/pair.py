@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from andon.errors import StoreUnavailable
 from andon.store import open_store
 from andon.store.store import Message, Start
 from verify import promises
@@ -127,10 +126,7 @@ class Pair:
             return written
         self._rang["PostgreSQL"] = any(isinstance(one, Start) for one in batch)  # sent along
         self.sent_only += 1
-        try:
-            outcomes, left = self._answer(wire)
-        except StoreUnavailable:  # nothing is known of it: written again, as the line does
-            outcomes, left = self.postgres.write(batch), []
+        outcomes, left = self._answer(wire)
         if left:  # why it was not carried out is found out the long way
             again = self.postgres.write([batch[place] for place in left])
             for place, outcome in zip(left, again, strict=True):

@@ -447,6 +447,13 @@ def test_annotations_that_cannot_be_resolved_count_as_none() -> None:
     assert value.result_decoder(look) is None
 
 
+def test_an_annotation_that_cannot_be_hashed_counts_as_none() -> None:
+    def f() -> Any: ...
+
+    f.__annotations__["return"] = Literal[[1]]
+    assert value.result_decoder(f) is None
+
+
 def test_a_callable_that_cannot_be_hashed_counts_as_unannotated() -> None:
     class Tool:
         __hash__ = None  # type: ignore[assignment]

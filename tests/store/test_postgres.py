@@ -34,7 +34,17 @@ from andon.core.journal import check_chain
 from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, StoreUnavailable
 from andon.store import postgres, postgres_bell
 from andon.store.postgres import PostgresStore
-from andon.store.store import Append, Beat, Blob, Claim, Deliver, Message, SetLimit, Start
+from andon.store.store import (
+    Append,
+    Beat,
+    Blob,
+    Checkpoint,
+    Claim,
+    Deliver,
+    Message,
+    SetLimit,
+    Start,
+)
 from andon.store.writer import Writer
 from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
@@ -718,6 +728,30 @@ def test_two_writers_of_one_loop_do_not_speak_at_the_same_time(store: PostgresSt
         return found
 
     assert asyncio.run(asyncio.wait_for(submit(), LONG)) == [True] * 40
+
+
+def test_what_a_batch_was_refused_for_costs_the_next_one_no_connection(
+    store: PostgresStore,
+) -> None:
+    """The driver discards all that was prepared when a transaction is rolled back."""
+    register(store)
+
+    async def submit(*run_ids: str) -> list[Any]:
+        writer = Writer(store, patience_seconds=0)
+        found = [await writer.submit(Start(run=new_run(run_id))) for run_id in run_ids]
+        writer.close(LONG)
+        return found
+
+    held = begin(store, "held")
+    for one in "xyz":
+        start(store, one, f"{one}-1")  # until the driver has prepared what it sends
+    assert asyncio.run(submit("a", "b")) == [True, True]
+    connection = store._writer
+    spoiled = Checkpoint(run_id="held", fence=held.fence, op=":0", body="\0")
+    outcomes = store.write([Start(run=new_run("c")), Start(run=new_run("d")), spoiled])
+    assert [type(one) for one in outcomes] == [bool, bool, BadInput]
+    assert asyncio.run(submit("e", "f")) == [True, True]
+    assert store._writer is connection
 
 
 def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(

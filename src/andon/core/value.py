@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 import msgspec
 import msgspec.inspect
 
+from andon.core.remembered import remembered
 from andon.errors import NotStorable
 
 # 10 MB: larger ones belong into a file or an object store, with their address in the journal.
@@ -246,7 +247,7 @@ def decoder_for(annotation: Any) -> Decoder | None:
     return decoder.decode
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
     """The resolved annotations of a function; none where they cannot be resolved."""
     try:
@@ -262,7 +263,7 @@ def result_decoder(function: Callable[..., Any]) -> Decoder | None:
         return None
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _result_decoder(function: Callable[..., Any]) -> Decoder | None:
     return decoder_for(annotations(function).get("return", Any))
 

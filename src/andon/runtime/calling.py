@@ -3,10 +3,10 @@
 import inspect
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from andon.core import value
+from andon.core.remembered import remembered
 from andon.errors import BadInput
 
 NAMELESS = "?"  # a function that cannot be found by its name: only the agent's code knows it
@@ -16,7 +16,7 @@ NAMELESS = "?"  # a function that cannot be found by its name: only the agent's 
 reading = False
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def reference_of(function: Callable[..., Any]) -> str:
     """How a function can be found again in another process: module:name, or NAMELESS."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
@@ -30,7 +30,7 @@ def named(module: str, name: str) -> Any:
     return found
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def parameters(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return dict(inspect.signature(function).parameters)
@@ -55,7 +55,7 @@ def typed(
     return placed, {name: as_said(name, one) for name, one in kwargs.items()}
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def accepted(function: Callable[..., Any]) -> tuple[str, ...]:
     """Which of `key` and `fence` a function wants."""
     try:

@@ -6,12 +6,12 @@ import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, Future
-from functools import lru_cache
 from typing import Any
 
 from andon import points
 from andon.core import value
 from andon.core.journal import EntryKind, Mark, Record, settled
+from andon.core.remembered import remembered
 from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
 from andon.runtime import branch
 from andon.runtime.attempt import Attempt
@@ -237,7 +237,7 @@ async def _call(
     return await result
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it makes a coroutine: also a partial, or an object with an async __call__."""
     inner = getattr(function, "func", function)

@@ -246,6 +246,7 @@ class PostgresStore(Sending):
             with contextlib.suppress(psycopg.Error):
                 if not db.closed:
                     db.rollback()
+                    self._direct = None  # with a rollback the driver discards what was prepared
             if db.closed or db.info.transaction_status != TransactionStatus.IDLE:
                 self._drop_writer()
             raise

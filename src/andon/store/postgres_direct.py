@@ -6,6 +6,7 @@ These are the same statements as the thread's, on the same connection, spoken th
 non-blocking calls. What is sent up to a sync is one transaction.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -34,6 +35,8 @@ _LOADERS: dict[int, Callable[[bytes], Any]] = {
     _BOOL: b"t".__eq__,
 }
 
+_numbers = itertools.count()
+
 _Given = tuple[list[bytes | None], list[int] | None]
 
 
@@ -44,6 +47,7 @@ class Direct:
         self.link = db.pgconn
         self._sql = sql
         self._prepared: dict[str, bytes] = {}  # by what name the server knows it
+        self._number = next(_numbers)  # another one may have prepared the same on this connection
         self._syncs = 0  # that have not been answered
         self._last: Any = None  # answer of a statement
         self.unsent = False  # the network has not taken everything yet
@@ -75,7 +79,7 @@ class Direct:
         text, names = _numbered(self._sql[name])
         # An array's type is said by the statement itself.
         kinds = [0 if name.endswith("_many") else _KINDS.get(one, _TEXT) for one in names]
-        command = self._prepared[name] = f"andon_{name}".encode()
+        command = self._prepared[name] = f"andon_{name}_{self._number}".encode()
         self.link.send_prepare(command, text, kinds)
         return command
 
