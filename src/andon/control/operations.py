@@ -21,8 +21,9 @@ from andon.errors import NotFound
 from andon.runtime import latches, requests
 from andon.runtime.liveness import is_gone, this_process
 from andon.store.orders import StopRow
+from andon.store.reading import ALLOWANCE_SECONDS
 from andon.store.rows import AskRow, Filter, RunRow
-from andon.store.store import ALLOWANCE_SECONDS, Store, WorkerRow
+from andon.store.store import Store, WorkerRow
 
 # A worker that is started together with `andon start` needs a moment to register.
 REGISTRATION_SECONDS = 3.0

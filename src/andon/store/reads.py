@@ -6,6 +6,7 @@ import json
 from operator import attrgetter
 
 from andon.errors import Corrupt, NotFound
+from andon.store.reading import ALLOWANCE_SECONDS
 from andon.store.rows import (
     AskRow,
     AttemptRow,
@@ -23,7 +24,7 @@ from andon.store.rows import (
     Usage,
     Waiting,
 )
-from andon.store.store import ALLOWANCE_SECONDS, AgentRow, EffectRow, WorkerRow
+from andon.store.store import AgentRow, EffectRow, WorkerRow
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from andon.core.struct import Struct
 from andon.store.graphs import GraphMessage
 from andon.store.orders import StopMessage
+from andon.store.reading import Reading
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
@@ -21,14 +22,9 @@ if TYPE_CHECKING:
 
     from andon.core.journal import Entry
     from andon.core.lease import Fence
-    from andon.store import rows
-    from andon.store.graphs import GraphFilter, GraphKey, GraphRow
-    from andon.store.orders import StopRow, SupervisorRow, TargetRow, Told
+    from andon.store.orders import Told
 else:
     Any = Protocol = object
-
-# A worker that is restarted is gone for a moment: what it had is not forsaken yet.
-ALLOWANCE_SECONDS = 2.0
 
 
 class Blob(Struct):
@@ -371,7 +367,7 @@ Message = (
 Outcome = Any
 
 
-class Store(Protocol):
+class Store(Reading, Protocol):
     """What every database does for andon."""
 
     url: str
@@ -404,72 +400,6 @@ class Store(Protocol):
         `append` is called with a connection inside the transaction.
         """
 
-    def load(self, run_id: str) -> rows.Loaded: ...
-    def sent(self, run_id: str, name: str) -> list[str]:
-        """The bodies of all events of that name ever sent to the run, read or not."""
-
-    def letters(self, run_ids: Sequence[str]) -> dict[str, list[rows.Letter]]: ...
-    def run(self, run_id: str) -> rows.RunRow | None: ...
-    def runs(self, which: rows.Filter) -> list[rows.RunRow]: ...
-    def among(self, run_ids: Sequence[str], states: Sequence[str]) -> list[rows.RunRow]: ...
-    def descendants(self, run_id: str) -> list[str]: ...
-    def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]: ...
-    def last_entry(self, run_id: str) -> Entry | None: ...
-    def ledger(self, run_id: str) -> list[EffectRow]: ...
-    def attempts(self, run_id: str) -> list[rows.AttemptRow]: ...
-    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[rows.AskRow]: ...
-    def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]: ...
-    def blob(self, name: str) -> str: ...
-    def workers(self) -> list[WorkerRow]: ...
-    def fleet(self, since: float) -> list[WorkerRow]:
-        """Live workers, and those that have ended since."""
-
-    def held_by(self, worker_id: str, since: float = 0.0) -> list[rows.Held]: ...
-    def obligations(
-        self, run_id: str | None = None, limit: int = 1000
-    ) -> list[rows.Obligation]: ...
-    def waiting(self, limit: int = 100_000) -> list[rows.Waiting]:
-        """Runs that wait for a worker now, and stranded ones, by queue and version."""
-
-    def events(self, after: int = 0, limit: int = 1000) -> list[rows.EventRow]: ...
-    def last_event(self, before: float | None = None) -> int:
-        """The number of the last event, or of the last one before a time; 0 if there is none."""
-
-    def slowest_steps(
-        self, since: float, longer_than: float, runs: int = 2000
-    ) -> list[rows.StepTime]:
-        """How long the steps of the newest runs took since a time, slowest first."""
-
-    def stops(self, limit: int = 50) -> list[StopRow]: ...
-    def stop(self, stop_id: str) -> StopRow | None: ...
-    def latches(self) -> list[StopRow]:
-        """Orders that hold a scope now, the newest first."""
-
-    def targets(self, stop_id: str) -> list[TargetRow]: ...
-    def unproved(self) -> list[TargetRow]: ...
-    def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
-        """Live ones, and those that have ended since."""
-
-    def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None: ...
-    def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]: ...
-    def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]: ...
-    def agents(self, name: str | None = None) -> list[AgentRow]: ...
-    def limits(self) -> list[rows.LimitRow]: ...
-    def usage(self) -> rows.Usage:
-        """What counts against the limits now."""
-
-    def queues(self) -> list[rows.QueueRow]: ...
-    def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
-        """How many runs of each (agent, version, state) are not over."""
-
-    def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[rows.Forsaken]:
-        """Queued runs that no live worker would take, longer than the allowance."""
-
-    def stranded_versions(self) -> set[tuple[str, str]]:
-        """Versions of which the last event says that nobody carries them: (agent, version)."""
-
-    def now(self) -> float: ...
-    def facts(self) -> dict[str, Any]: ...
     def hold(self, worker_id: str) -> str | None:
         """Take a lock that ends with this process; answers its name, None where there is none."""
 
