@@ -6,8 +6,8 @@ PYTHON ?= python3
 TEST_WORKERS ?= 3
 
 BIN := .venv/bin
-# Twice quiet: only errors are worth a line. Python compiles what it imports, which is a small part of all this.
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile
+# Twice quiet: only errors are worth a line.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 RIGHT_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "andon needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
 
@@ -77,4 +77,5 @@ clean: ## remove everything that make made
 	@echo "installing andon and the development tools into .venv"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) --editable '.[dev]'
+	@$(BIN)/python -m compileall -q src/andon
 	@touch .venv/.base $@

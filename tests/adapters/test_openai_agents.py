@@ -224,7 +224,8 @@ def test_a_plain_agent_and_plain_code_wait_for_it(fake: FakeModel) -> None:
     def work() -> str:
         return "ok"
 
-    client = AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="fake", max_retries=0)
+    address, alone = f"{fake.url}/v1", {"Connection": "close"}  # its loop is not ours to close it
+    client = AsyncOpenAI(base_url=address, api_key="fake", max_retries=0, default_headers=alone)
     ready = agent(OpenAIResponsesModel("m", client), work)
 
     @andon.agent

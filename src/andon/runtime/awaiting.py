@@ -50,11 +50,10 @@ class Awaiting:
 
     async def _look_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
-        listening = asyncio.ensure_future(
-            asyncio.to_thread(self._store.listen_on, loop, self._rung.set)
-        )
+        # Neither is a task, which a loop that ends would cancel: then it would listen for ever.
+        listening = loop.run_in_executor(None, self._store.listen_on, loop, self._rung.set)
         try:
-            await to_the_end(listening)  # else a cancellation would leave it listening for ever
+            await to_the_end(listening)
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS if self._ends else None):
@@ -65,8 +64,8 @@ class Awaiting:
             self._looking = None  # who waits from here on begins anew
             self._fail(error)
         finally:
-            if listening.done() and not listening.cancelled() and not listening.exception():
-                await asyncio.to_thread(listening.result())
+            if listening.exception() is None:
+                await to_the_end(loop.run_in_executor(None, listening.result()))
 
     async def _look_once(self) -> None:
         """Whoever waits for a run waits for its database too, as the run itself does."""
