@@ -186,20 +186,36 @@ def test_another_process_that_commits_meanwhile_is_no_damage(log: Path) -> None:
     assert Wal(str(log)).is_current()
 
 
-@pytest.mark.parametrize("new", [16, 20, 24, 28])
-def test_a_log_that_was_cut_off_while_it_began_anew_is_no_damage(tmp_path: Path, new: int) -> None:
-    """A part of its header is new; what follows is in the database already."""
+@pytest.mark.parametrize("new", [1, 14, 16, 20, 24, 28, 31])
+@pytest.mark.parametrize("by", [0, 1])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_log_that_was_cut_off_while_it_began_anew_is_no_damage(
+    tmp_path: Path, new: int, by: int, kept: bool
+) -> None:
+    """A part of its header is new; what follows is in the database. If it is not, that is damage.
+
+    Who has not read the log, as another has it open, does not know its number.
+    """
     db, log = apsw.Connection(str(tmp_path / "andon.db")), tmp_path / "andon.db-wal"
     for one in ("PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 0", "CREATE TABLE t (x)"):
         db.execute(one).fetchall()
-    for n in range(20):
+    for n in range(60):
         db.execute("INSERT INTO t VALUES (?)", (n,))
-    old = log.read_bytes()
+        if n % 20 == 19 and n < 50:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    other = apsw.Connection(str(tmp_path / "andon.db"))
+    other.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    old, before = log.read_bytes(), (tmp_path / "andon.db").read_bytes()
     db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-    db.execute("INSERT INTO t VALUES (20)")
-    log.write_bytes(log.read_bytes()[:new] + old[new:])
-    Wal(str(log)).refuse_lost(0)
-    log.write_bytes(b"\0" * new + old[new:])
-    with pytest.raises(StoreError, match="is damaged at frame 1"):
+    (db, other)[by].execute("INSERT INTO t VALUES (60)")
+    anew = bytearray(log.read_bytes()[:new] + old[new:])
+    anew[0] ^= new == 1  # else nothing of it would be new
+    log.write_bytes(anew)
+    if kept or anew[:32] == old[:32]:
         Wal(str(log)).refuse_lost(0)
+    else:
+        (tmp_path / "andon.db").write_bytes(before)
+        with pytest.raises(StoreError, match="is damaged at frame 1"):
+            Wal(str(log)).refuse_lost(0)
     db.close()
+    other.close()

@@ -62,7 +62,7 @@ class Wal:
 
     def refuse_lost(self, read: int) -> None:
         """Raise if acknowledged transactions follow the frames that SQLite has read."""
-        if self._begins_anew():
+        if self._checksum is None and self._is_in_database():
             return
         commits = [n for n in range(read, len(self._places)) if self._is_commit(n)]
         broken = self._broken(read) if len(commits) >= 2 else None
@@ -80,19 +80,23 @@ class Wal:
                     "database from a backup, or move this file away to go on without them."
                 )
 
-    def _begins_anew(self) -> bool:
-        """Whether the log was being begun anew when it was cut off: half of its header is old.
+    def _is_in_database(self) -> bool:
+        """Whether the database has every page as the log has it last: then nothing can be lost.
 
-        SQLite does that when the whole log is in the database. The numbers of logs follow one
-        another, so the header before it can be told, and the end of that is still there.
+        So it is when the log is begun anew, and stays so if it is cut off in the middle of its
+        header.
         """
-        if self._checksum is not None or len(self.header) < _HEADER.size:
-            return False
-        magic, version, page, number, *_, last = _HEADER.unpack(self.header)
-        if magic & ~1 != _MAGIC:
-            return False
-        before = struct.pack(">6I", magic, version, page, (number - 1) & 0xFFFFFFFF, *self._salts)
-        return bool(_checksum(before, (0, 0), self._order)[1] == last)
+        frames = [(number, *self._frame(number)) for number in range(len(self._places))]
+        own = [(number, page) for number, page, _, salts, _ in frames if salts == self._salts]
+        last = max((number for number, _ in own if self._is_commit(number)), default=-1)
+        latest = {page: number for number, page in own if number <= last}
+        with open(self.path.removesuffix("-wal"), "rb") as database:
+            for page, number in latest.items():
+                database.seek((page - 1) * self._page)
+                start = self._places[number] + _FRAME.size
+                if database.read(self._page) != self._bytes[start : start + self._page]:
+                    return False
+        return True
 
     def _broken(self, read: int) -> int | None:
         """The frame for which SQLite reads no further: it has to be in the next transaction.
