@@ -163,7 +163,7 @@ class Replay:
         self.root = ""  # the branch of the agent's main code; after a snapshot, its number
         self._placed: dict[str, Record] = {}
         self._keyed: dict[tuple[str, str, str], Record] = {}
-        self._ends: dict[str, int] = {}  # branch → the number of its last operation
+        self.ends: dict[str, int] = {}  # branch → the number of its last operation
         for entry in entries:
             self.add(entry)
 
@@ -173,7 +173,7 @@ class Replay:
             self.snapshot, self.root = entry, str(entry.seq)
             self._placed.clear()
             self._keyed.clear()
-            self._ends.clear()
+            self.ends.clear()
         elif entry.kind == EntryKind.COMPENSATE:
             self.compensation = entry
         elif entry.kind == EntryKind.RETRY:
@@ -222,7 +222,7 @@ class Replay:
             return
         self._placed[record.place] = record
         branch, number = split(record.place)
-        self._ends[branch] = max(number, self._ends.get(branch, -1))
+        self.ends[branch] = max(number, self.ends.get(branch, -1))
 
     def _lookup(self, kind: str, name: str, key: str | None, place: str) -> Record | None:
         if key is not None:
@@ -254,7 +254,7 @@ class Replay:
 
     def find(self, kind: str, name: str, key: str | None, place: str, digest: str) -> Record | None:
         """What the journal has for this operation; None if it is new. Raises Diverged."""
-        if key is None and not self._ends:  # nothing has a place: the way of every new step
+        if key is None and not self.ends:  # nothing has a place: the way of every new step
             return None
         record = self._lookup(kind, name, key, place)
         if record is None:
@@ -275,7 +275,7 @@ class Replay:
 
     def _refuse_gap(self, kind: str, name: str, place: str) -> None:
         branch, number = split(place)
-        if number <= self._ends.get(branch, -1):
+        if number <= self.ends.get(branch, -1):
             raise Diverged(
                 f"run {self.run_id}: the code asks for {kind} {name!r} at place {place}, where the "
                 f"journal has nothing although it has later entries. {self._advice()}"
@@ -291,11 +291,11 @@ class Replay:
 
     def replaying(self, branch: str, number: int) -> bool:
         """Whether the branch's next operation will be answered from the journal."""
-        return number <= self._ends.get(branch, -1)
+        return number <= self.ends.get(branch, -1)
 
     def check_end(self, number: int) -> None:
         """Refuse an agent that returns although the journal goes on. `number`: the next place."""
-        end = self._ends.get(self.root, -1)
+        end = self.ends.get(self.root, -1)
         if number <= end:
             record = self._placed[f"{self.root}:{end}"]
             raise Diverged(

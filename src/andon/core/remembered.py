@@ -22,6 +22,10 @@ def remembered(ask: Ask[T]) -> Ask[T]:
     def answer(function: Callable[..., Any]) -> T:
         kind = type(function)
         if kind is FunctionType:
+            found = function.__dict__.get(name)  # the way of every step, without a further call
+            if found is not None and found[0] == id(function):
+                known: T = found[1]
+                return known
             return _kept(function.__dict__, name, id(function), ask, function)
         if isinstance(function, MethodType) and type(function.__func__) is FunctionType:
             inner = function.__func__

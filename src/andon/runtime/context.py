@@ -28,9 +28,9 @@ from andon.runtime.leaving import log
 from andon.runtime.loop import Loop
 from andon.runtime.operation import (
     Operation,
+    how_called,
     inside,
     invoke,
-    is_async,
     named,
     refuse_unkeepable,
     wait_noting_cancel,
@@ -79,7 +79,10 @@ class Context(Loop):
         `process`: a plain function in a process of its own, which can be ended at any moment.
         """
         step = named(function, name)
-        called = self._apart(step, function) if process else function
+        is_async, decoder = how_called(function)
+        called = function
+        if process:
+            called, is_async = self._apart(step, function), True
         operation = Operation(
             self._attempt,
             EntryKind.STEP,
@@ -87,9 +90,9 @@ class Context(Loop):
             key,
             value.digest(args, kwargs, f"step {step!r}"),
         )
-        operation.cuttable = is_async(called)
+        operation.cuttable = is_async
         call = partial(invoke, operation, called, args, kwargs, timeout)
-        return await steps.carry_out(operation, call, value.result_decoder(function), retries)
+        return await steps.carry_out(operation, call, decoder, retries)
 
     def _apart(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
         from andon.runtime import processes

@@ -135,8 +135,6 @@ class Journaling(Leaving):
         return entry
 
     def _message(self, drafts: Sequence[Draft]) -> Append:
-        if len(drafts) == 1 and self._held is None:  # the way of every step
-            return self._message_of(drafts[0])
         entries, blobs, rows = self.number(drafts)
         along = {name: value for draft in drafts for name, value in draft.along.items()}
         if self._held is not None:
@@ -153,6 +151,7 @@ class Journaling(Leaving):
         )
 
     def _message_of(self, draft: Draft) -> Append:
+        """The same of one draft: the way of every step."""
         blobs: list[Blob] = []
         entry = self._entry(draft, blobs)
         given = {"run_id": self.run.id, "fence": self.fence, "entries": (entry,), **draft.along}
@@ -167,7 +166,8 @@ class Journaling(Leaving):
         if self.reason in AT_ONCE:  # else it is how an operation in hand has ended
             self.check()
         if self._gate is None and not self.joining and len(self.tasks.living) <= 1:
-            return self._write(self._message(drafts))
+            one = len(drafts) == 1 and self._held is None
+            return self._write(self._message_of(drafts[0]) if one else self._message(drafts))
         return self._append_in_turn(drafts)
 
     async def _append_in_turn(self, drafts: Sequence[Draft]) -> None:
@@ -190,10 +190,11 @@ class Journaling(Leaving):
         self._flying += 1
         try:
             # Branches share a commit: each its own would be slow.
-            if len(self.tasks.living) > 1 or not self.host.writer.alone:
-                await self.host.writer.submit(message)
+            writer = self.host.writer
+            if len(self.tasks.living) > 1 or writer.runs != 1:
+                await writer.submit(message)
             else:
-                await self.host.writer.write(message)
+                await writer.write(message)
         except AndonError as error:
             raise self.stop(reason_of(error), error) from None
         finally:

@@ -45,7 +45,8 @@ class Operation:
                 f"{kind} {name!r}: called inside a step, or from a task or thread that is not the "
                 "agent's. Call it from the agent's own code; a step must be one unit of work."
             )
-        refuse_unkeepable(kind, "name", name)
+        if name.__class__ is not str or not name.isascii() or "\0" in name:
+            refuse_unkeepable(kind, "name", name)
         self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
         self.key = None if key is None else str(key)
         if self.key is None:
@@ -54,12 +55,15 @@ class Operation:
             refuse_unkeepable(kind, "key", self.key)
             self.place = f"@{kind}/{name}/{self.key}"
         self.since = attempt.host.clock.now()
-        self.cuttable = False  # as a step whose function can be cancelled
+        self.cuttable = False  # as a step whose function is async, and can be cancelled
         self.hand: Hand | None = None  # while it executes
         self.effect: Any = None  # of an effect: its function and declaration, for who watches
-        attempt.check()  # also what the journal answers: whoever caught Stopped is not free
+        if attempt.reason is not None:
+            attempt.check()  # also what the journal answers: whoever caught Stopped is not free
         self.record: Record | None = None
-        self.find()
+        # Nothing has a place: the way of every new step.
+        if attempt.replay.ends or attempt.oblivious or key is not None:
+            self.find()
 
     @property
     def id(self) -> str:
@@ -147,9 +151,10 @@ class Operation:
         # A result that cannot be stored will not be storable next time: it is not reopened.
         return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Hand:
         """Count as executing; note a cancellation that the agent's own code caused."""
         self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
+        return self.hand
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self.hand is not None
@@ -159,11 +164,6 @@ class Operation:
                 self.cancel()
         finally:
             self.attempt.done_operating(self.hand)
-
-    @property
-    def cut(self) -> bool:
-        """Whether an order has cut it off while it executed."""
-        return self.hand is not None and self.hand.cut
 
 
 async def wait_noting_cancel(
@@ -192,7 +192,7 @@ async def invoke(
     here, inside = branch.current.set(None), branch.inside.set(operation)
     try:
         if timeout is None:
-            if is_async(function) and points.wrap is None:  # the way of most steps
+            if operation.cuttable and points.wrap is None:  # the way of most steps
                 return await function(*args, **kwargs)
             return await _call(operation, function, args, kwargs)
         try:
@@ -235,6 +235,12 @@ async def _call(
     if isinstance(operation, Operation) and operation.hand is not None:
         operation.hand.cuttable = operation.kind == EntryKind.STEP
     return await result
+
+
+@remembered
+def how_called(function: Callable[..., Any]) -> tuple[bool, value.Decoder | None]:
+    """Whether calling it makes a coroutine, and how its result is read back."""
+    return is_async(function), value.result_decoder(function)
 
 
 @remembered

@@ -60,12 +60,13 @@ async def _with_retries(
     decoder: value.Decoder | None,
     retries: int | Retry,
 ) -> Any:
-    if operation.answered:
-        return await operation.answer(decoder)
-    record = operation.record
-    failures = record.failures if record else 0
-    if record is not None and record.state == Mark.RETRYING:
-        await _until_retry(operation, value.decode(record.body or "{}"))
+    failures, record = 0, operation.record
+    if record is not None:
+        if operation.answered:
+            return await operation.answer(decoder)
+        failures = record.failures
+        if record.state == Mark.RETRYING:
+            await _until_retry(operation, value.decode(record.body or "{}"))
     while True:
         try:
             return await execute(operation, call, decoder)
@@ -86,7 +87,7 @@ async def _once(
     plans: Plans | None = None,
 ) -> Any:
     attempt = operation.attempt
-    with operation:
+    with operation as hand:
         if not attempt.passes():
             await attempt.boundary()
         if points.watch is not None or note_begin(attempt.run.interruptions):
@@ -94,19 +95,20 @@ async def _once(
         try:
             result = await call()
         except (Exception, asyncio.CancelledError):
-            if not operation.cut:
+            if not hand.cut:
                 raise
             raise await _was_cut(operation) from None
-        if operation.cut:
+        if hand.cut:
             raise await _was_cut(operation)
-        point("step:executed", operation)
+        if points.watch is not None:
+            point("step:executed", operation)
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
         done = operation.draft(Mark.DONE, raw)
-        if (kept := attempt.drop_partial(operation.place)) is not None:
+        if attempt.checkpoints and (kept := attempt.drop_partial(operation.place)) is not None:
             done.along["checkpoint_of"] = kept
         await (attempt.append(done) if plans is None else attempt.append(done, *plans(back)))
-        if not attempt.holds:
+        if points.watch is not None and not attempt.holds:
             point("step:stored", operation)
         return back
 

@@ -131,6 +131,7 @@ class Waiting(Journaling):
         del self.hands[hand]
         hand.task = None  # an error with which it ends holds the operation, and so this
         self.host.operations += 1
-        self.consider_soon()
+        if self.waits:
+            self.consider_soon()
         if self.order is not None:
             self.move()

@@ -11,7 +11,7 @@ import json
 
 from andon.core.struct import Struct
 from andon.store.orders import Ended, Heard, Report
-from andon.store.sql import is_progress
+from andon.store.sql import BARE
 from andon.store.store import Append, Claim, Settle, Start
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class Group:
 def progress_of(entries: Sequence[Entry]) -> int | None:
     """The head after entries that bring the run further; None if they only try."""
     for entry in entries:
-        if is_progress(entry):
+        if entry.state not in BARE:  # is_progress, without its call: of every step
             return entries[-1].seq
     return None
 

@@ -420,9 +420,9 @@ def _concerns_others(message: Message, outcome: Outcome) -> bool:
             return isinstance(message, _RINGS)
 
 
-_BARE = frozenset({"begun", "started", "retrying"})
+BARE = frozenset({"begun", "started", "retrying"})
 
 
 def is_progress(entry: Entry) -> bool:
     """Whether an entry means that the run has come further, not only that it tried."""
-    return entry.state not in _BARE
+    return entry.state not in BARE

@@ -6,6 +6,8 @@ and named only if something is missing.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from andon.store import queries
 from andon.store.groups import Group, is_plain, parted
 from andon.store.reads import values
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from andon.core.journal import Entry
-    from andon.core.struct import Struct
     from andon.store.store import Message, Outcome, Settle, Start
 
     Advance = Callable[[list[Group]], set[str]]
@@ -82,7 +82,7 @@ class SqliteBatches(SqlStore):
             refuse_nul(row.values())
         new = {run_id for (run_id,) in self._writer.executemany(self._sql["start_run"], rows)}
         runs = [m.run for m in starts.values() if m.run.id in new]
-        self._insert_entries([(run.id, *checked(run.entry)) for run in runs])
+        self._insert_entries([(run.id, *values(run.entry)) for run in runs])
         for place, m in starts.items():
             outcomes[place] = m.run.id in new
         return [place for place in starts if not outcomes[place]]
@@ -96,7 +96,7 @@ class SqliteBatches(SqlStore):
         answers = self._writer.executemany(self._sql["settle_run"], rows)
         settled = {run_id: rest for run_id, *rest in answers}
         ended = {place: m for place, m in settles.items() if m.run_id in settled}
-        self._insert_entries([(m.run_id, *checked(e)) for m in ended.values() for e in m.entries])
+        self._insert_entries([(m.run_id, *values(e)) for m in ended.values() for e in m.entries])
         ends = [(m.ending, m.run_id, m.fence.counter) for m in ended.values()]
         self._writer.executemany(self._sql["end_attempt"], ends)
         for place, m in ended.items():
@@ -121,12 +121,15 @@ class SqliteBatches(SqlStore):
         return {row[0] for row in rows}
 
     def _insert_all(self, groups: list[Group]) -> None:
-        self._insert_entries([(g.run_id, *checked(entry)) for g in groups for entry in g.entries])
-        effects = [(g.run_id, *checked(row)) for g in groups for row in g.effects.values()]
+        self._insert_entries([(g.run_id, *values(entry)) for g in groups for entry in g.entries])
+        effects = [(g.run_id, *values(row)) for g in groups for row in g.effects.values()]
         if effects:
+            refuse_nul(chain.from_iterable(effects))
             self._writer.executemany(self._sql["upsert_effect"], effects)
 
     def _insert_entries(self, entries: list[tuple[Any, ...]]) -> None:
+        """Of each its run, and its fields in their order, which is that of the statement."""
+        refuse_nul(chain.from_iterable(entries))
         self._writer.executemany(self._sql["insert_entry"], entries)
 
 
@@ -150,10 +153,3 @@ def refuse_nul(values: Iterable[Any]) -> None:
     for value in values:
         if value.__class__ is str and "\0" in value:
             raise UnicodeEncodeError("utf-8", value, value.index("\0"), value.index("\0") + 1, NUL)
-
-
-def checked(struct: Struct | Entry) -> tuple[Any, ...]:
-    """The fields in their order, which is that of the statement that keeps them."""
-    found = values(struct)
-    refuse_nul(found)
-    return found

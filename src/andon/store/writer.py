@@ -60,11 +60,6 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
         self._thread.start()
 
-    @property
-    def alone(self) -> bool:
-        """Whether a message has no other to share its commit with."""
-        return self.runs == 1
-
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
         if self.runs <= 1 and self._nothing_queued():
@@ -113,7 +108,7 @@ class Writer:
         loop = (self._turn and self._turn[0][1]) or asyncio.get_running_loop()
         if not self._turn:
             loop.call_soon(self._hand_over)
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[Any] = asyncio.Future(loop=loop)
         self._turn.append((message, loop, future))
         return future
 
@@ -128,12 +123,13 @@ class Writer:
         """Commit on the loop, if every run that it executes has a message in this turn."""
         if not self._local or not 0 < self.runs <= len(items) or self._waiting:
             return False
-        if self.runs > sum(type(message) not in _ASIDE for message, _, _ in items):
+        messages = [message for message, _, _ in items]
+        if self.runs > len(items) - sum(map(_ASIDE.__contains__, map(type, messages))):
             return False
         if not self._line.busy.acquire(blocking=False):
             return False
         try:
-            outcomes = self._commit_at_once([message for message, _, _ in items])
+            outcomes = self._commit_at_once(messages)
         except StoreUnavailable:  # others hold it, or its outcome is unknown: the thread's to wait
             return False
         except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
