@@ -315,8 +315,8 @@ CANARIES = (
         "acknowledged-before-commit-in-chaos",
         "chaos",
         "runtime/journaling.py",
-        "                await self.host.writer.submit(message)\n",
-        "                self.host.writer.submit(message).add_done_callback(_retrieve)\n",
+        "                await writer.submit(message)\n",
+        "                writer.submit(message).add_done_callback(_retrieve)\n",
     ),
     Canary(
         "tool-called-before-it-is-written",

@@ -7,10 +7,10 @@
 -- The short path of one append by one run. No row: see advance_head.
 WITH moved AS (
   UPDATE andon.runs
-     SET head_seq = %(last)s, head_hash = %(head)s, step = coalesce(%(step)s, step),
+     SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
          progress_seq = coalesce(%(progress)s::bigint, progress_seq)
    WHERE id = %(run_id)s AND fence = %(counter)s AND epoch = %(epoch)s AND state = 'running'
-     AND head_seq = %(before)s AND (SELECT epoch FROM andon.meta) = %(epoch)s
+     AND head_seq = %(seq)s - 1 AND (SELECT epoch FROM andon.meta) = %(epoch)s
   RETURNING id
 )
 INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
@@ -22,10 +22,10 @@ RETURNING run_id;
 -- The same with one line of the ledger: the intent or the end of one effect.
 WITH moved AS (
   UPDATE andon.runs
-     SET head_seq = %(last)s, head_hash = %(head)s, step = coalesce(%(step)s, step),
+     SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
          progress_seq = coalesce(%(progress)s::bigint, progress_seq)
    WHERE id = %(run_id)s AND fence = %(counter)s AND epoch = %(epoch)s AND state = 'running'
-     AND head_seq = %(before)s AND (SELECT epoch FROM andon.meta) = %(epoch)s
+     AND head_seq = %(seq)s - 1 AND (SELECT epoch FROM andon.meta) = %(epoch)s
   RETURNING id
 ), written AS (
   INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from struct import Struct as Packing
 from typing import Any
 
 import psycopg
@@ -22,7 +23,7 @@ from andon.store.reads import Rows
 
 _INT8, _TEXT, _FLOAT8, _BOOL = 20, 25, 701, 16
 _KINDS = {
-    **dict.fromkeys(("counter", "epoch", "before", "last", "progress", "seq", "fence"), _INT8),
+    **dict.fromkeys(("counter", "epoch", "progress", "seq", "fence"), _INT8),
     **dict.fromkeys(("e_seq", "e_fence", "priority", "limit", "suspect_from"), _INT8),
     **dict.fromkeys(("claim", "number"), _INT8),
     **dict.fromkeys(("since", "at", "start_at", "delay_seconds", "e_undo_within"), _FLOAT8),
@@ -35,9 +36,10 @@ _LOADERS: dict[int, Callable[[bytes], Any]] = {
     _BOOL: b"t".__eq__,
 }
 
+_FRACTION = Packing("!d")
 _numbers = itertools.count()
 
-_Given = tuple[list[bytes | None], list[int] | None]
+_Given = tuple[list[bytes | None], list[int]]
 
 
 class Direct:
@@ -70,10 +72,11 @@ class Direct:
 
     def _given(self, name: str, params: dict[str, Any]) -> _Given:
         """The parameters as they are sent: those of many rows are arrays, in binary."""
-        values = [params[one] for one in _numbered(self._sql[name])[1]]
         if name.endswith("_many"):
-            return [packed(value) for value in values], [Format.BINARY] * len(values)
-        return [_encoded(value) for value in values], None
+            _text, names = _numbered(self._sql[name])
+            return [packed(params[one]) for one in names], [Format.BINARY] * len(names)
+        names, formats = _shape(self._sql[name])
+        return _encoded([params[one] for one in names], formats), formats
 
     def _prepare(self, name: str) -> bytes:
         text, names = _numbered(self._sql[name])
@@ -118,16 +121,33 @@ def _numbered(sql: bytes) -> tuple[bytes, list[str]]:
     return re.sub(r"%\((\w+)\)s", number, sql.decode()).encode(), names
 
 
-def _encoded(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else repr(value)
-    if "\0" in text:
-        raise UnicodeEncodeError("utf-8", text, 0, 1, "it contains NUL (0x00)")
-    return text.encode()
+@cache
+def _shape(sql: bytes) -> tuple[list[str], list[int]]:
+    """The names of a statement in their order, and how each is sent: fractions not as text."""
+    names = _numbered(sql)[1]
+    fractions = [_KINDS.get(one) == _FLOAT8 for one in names]
+    return names, [Format.BINARY if one else Format.TEXT for one in fractions]
+
+
+def _encoded(values: list[Any], formats: list[int]) -> list[bytes | None]:
+    """In one go: this is on the way of every step."""
+    sent: list[bytes | None] = []
+    for value, binary in zip(values, formats, strict=True):
+        if value is None:
+            sent.append(None)
+        elif binary:
+            sent.append(_FRACTION.pack(value))
+        else:
+            text = value if isinstance(value, str) else repr(value)
+            if "\0" in text:
+                raise UnicodeEncodeError("utf-8", text, 0, 1, "it contains NUL (0x00)")
+            sent.append(text.encode())
+    return sent
 
 
 def _rows(result: Any) -> Rows:
+    if not result.ntuples:
+        return []
     loaders = [_LOADERS.get(result.ftype(at), bytes.decode) for at in range(result.nfields)]
     return [
         tuple(

@@ -59,7 +59,7 @@ class Sending(SqlStore):
         if sent is None or not (behind or self._begin_sending()):
             return None
         # A ring right after the commit, on its heels, is heard two switches earlier.
-        rings = any(isinstance(m, Start) for m in batch) and self._ringer.may_ring()
+        rings = Start in map(type, batch) and self._ringer.may_ring()
         transactions = [one.statements for one in sent]
         try:
             direct = self._speaking()

@@ -47,7 +47,7 @@ def entries(rows: Rows) -> list[Entry]:
 
 
 def fields(struct: Struct | Entry) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+    return dict(zip(struct.__struct_fields__, values(struct), strict=True))
 
 
 _GETTERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
