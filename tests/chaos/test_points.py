@@ -4,6 +4,7 @@ Every point of andon.points is killed at, on both databases, the first time and 
 passed; then the process that goes on is killed as well.
 """
 
+import itertools
 import random
 import re
 from collections import Counter
@@ -139,16 +140,14 @@ def killed_twice(site: Site, counted: dict[str, int], chance: random.Random, tri
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", agents.TOURED)
-def test_a_process_killed_at_every_pass_of_a_point(
-    site: Site, counted: dict[str, int], name: str
-) -> None:
-    wrong, deaths = [], 0
-    for number in range(1, counted[name] + 1):
+def test_a_process_killed_at_every_pass_of_a_point(site: Site, name: str) -> None:
+    """Until one comes to its end: how many passes there are varies with what comes when."""
+    for number in itertools.count(1):
         trial = Trial(site, f"tour-{number}", f"{name}=kill@{number}")
-        deaths += len(trial.died)
-        wrong += trial.wrong()
-    assert not wrong
-    assert deaths >= counted[name] - 2  # the count of commits varies a little with timing
+        assert not trial.wrong()
+        if not trial.died:
+            break
+    assert number > 1, f"{name} was not reached\n{site.errors[-4000:]}"
 
 
 @pytest.mark.chaos
