@@ -204,17 +204,22 @@ async def _leave_behind(ctx: andon.Context, number: int) -> int:
     return found
 
 
+async def _snapshot(ctx: andon.Context, state: list[Any]) -> None:
+    await ctx.snapshot(state)
+    the_world().saved(ctx.run_id)
+
+
 async def _keep(ctx: andon.Context, number: int, before: list[Any]) -> Any:
     """The same effect before and after a snapshot is one effect."""
     found = await _effect(ctx, "irreversible", number)
-    await ctx.snapshot([*before, found])
+    await _snapshot(ctx, [*before, found])
     return await _effect(ctx, "irreversible", number)
 
 
 async def _grow(ctx: andon.Context, before: list[Any], new: list[str]) -> list[str]:
     """A state in parts, and again: what the one before it had is not sent once more."""
-    await ctx.snapshot([*before, new])
-    await ctx.snapshot([*before, new])
+    await _snapshot(ctx, [*before, new])
+    await _snapshot(ctx, [*before, new])
     return new
 
 
@@ -320,7 +325,7 @@ async def scripted(ctx: andon.Context, script: list[str]) -> list[Any]:
             continue
         if what == "snapshot":
             results.append(None)
-            await ctx.snapshot(results)
+            await _snapshot(ctx, results)
         elif what == "kept":
             results.append(await _keep(ctx, number, results))
         elif what == "long":

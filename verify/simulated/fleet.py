@@ -50,6 +50,7 @@ POISON_LIMIT, NO_LIMIT = 4, 1000
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
+ANEW_LEASES = 5
 SAGAS = 0.1  # of all runs
 AGAIN_SECONDS = 0.01  # about as long as a commit takes
 STEPS = 60_000  # callbacks; a story has some hundreds
@@ -147,6 +148,7 @@ class Fleet:
         self._until(self.clock.now + FAULTY_LEASES * self.lease_seconds)
         self._heal()
         self._until(self.clock.now + HEALING_LEASES * self.lease_seconds)
+        self._look_at_workers()
         self._look_at_ends()
 
     def _until(self, end: float, *, though_over: bool = False) -> None:
@@ -402,6 +404,18 @@ class Fleet:
             self.tell(process, f"settles {held}: {message.state}{refused}")
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def _look_at_workers(self) -> None:
+        """Who has lost its lease begins anew, once nothing of the old one executes any more."""
+        if self._silent():
+            self._until(self.clock.now + ANEW_LEASES * self.lease_seconds, though_over=True)
+        for worker_id in self._silent():
+            self.world.wrong(f"{worker_id} has lost its lease, and never begins anew")
+
+    def _silent(self) -> list[str]:
+        rows = self.store.rows("SELECT id FROM andon_workers WHERE state = 'silent'")
+        workers = [one.worker for one in self.processes if not one.worker.draining]
+        return [worker.worker_id for worker in workers if (worker.worker_id,) in rows]
 
     def _look_at_ends(self) -> None:
         from verify.simulated.ends import broken

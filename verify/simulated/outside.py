@@ -38,6 +38,7 @@ class World:
         self.used: dict[str, str] = {}  # steps → the value that they were executed with
         self.acknowledges: dict[str, str] = {}  # effects → the step that is durable before them
         self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
+        self.saves: Counter[tuple[str, int]] = Counter()  # (run, attempt): snapshots it waited for
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
         self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
         self.left: list[Future[int]] = []  # what agents do not wait for; loops forget such tasks
@@ -119,6 +120,19 @@ class World:
     def deadly(self, key: str) -> None:
         self.record("deadly", key)
         self.fleet.crash(self.fleet.current)
+
+    def saved(self, run_id: str) -> None:
+        """A snapshot that was waited for is durable."""
+        self.fleet.current.refuse_dead()
+        self.saves[run_id, attempt.get()] += 1
+        [(there,)] = self.fleet.store.rows(
+            "SELECT count(*) FROM andon_journal j JOIN andon_attempts a USING (run_id, fence)"
+            " WHERE run_id = ? AND a.number = ? AND j.kind = 'snapshot'",
+            run_id,
+            attempt.get(),
+        )
+        if there < self.saves[run_id, attempt.get()]:
+            self.wrong(f"{run_id} goes on, and its snapshot is not durable")
 
     # ── partial progress ──────────────────────────────────────────────────────────────────────
 
