@@ -185,7 +185,9 @@ class Brains:
     def outlast(self) -> None:
         """It is away for longer than anybody waits: nobody goes on from what was not written."""
         with self.site("outage", "postgres") as site:
-            self.under_load(site, patience_seconds=PATIENCE_SECONDS, lease_seconds=AWAY_SECONDS * 10)
+            self.under_load(
+                site, patience_seconds=PATIENCE_SECONDS, lease_seconds=AWAY_SECONDS * 10
+            )
             self.cluster.kill()
             before = begun(site)
 
@@ -330,7 +332,9 @@ def andon(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
 def begun(site: Site) -> Counter[str]:
     """How many steps and effects of each run have begun."""
     lines = (line.split() for line in world.lines(site.folder))
-    return Counter(key.partition("/")[0] for what, key, _ in lines if what in ("step", *scene.KINDS))
+    return Counter(
+        key.partition("/")[0] for what, key, _ in lines if what in ("step", *scene.KINDS)
+    )
 
 
 def cut_connections(url: str) -> None:

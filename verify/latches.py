@@ -38,7 +38,9 @@ def check(preload: dict[str, str], folder: Path, effort: Effort) -> Outcome:
     home, said, log = folder / "home", folder / "said", folder / "log"
     folder.mkdir()
     Latch(str(home)).init()
-    disk = Disk({str(path): bytearray(path.read_bytes()) for path in home.iterdir() if path.is_file()})
+    disk = Disk(
+        {str(path): bytearray(path.read_bytes()) for path in home.iterdir() if path.is_file()}
+    )
     shim = {**preload, "SHIM_FOLDER": f"{folder}/", "SHIM_LOG": str(log)}
     command = [sys.executable, "-c", PROGRAM, str(home), str(said)]
     subprocess.run(command, env={**environment(), **shim}, check=True)
