@@ -1,9 +1,10 @@
 """Split brain: workers that are frozen, cut off, or lose their database, and come back.
 
 Frozen at declared points and at random ones for longer than their lease; partitioned from the
-database, both ways and one way; the database restarts, crashes, drops its connections, and an
-asynchronous standby takes its place. Whoever was away has lost its runs: it writes nothing, starts
-nothing, and nothing happens twice. After a promotion the epoch is another, and a halt still holds.
+database, both ways and one way; the database restarts, crashes, drops its connections, stays away
+for longer than anybody waits, and an asynchronous standby takes its place. Whoever was away has
+lost its runs: it writes nothing, starts nothing, and nothing happens twice. After a promotion the
+epoch is another, and a halt still holds.
 """
 
 import contextlib

@@ -407,8 +407,9 @@ class Fleet:
 
     def _look_at_workers(self) -> None:
         """Who has lost its lease begins anew, once nothing of the old one executes any more."""
-        if self._silent():
-            self._until(self.clock.now + ANEW_LEASES * self.lease_seconds, though_over=True)
+        end = self.clock.now + ANEW_LEASES * self.lease_seconds
+        while self._silent() and self.clock.now < end:
+            self._until(self.clock.now + self.lease_seconds / 4, though_over=True)
         for worker_id in self._silent():
             self.world.wrong(f"{worker_id} has lost its lease, and never begins anew")
 
