@@ -38,6 +38,7 @@ async def work(key: str, number: int) -> int:
 
 
 def plain_work(key: str, number: int) -> int:
+    the_world().executes(key)
     the_world().step(key)
     return number * 2
 
