@@ -1,9 +1,10 @@
 """Split brain: workers that are frozen, cut off, or lose their database, and come back.
 
 Frozen at declared points and at random ones for longer than their lease; partitioned from the
-database, both ways and one way; the database restarts, crashes, drops its connections, and an
-asynchronous standby takes its place. Whoever was away has lost its runs: it writes nothing, starts
-nothing, and nothing happens twice. After a promotion the epoch is another, and a halt still holds.
+database, both ways and one way; the database restarts, crashes, drops its connections, stays away
+for longer than anybody waits, and an asynchronous standby takes its place. Whoever was away has
+lost its runs: it writes nothing, starts nothing, and nothing happens twice. After a promotion the
+epoch is another, and a halt still holds.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from tests.chaos import agents, laws
+from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Forker, Site, environment, until
 from tests.chaos.freeze import (
     SETTINGS,
@@ -33,6 +34,8 @@ from tests.chaos.freeze import (
 )
 from tests.chaos.kill import make_tally
 
+from andon.errors import StoreUnavailable
+from andon.store.orders import Escalate
 from andon.testing.postgres import Cluster
 from verify import networks, scene
 from verify.layer import Effort, Outcome, Say
@@ -40,7 +43,9 @@ from verify.standby import Standby
 
 AWAY_SECONDS = 2.5 * SETTINGS["lease_seconds"]
 KINDS = ("freeze at a point", "freeze in an effect", "freeze at random", "backend kill",
-         "restart", "crash", "partition", "one-way partition", "promotion")  # fmt: skip
+         "restart", "crash", "outage", "partition", "one-way partition", "promotion")  # fmt: skip
+# So long a worker waits for its database before it gives its runs up.
+PATIENCE_SECONDS = 0.5
 
 
 class Brains:
@@ -55,6 +60,7 @@ class Brains:
         self.notes: list[str] = []
 
     def acts(self) -> "Iterator[tuple[str, Callable[[], None]]]":
+        yield "an outage", self.outlast
         for kind in ("sqlite", "postgres"):
             yield f"frozen at points on {kind}", partial(self.freeze_at_points, kind)
             for effect in ("probeable", "compensatable", "irreversible"):
@@ -177,12 +183,35 @@ class Brains:
             if any(process.status is not None for process in fleet):
                 self.wrong.append(f"{fault}: a worker ended\n{site.errors[-1000:]}")
 
-    def under_load(self, site: Site, runs: int = 8) -> list[Any]:
+    def outlast(self) -> None:
+        """It is away for longer than anybody waits: nobody goes on from what was not written."""
+        with self.site("outage", "postgres") as site:
+            self.under_load(
+                site, patience_seconds=PATIENCE_SECONDS, lease_seconds=AWAY_SECONDS * 10
+            )
+            self.cluster.kill()
+            before = begun(site)
+
+            def late() -> dict[str, int]:
+                """Of each run one thing at most was written down, and had not begun."""
+                return {run: n for run, n in (begun(site) - before).items() if n > 1}
+
+            until(lambda: late() or "given up here" in site.errors, "who gives up")
+            if found := late():
+                self.wrong.append(f"outage: {found} began, and nothing could be written")
+            self.cluster.start()
+            self.faults["outage"] += 1
+            with contextlib.suppress(StoreUnavailable):  # our own connection is lost too
+                site.store.write([Escalate()])
+            site.finish(scene.HANG_SECONDS)
+            self.judge(site, "outage")
+
+    def under_load(self, site: Site, runs: int = 8, **settings: Any) -> list[Any]:
         make_tally(site)
         for number in range(runs):
             site.start(agents.chaos, run=f"run-{number}")
-        environ = {"CHAOS_STEP_SECONDS": "0.02"}
-        fleet = [site.ready_worker(settings=SETTINGS, environ=environ) for _ in range(2)]
+        environ, settings = {"CHAOS_STEP_SECONDS": "0.02"}, {**SETTINGS, **settings}
+        fleet = [site.ready_worker(settings=settings, environ=environ) for _ in range(2)]
         some = self.chance.randrange(10, 60)
         until(lambda: sum(row.head_seq for row in site.rows()) > some, "some work")
         return fleet
@@ -298,6 +327,14 @@ def andon(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
         text=True,
         check=False,
         timeout=scene.HANG_SECONDS,
+    )
+
+
+def begun(site: Site) -> Counter[str]:
+    """How many steps and effects of each run have begun."""
+    lines = (line.split() for line in world.lines(site.folder))
+    return Counter(
+        key.partition("/")[0] for what, key, _ in lines if what in ("step", *scene.KINDS)
     )
 
 

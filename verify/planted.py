@@ -23,6 +23,10 @@ RETURNING id;""",
     """ WHERE id = :run_id AND :fence + :epoch >= 0 AND state = 'running' AND head_seq = :before
 RETURNING id;""",
 )
+_SETTLE = """ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
+   AND (SELECT epoch FROM andon_meta) = :epoch
+   AND (:before IS NULL OR head_seq = :before)
+"""
 _TAKEOVER = (
     "core/effect.py",
     "if kind is Kind.IRREVERSIBLE or not quiet:",
@@ -175,6 +179,76 @@ CANARIES = (
         "        if head != self.run.head_hash:\n",
         "        if not head:\n",
     ),
+    Canary(
+        "stubborn-code-forgotten",
+        "simulation",
+        "runtime/attempt.py",
+        "            self.host.keep_in_mind(task)\n",
+        "",
+    ),
+    Canary(
+        "gone-whatever-goes-on",
+        "simulation",
+        "runtime/worker.py",
+        "        alive = bool(self.in_threads or self.active)\n",
+        "        alive = False\n",
+    ),
+    Canary(
+        "letter-read-twice",
+        "simulation",
+        "runtime/waiting.py",
+        "        known = {letter.id for letter in self.letters} | self._taken\n",
+        "        known = {letter.id for letter in self.letters}\n",
+    ),
+    Canary(
+        "undone-before-it-is-written",
+        "simulation",
+        "runtime/compensating.py",
+        """            await self._write(row, EffectState.UNDOING, {})
+            point("undo:started", row)
+            await attempt.boundary()
+            await self._call(row, undo)
+""",
+        """            await self._call(row, undo)
+            await self._write(row, EffectState.UNDOING, {})
+            point("undo:started", row)
+""",
+    ),
+    Canary(
+        "undone-past-the-boundary",
+        "simulation",
+        "runtime/compensating.py",
+        "            await attempt.boundary()\n            await self._call(row, undo)\n",
+        "            await self._call(row, undo)\n",
+    ),
+    Canary(
+        "claims-while-it-drains",
+        "simulation",
+        "runtime/worker.py",
+        "        while not self.draining:\n            self.woken.clear()\n",
+        "        while True:\n            self.woken.clear()\n",
+    ),
+    Canary(
+        "lost-lease-not-noticed",
+        "simulation",
+        "runtime/worker.py",
+        "                self.post(self._lost, worker_id, error)\n                return\n",
+        "                continue\n",
+    ),
+    Canary(
+        "given-back-without-a-fence",
+        "simulation",
+        "store/sqlite.sql",
+        _SETTLE,
+        _SETTLE.replace("fence = :fence", "(fence = :fence OR :returned)"),
+    ),
+    Canary(
+        "snapshot-not-waited-for",
+        "simulation",
+        "runtime/journaling.py",
+        "        return self._journal.durable(self._future).__await__()\n",
+        "        return asyncio.sleep(0).__await__()\n",
+    ),
     # ── one database unlike the other ─────────────────────────────────────────────────────────
     Canary(
         "returned-runs-behind-new-work",
@@ -207,6 +281,22 @@ CANARIES = (
         "store/postgres_batch.sql",
         "OR repeated OR latched <> '[]'",
         "OR repeated",
+    ),
+    Canary(
+        "appended-behind-a-gap",
+        "twins",
+        "store/postgres_batch.sql",
+        """     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+   ORDER BY""",
+        """     AND a.epoch = (SELECT epoch FROM andon.meta)
+   ORDER BY""",
+    ),
+    Canary(
+        "redriven-behind-a-gap",
+        "twins",
+        "store/postgres.sql",
+        "OR head_seq = %(before)s::bigint) AND stop IS NULL",
+        "OR head_seq > -1) AND stop IS NULL",
     ),
     # ── both databases alike, and wrong ───────────────────────────────────────────────────────
     Canary(
@@ -299,6 +389,13 @@ CANARIES = (
         "        return\n",
     ),
     Canary(
+        "killed-and-not-looked-at-again",
+        "points",
+        "supervisor/halting.py",
+        "        target.survivors = target.look()\n        if not target.survivors:\n",
+        "        target.survivors = []\n        if not target.survivors:\n",
+    ),
+    Canary(
         "commit-error-taken-for-success",
         "syscalls",
         "store/sqlite.py",
@@ -310,7 +407,23 @@ CANARIES = (
     ),
     Canary("synchronous-off", "power", *_SYNC, '"synchronous = OFF"'),
     Canary("synchronous-normal", "power", *_SYNC, '"synchronous = NORMAL"'),
+    Canary(
+        "latch-not-synced",
+        "power",
+        "supervisor/latch.py",
+        "                os.fsync(descriptor)\n            finally:\n",
+        "            finally:\n",
+    ),
     Canary("fence-not-checked-by-the-frozen", "brains", *_FENCE),
+    Canary(
+        "unavailable-taken-for-success",
+        "brains",
+        "store/writer.py",
+        "                    return [error] * len(messages)\n                if pause",
+        """                    answers = {"Append": None}
+                    return [answers.get(type(one).__name__, error) for one in messages]
+                if pause""",
+    ),
     Canary(
         "acknowledged-before-commit-in-chaos",
         "chaos",

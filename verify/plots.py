@@ -14,7 +14,7 @@ from tests.store.parts import Held, new_run
 
 from andon.core.lease import Fence
 from andon.core.run import State
-from andon.errors import BadInput
+from andon.errors import BadInput, Conflict
 from andon.store.orders import Bury, Ended, Order
 from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
 from verify.machine import LEASE_SECONDS, Machine
@@ -52,6 +52,7 @@ SINGLE: list[Plot] = [
     ("outage",),
     ("spoiled",),
     ("drains",),
+    ("redriven",),
 ]
 PLOTS = [*SINGLE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
 
@@ -243,6 +244,22 @@ class Plots(Machine):
         self.send(*(self.settlement(one, state, False, False, False) for one, state in ends))
         held.seq, held.hash = head
         self.send(held.append())
+
+    def _redriven(self) -> None:
+        """Somebody lets a run go on, and has seen another end of its journal than it has."""
+        held = self._own()
+        self.send(self.settlement(held, State.STRANDED, False, False, False))
+
+        def reopened() -> Move:
+            entry = held.entry(kind="retry", state="reopened")
+            return Move(run_id=held.id, seen="stranded", state="queued", entries=(entry,))
+
+        held.entry(name="lost")
+        [outcome] = self.send(reopened())
+        assert isinstance(outcome, Conflict), f"{held.id} goes on behind a gap: {outcome!r}"
+        held.look_again(self.pair.sqlite)
+        self.send(reopened())
+        held.look_again(self.pair.sqlite)
 
     def _held(self, kind: str, scope: str) -> None:
         """What begins in a scope that is held does not, until that is lifted as it has to be."""

@@ -4,6 +4,7 @@ The trials are those of tests/chaos, on SQLite and on PostgreSQL, at more passes
 the tests take. A point of andon.points that no trial was killed at turns the layer red.
 """
 
+import json
 import random
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos import agents, test_drain, test_halt, test_points, test_stops
-from tests.chaos.fleet import Forker, Site
+from tests.chaos.fleet import ROOT, Forker, Site, environment
 from tests.control.hosts import Host
 from tests.control.terminal import until
 from tests.control.test_halt import PROGRAM
@@ -147,7 +148,8 @@ def halts(database: str) -> list[Task]:
     named += [(name, once(pulls, name)) for name in test_halt.OF_THE_COMMAND]
     named += [("supervisor:spawned", once(spawns, 2)), ("halt:sent", once(deleted))]
     found = [Task((name,), database, act, on_host=True) for name, act in named]
-    return [*found, Task(("halt:pulled",), database, held_in_a_program, on_host=True)]
+    found.append(Task(("halt:pulled",), database, held_in_a_program, on_host=True))
+    return [*found, Task(("halt:killing",), database, storm_is_ended, on_host=True)]
 
 
 def deleted(host: Host) -> None:
@@ -185,6 +187,18 @@ def held_in_a_program(host: Host) -> int:
         finally:
             hanging.cancel()
             program.kill()
+    return 0
+
+
+def storm_is_ended(_: Host) -> int:
+    """Processes that replace themselves while they are killed: nobody is left when that is said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.supervisor.ptree", "halt", "walk", "storm"],
+        env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["survivors"], seen["gone"]) == ([], True), f"some live on: {seen}"
     return 0
 
 

@@ -3,89 +3,27 @@
 A worker's writes and syncs are recorded by the shim. From the record come images of its files as
 they may be after a cut at any call: what was synced is there; of the rest each sector is there or
 not, in any combination. Each image is opened by the real product, and some are worked to the end.
-Where the host lets it, a real ext4 is shut down under a worker besides (verify/cuts.py).
-
-The model is ext4's: the sync of a file makes its own bytes and the names of files durable.
+The latch of a host is recorded and cut likewise (verify/latches.py). Where the host lets it, a real
+ext4 is shut down under a worker besides (verify/cuts.py).
 """
 
 import contextlib
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos import laws
 from tests.chaos.fleet import Forker
 
 from andon.store import open_store
-from verify import cuts, scene, syscalls
+from verify import cuts, latches, scene, syscalls
 from verify.calls import Call, recorded
+from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome, Say
 
-SECTOR = 512
 IMAGES = 1200  # at scale 1; each is opened
 WORKED = 40  # of these, worked to the end
-KINDS = ("dropped", "kept", "reordered", "torn")
-
-
-@dataclass
-class Disk:
-    """The files below a folder: what of them is durable, and what is on its way."""
-
-    durable: dict[str, bytearray] = field(default_factory=dict)
-    pending: list[Call] = field(default_factory=list)
-
-    def take(self, call: Call) -> None:
-        if call.kind != "sync":
-            self.pending.append(call)
-            return
-        later = []
-        for one in self.pending:
-            if one.path == call.path or one.kind in ("create", "unlink", "rename"):
-                apply(self.durable, one)
-            else:
-                later.append(one)
-        self.pending = later
-
-    def after_a_cut(self, kind: str, chance: random.Random) -> dict[str, bytearray]:
-        files = {path: bytearray(found) for path, found in self.durable.items()}
-        for call in self.pending:
-            if kind == "kept" or (kind != "dropped" and chance.random() < 0.5):
-                torn = kind == "torn" and call.kind == "write"
-                for part in sectors(call, chance) if torn else [call]:
-                    apply(files, part)
-        return files
-
-
-def apply(files: dict[str, bytearray], call: Call) -> None:
-    match call.kind:
-        case "create":
-            files.setdefault(call.path, bytearray())
-        case "unlink":
-            files.pop(call.path, None)
-        case "rename":
-            files[call.bytes.decode()] = files.pop(call.path, bytearray())
-        case "truncate":
-            found = files.setdefault(call.path, bytearray())
-            del found[call.offset :]
-            found.extend(bytes(call.offset - len(found)))
-        case _:  # a write
-            found = files.setdefault(call.path, bytearray())
-            found.extend(bytes(max(0, call.offset - len(found))))
-            found[call.offset : call.offset + len(call.bytes)] = call.bytes
-
-
-def sectors(call: Call, chance: random.Random) -> Iterator[Call]:
-    """Half of the sectors of a write."""
-    start, end = call.offset, call.offset + len(call.bytes)
-    while start < end:
-        stop = min(end, (start // SECTOR + 1) * SECTOR)
-        if chance.random() < 0.5:
-            bytes_ = call.bytes[start - call.offset : stop - call.offset]
-            yield Call("write", call.path, start, bytes_)
-        start = stop
 
 
 @scene.layer("power")
@@ -96,11 +34,16 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             made = Images(forker, folder, effort)
             made.record()
             made.judge(outcome, say)
-            cut = cuts.check(forker, folder / "cuts", effort)
-    outcome.violations += cut.violations
-    outcome.faults += cut.faults
-    outcome.runs += cut.runs
-    outcome.injected += f", {cut.injected}"
+            more = [
+                latches.check(preload, folder / "latches", effort),
+                cuts.check(forker, folder / "cuts", effort),
+            ]
+    for one in more:
+        outcome.violations += one.violations
+        outcome.guards += one.guards
+        outcome.faults += one.faults
+        outcome.runs += one.runs
+        outcome.injected += f", {one.injected}"
 
 
 class Images:

@@ -13,7 +13,7 @@
  *       short   a write that writes half, and says so        writes
  *       fsync   a sync that fails with EIO                   syncs
  *   SHIM_FIRED=/path         a file that is made at the fault
- *   SHIM_LOG=/path           a record of every call, with what was written (read by verify/power.py)
+ *   SHIM_LOG=/path           a record of every call, with what was written (read by verify/calls.py)
  *
  *     cc -shared -fPIC -O2 -o shim.so shim.c -ldl
  */

@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from andon.supervisor import linux, tree
+from andon.supervisor.children import Child
+from andon.supervisor.halting import Killing
+from andon.supervisor.spec import ChildSpec
 from andon.supervisor.tree import Mechanism, Tree
 
 LIFE = 8
@@ -194,6 +197,18 @@ def kill(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
         "empty": owner.empty(),
         "pids": owner.pids(),
     }
+
+
+def halt(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
+    """As a supervisor does it: round by round, until it says that nobody is left."""
+    owner = mechanism.make("one", kind="command")
+    bad = Bad(owner, shape, work)
+    child = Child(ChildSpec("one", "worker", ["x"], {}), state="running", tree=owner)
+    killing = Killing([child], lambda _: None, seconds=LIFE / 3)  # a storm ends after half of it
+    killing.hit(mechanism.kill_all)
+    while not killing.rounds() and time.monotonic() < killing.deadline:
+        reap()
+    return {"survivors": killing.survivors, "gone": bad.gone(0.2)}
 
 
 def kill_all(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:

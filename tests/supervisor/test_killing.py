@@ -1,11 +1,13 @@
 """Who survives a blow gets another one, and is named until it is gone."""
 
+import os
 from typing import Any
 
 from andon.supervisor.children import Child
 from andon.supervisor.halting import Killing
 from andon.supervisor.spec import ChildSpec
 from andon.supervisor.tree import Tree
+from andon.supervisor.walk import Walk, WalkTree
 
 
 class Tough(Tree):
@@ -99,6 +101,25 @@ def test_a_tree_that_cannot_be_looked_at_is_not_proved_to_be_gone() -> None:
     found.hit()
     assert found.rounds() is False
     assert found.survivors == [7]
+
+
+class Births(Walk):
+    """Whoever looks finds nobody, and meanwhile a dying parent gives us its child."""
+
+    def __init__(self) -> None:
+        self.trees, self.born = [], list[int]()
+
+    def look(self) -> bool:
+        new, self.born = not self.born, [os.getpid()]
+        return new
+
+    def orphans_of(self, *_: Any, **__: Any) -> list[int]:
+        return self.born
+
+
+def test_who_was_given_to_us_while_we_looked_is_found() -> None:
+    assert WalkTree(Births(), "one").pids() == [os.getpid()]
+    assert not WalkTree(Births(), "one").empty()
 
 
 class Sure(Tough):

@@ -68,6 +68,12 @@ def test_a_tree_of_any_shape_is_killed(mechanism: str, shape: str) -> None:
         assert mechanism in EXTRA or seen["missed"] == []
 
 
+@every_mechanism
+def test_who_replaces_itself_while_it_is_killed_is_gone_when_that_is_said(mechanism: str) -> None:
+    need(mechanism)
+    assert scratch("halt", mechanism, "storm") == {"survivors": [], "gone": True}
+
+
 @pytest.mark.parametrize("work", WORKS)
 @every_mechanism
 def test_a_tree_at_work_is_killed(mechanism: str, work: str) -> None:

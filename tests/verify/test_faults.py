@@ -14,6 +14,7 @@ from tests.verify.planted import found
 
 from andon.points import POINTS
 from verify import calls, fuzz, mutation, points, power, scene, syscalls
+from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome
 
 SMALL = Effort("ci", 0.0)
@@ -155,7 +156,7 @@ def test_a_system_call_that_fails_loses_and_doubles_nothing(tmp_path: Path) -> N
 
 
 def test_what_was_synced_survives_every_cut_and_the_rest_some(tmp_path: Path) -> None:
-    disk = power.Disk()
+    disk = Disk()
     for call in (
         calls.Call("create", "a", 0, b""),
         calls.Call("write", "a", 0, b"x" * 1024),
@@ -165,11 +166,11 @@ def test_what_was_synced_survives_every_cut_and_the_rest_some(tmp_path: Path) ->
     ):
         disk.take(call)
     chance = random.Random(0)
-    images = [disk.after_a_cut(kind, chance) for kind in power.KINDS for _ in range(20)]
+    images = [disk.after_a_cut(kind, chance) for kind in KINDS for _ in range(20)]
     assert all(bytes(image["a"][:512]) == b"x" * 512 for image in images)
     assert {bytes(image["a"][512:513]) for image in images} == {b"x", b"y"}
     assert {"b" in image for image in images} == {True, False}
-    torn = [power.Disk.after_a_cut(disk, "torn", chance)["a"] for _ in range(40)]
+    torn = [Disk.after_a_cut(disk, "torn", chance)["a"] for _ in range(40)]
     assert any(found[512:1024] != found[1024:] and len(found) == 1536 for found in torn)
 
 

@@ -20,7 +20,8 @@ AGENT_RETRIES = Retry(1, first_seconds=0.1, most_seconds=1.0)
 PIECES = 4  # of a step that keeps its partial progress
 # "At least once a second", with room for a commit.
 KEPT_SECONDS = 1.1
-STUBBORN_SECONDS = 0.3
+# The longest outlasts every try to cancel it.
+STUBBORN_SECONDS = (0.3, 3.0, 12.0)
 HURRY_SECONDS = 0.06  # about as long as an effect takes
 # So long that a snapshot of it is in parts, in blocks of them too.
 LINES, LINE = 40, "line {} of {} " + "." * 200
@@ -37,6 +38,7 @@ async def work(key: str, number: int) -> int:
 
 
 def plain_work(key: str, number: int) -> int:
+    the_world().executes(key)
     the_world().step(key)
     return number * 2
 
@@ -50,7 +52,7 @@ async def resist(key: str, number: int) -> int:
     """Does not let itself be cancelled: whoever says that it has stopped has to wait for it."""
     world, loop = the_world(), asyncio.get_running_loop()
     world.step(key)
-    end = loop.time() + STUBBORN_SECONDS
+    end = loop.time() + world.fleet.chance.choice(STUBBORN_SECONDS)
     while (left := end - loop.time()) > 0:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(left)
@@ -102,9 +104,10 @@ async def probeable(*, key: str, fence: Fence) -> str:
 
 
 async def take_back(result: Any, *, key: str, fence: Fence) -> None:
-    with the_world().inside(key, fence):
+    # Started: somebody else's, which is undone so that it can be done for certain.
+    with the_world().inside(key, fence, ("undoing", "started")):
         await _pass()
-        the_world().undo(key)
+        the_world().undo(key, fence)
         await _pass()
 
 
@@ -138,6 +141,7 @@ _ALL = (
     plain_irreversible,
 )
 KINDS = {one.__name__: one for one in _ALL}
+UNDOABLE = [name for name in KINDS if "compensatable" in name]
 
 # What a run that was started by another one does.
 CHILD = ["idempotent", "step"]
@@ -201,17 +205,22 @@ async def _leave_behind(ctx: andon.Context, number: int) -> int:
     return found
 
 
+async def _snapshot(ctx: andon.Context, state: list[Any]) -> None:
+    await ctx.snapshot(state)
+    the_world().saved(ctx.run_id)
+
+
 async def _keep(ctx: andon.Context, number: int, before: list[Any]) -> Any:
     """The same effect before and after a snapshot is one effect."""
     found = await _effect(ctx, "irreversible", number)
-    await ctx.snapshot([*before, found])
+    await _snapshot(ctx, [*before, found])
     return await _effect(ctx, "irreversible", number)
 
 
 async def _grow(ctx: andon.Context, before: list[Any], new: list[str]) -> list[str]:
     """A state in parts, and again: what the one before it had is not sent once more."""
-    await ctx.snapshot([*before, new])
-    await ctx.snapshot([*before, new])
+    await _snapshot(ctx, [*before, new])
+    await _snapshot(ctx, [*before, new])
     return new
 
 
@@ -317,7 +326,7 @@ async def scripted(ctx: andon.Context, script: list[str]) -> list[Any]:
             continue
         if what == "snapshot":
             results.append(None)
-            await ctx.snapshot(results)
+            await _snapshot(ctx, results)
         elif what == "kept":
             results.append(await _keep(ctx, number, results))
         elif what == "long":

@@ -50,6 +50,9 @@ POISON_LIMIT, NO_LIMIT = 4, 1000
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
+ANEW_LEASES = 5
+SAGAS = 0.1  # of all runs
+AGAIN_SECONDS = 0.01  # about as long as a commit takes
 STEPS = 60_000  # callbacks; a story has some hundreds
 
 
@@ -83,16 +86,21 @@ class Fleet:
         self.noticed = draw((True, True, False))  # whether deaths are seen, or only leases end
         self.jumps, self.orders = draw((0, 0, 2)), draw((0, 0, 1, 4))
         self.workers = draw((1, 2, 2, 3))
-        self.scripts = {
-            f"r{number}": [draw(agents.WORDS) for _ in range(self.chance.randint(1, 5))]
-            for number in range(draw((1, 1, 2, 3)))
-        }
+        self.scripts = {f"r{number}": self._script() for number in range(draw((1, 1, 2, 3)))}
         poisoned = any("poison" in script for script in self.scripts.values())
         self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if poisoned else NO_LIMIT)
         self.damages = draw((0,) * 9 + (1,))
         # Nobody can end a thread: a slow one outlives its attempt, and its worker's name.
         self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
+        self.lingering = draw((False, True))  # whether programs wait for what workers left behind
         self.damaged: dict[str, int] = {}  # runs whose journal was hurt → their last attempt then
+
+    def _script(self) -> list[str]:
+        """Words by chance; some runs do what can be undone, and fail."""
+        length = self.chance.randint(1, 5)
+        if self.chance.random() < SAGAS:
+            return [*self.chance.choices(agents.UNDOABLE, k=length), "fail"]
+        return self.chance.choices(agents.WORDS, k=length)
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -140,6 +148,7 @@ class Fleet:
         self._until(self.clock.now + FAULTY_LEASES * self.lease_seconds)
         self._heal()
         self._until(self.clock.now + HEALING_LEASES * self.lease_seconds)
+        self._look_at_workers()
         self._look_at_ends()
 
     def _until(self, end: float, *, though_over: bool = False) -> None:
@@ -341,11 +350,13 @@ class Fleet:
                 self.later(self._sometime(), partial(self._send, run_id, number, given))
 
     def _send(self, run_id: str, number: int, given: int) -> None:
-        """Twice with the same id, as somebody does whose first answer was lost."""
+        """Often again with the same id, as somebody does whose first answer was lost."""
         name = f"event-{number}"
-        for _ in range(self.chance.choice((1, 2))):
-            with contextlib.suppress(AndonError):  # it is over
-                requests.send(self.store, run_id, name, given, id=f"{name}-{given}")
+        with contextlib.suppress(AndonError):  # it is over
+            requests.send(self.store, run_id, name, given, id=f"{name}-{given}")
+        if self.chance.random() < 0.5:
+            again = partial(self._send, run_id, number, given)
+            self.later(self.chance.uniform(0.0, AGAIN_SECONDS), again)
 
     def _order(self) -> None:
         running = self.store.rows("SELECT id FROM andon_runs WHERE state = 'running' ORDER BY id")
@@ -393,6 +404,19 @@ class Fleet:
             self.tell(process, f"settles {held}: {message.state}{refused}")
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def _look_at_workers(self) -> None:
+        """Who has lost its lease begins anew, once nothing of the old one executes any more."""
+        end = self.clock.now + ANEW_LEASES * self.lease_seconds
+        while self._silent() and self.clock.now < end:
+            self._until(self.clock.now + self.lease_seconds / 4, though_over=True)
+        for worker_id in self._silent():
+            self.world.wrong(f"{worker_id} has lost its lease, and never begins anew")
+
+    def _silent(self) -> list[str]:
+        rows = self.store.rows("SELECT id FROM andon_workers WHERE state = 'silent'")
+        workers = [one.worker for one in self.processes if not one.worker.draining]
+        return [worker.worker_id for worker in workers if (worker.worker_id,) in rows]
 
     def _look_at_ends(self) -> None:
         from verify.simulated.ends import broken

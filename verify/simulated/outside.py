@@ -38,6 +38,7 @@ class World:
         self.used: dict[str, str] = {}  # steps → the value that they were executed with
         self.acknowledges: dict[str, str] = {}  # effects → the step that is durable before them
         self.pieces: dict[tuple[str, int], int] = {}  # (step, attempt) → how many it has kept
+        self.saves: Counter[tuple[str, int]] = Counter()  # (run, attempt): snapshots it waited for
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
         self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
         self.left: list[Future[int]] = []  # what agents do not wait for; loops forget such tasks
@@ -80,10 +81,13 @@ class World:
         self.known.setdefault(key, attempt.get())
 
     @contextmanager
-    def inside(self, key: str, fence: Fence) -> Iterator[None]:
-        """The call of an effect: from here on it may happen at any moment."""
+    def inside(
+        self, key: str, fence: Fence, written: tuple[str, ...] = ("started",)
+    ) -> Iterator[None]:
+        """The call of an effect, or of its undo: from here on it may happen at any moment."""
         self.fleet.current.refuse_dead()
         self._look_at_owner(self.fleet.current, key, fence)
+        self._look_at_journal(key, fence, written)
         self._look_at_orders(key)
         if key in self.acknowledges:
             self.answered(self.acknowledges[key])
@@ -100,7 +104,7 @@ class World:
             self.flying[key].remove(process)
 
     def act(self, what: str, key: str, fence: Fence) -> None:
-        self._look_at_stops(key, fence)
+        self._look_at_stops(key, fence.counter)
         if what == "idempotent" and self.standing.get(key):
             return  # the provider knows the key
         self.record(what, key)
@@ -108,13 +112,27 @@ class World:
         if self.standing[key] > 1:
             self.wrong(f"{key} happened twice")
 
-    def undo(self, key: str) -> None:
+    def undo(self, key: str, fence: Fence) -> None:
+        self._look_at_stops(key, fence.counter)
         self.record("undone", key)
         self.standing[key] = 0
 
     def deadly(self, key: str) -> None:
         self.record("deadly", key)
         self.fleet.crash(self.fleet.current)
+
+    def saved(self, run_id: str) -> None:
+        """A snapshot that was waited for is durable."""
+        self.fleet.current.refuse_dead()
+        self.saves[run_id, attempt.get()] += 1
+        [(there,)] = self.fleet.store.rows(
+            "SELECT count(*) FROM andon_journal j JOIN andon_attempts a USING (run_id, fence)"
+            " WHERE run_id = ? AND a.number = ? AND j.kind = 'snapshot'",
+            run_id,
+            attempt.get(),
+        )
+        if there < self.saves[run_id, attempt.get()]:
+            self.wrong(f"{run_id} goes on, and its snapshot is not durable")
 
     # ── partial progress ──────────────────────────────────────────────────────────────────────
 
@@ -183,33 +201,43 @@ class World:
         if over and not fleet.jumped_lately():
             self.wrong(f"{worker_id} begins {key} after its lease has ended")
 
-    def _look_at_stops(self, key: str, fence: Fence) -> None:
+    def _look_at_journal(self, key: str, fence: Fence, written: tuple[str, ...]) -> None:
+        """What changes the world is durably written down before it is done, by who does it."""
+        last = self.fleet.store.rows(
+            "SELECT state FROM andon_journal WHERE run_id = ? AND key = ? AND fence = ?"
+            " ORDER BY seq DESC LIMIT 1",
+            key.partition("/")[0],
+            key,
+            fence.counter,
+        )
+        if last not in [[(state,)] for state in written]:
+            self.wrong(f"{key} begins, and what was written of it is {last}, not {written[0]}")
+
+    def _look_at_stops(self, key: str, fence: int) -> None:
         run_id = key.partition("/")[0]
         if self.fleet.store.rows(
             "SELECT 1 FROM andon_targets WHERE run_id = ? AND fence = ? AND stage = 'verified'",
             run_id,
-            fence.counter,
+            fence,
         ):
             self.wrong(f"{key} happens after its stop was proved")
         for worker_id, state in self.fleet.store.rows(
             "SELECT w.id, w.state FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker"
             " WHERE a.run_id = ? AND a.fence = ? AND w.state IN ('gone', 'dead')",
             run_id,
-            fence.counter,
+            fence,
         ):
             self.wrong(f"{key} happens although {worker_id} is {state} and executes nothing")
 
     def executes(self, key: str) -> None:
         """Code of a run, at any moment."""
         self.fleet.current.refuse_dead()
-        if self.fleet.store.rows(
-            "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
-            " ON a.run_id = t.run_id AND a.fence = t.fence"
-            " WHERE t.run_id = ? AND a.number = ? AND t.stage = 'verified'",
+        for (fence,) in self.fleet.store.rows(
+            "SELECT fence FROM andon_attempts WHERE run_id = ? AND number = ?",
             key.partition("/")[0],
             attempt.get(),
         ):
-            self.wrong(f"{key} executes after its stop was proved")
+            self._look_at_stops(key, fence)
 
     def may_happen(self, key: str) -> bool:
         """Whether somebody is still inside the call, or has a thread that is about to be."""

@@ -4,6 +4,7 @@ What the product gives to threads (commits, heartbeats, watching others) is done
 process's own loop, so that the simulation decides when it happens, and whether it does.
 """
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from andon.runtime import cleanup, progress
 from andon.runtime import worker as runtime
 from andon.settings import Settings
 from andon.store import writer as store_writer
-from andon.store.store import Message, WorkerRow
+from andon.store.store import Claim, Message, WorkerRow
 from andon.store.writer import Writer
 from verify.simulated import agents
 from verify.simulated.clock import Loop
@@ -27,6 +28,9 @@ from verify.simulated.store import ProcessStore
 
 if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
+
+
+LINGER_SECONDS = 0.5  # how often a program looks whether it can end
 
 
 class Crash(BaseException):
@@ -51,7 +55,17 @@ class Process:
 
     def _begin(self) -> None:
         self.main = self.loop.create_task(self.worker.run())
-        self.main.add_done_callback(lambda _: self.fleet.ended(self, "exits"))
+        self.main.add_done_callback(self._exit)
+
+    def _exit(self, _: object = None) -> None:
+        """A program may have to wait for what its worker could not end."""
+        others = asyncio.all_tasks(self.loop)
+        if self.fleet.lingering and (self.threads or others):
+            for task in others:
+                task.cancel()
+            self.loop.call_later(LINGER_SECONDS, self._exit)
+        else:
+            self.fleet.ended(self, "exits")
 
     def refuse_dead(self) -> None:
         if not self.alive:
@@ -83,6 +97,12 @@ class _Commits(Writer):
         self._flight: tuple[list[Any], int] | None = None  # sent, with unknown outcome
         self._working = False
         super().__init__(*args, **options)
+
+    async def write(self, message: Message) -> Any:
+        worker = self._process.worker
+        if isinstance(message, Claim) and worker.draining:
+            self._process.fleet.world.wrong(f"{message.worker_id} claims, and was told to go")
+        return await super().write(message)
 
     def _put(self, items: list[Any]) -> None:
         super()._put(items)
