@@ -215,6 +215,13 @@ CANARIES = (
 """,
     ),
     Canary(
+        "undone-the-first-first",
+        "simulation",
+        "runtime/compensating.py",
+        "        return sorted(owed, key=begun, reverse=True)\n",
+        "        return sorted(owed, key=begun)\n",
+    ),
+    Canary(
         "undone-past-the-boundary",
         "simulation",
         "runtime/compensating.py",

@@ -81,11 +81,14 @@ def _undone(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
     for key in keys:
         if fleet.world.standing.get(key):
             yield f"{run_id} has not succeeded, and {key} was not undone"
-    undone = [key for what, key, _ in fleet.world.lines if what == "undone" and key in keys]
-    last = sorted(set(undone), key=lambda key: max(n for n, one in enumerate(undone) if one == key))
     doubts = any(one.state == "in_doubt" for one in requests.journal(fleet.store, run_id))
-    if not doubts and last != sorted(set(undone), key=keys.index, reverse=True):
-        yield f"{run_id} was undone in the order {last}"
+    # Of each owner: one that was frozen acts late, and what somebody may still do is undone after
+    # what is certain.
+    for fence in sorted({fence for key, fence in fleet.world.undos if key in keys}):
+        undone = [key for key, owner in fleet.world.undos if owner == fence and key in keys]
+        last = list(reversed(dict.fromkeys(reversed(undone))))
+        if not doubts and last != sorted(last, key=keys.index, reverse=True):
+            yield f"{run_id} was undone in the order {last}"
 
 
 def _endings(fleet: "Fleet", run_id: str) -> list[str | None]:

@@ -33,6 +33,7 @@ class World:
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet = fleet
         self.lines: list[tuple[str, str, int]] = []  # (what, key, attempt), as laws.py takes them
+        self.undos: list[tuple[str, int]] = []  # and under which fence
         self.standing: dict[str, int] = {}  # how often an effect happened and was not undone
         self.known: dict[str, int] = {}  # steps whose results an attempt was given, and which one
         self.used: dict[str, str] = {}  # steps → the value that they were executed with
@@ -115,6 +116,7 @@ class World:
     def undo(self, key: str, fence: Fence) -> None:
         self._look_at_stops(key, fence.counter)
         self.record("undone", key)
+        self.undos.append((key, fence.counter))
         self.standing[key] = 0
 
     def deadly(self, key: str) -> None:
