@@ -174,7 +174,7 @@ class Fleet:
     def _end(self) -> None:
         for process in (*self.processes, *self.gone):
             process.alive = False
-            process.loop.end()
+            process.end()
 
     # ── time and chance ───────────────────────────────────────────────────────────────────────
 
@@ -325,7 +325,7 @@ class Fleet:
             self.chance.uniform(0.1, 1.5) * self.lease_seconds, lambda: self.start_process(again)
         )
         self.later(self.chance.uniform(0.0, 0.3), self._ring)
-        self.later(0.0, process.loop.end)
+        self.later(0.0, process.end)
 
     def seen_dead(self) -> list[str]:
         return self.dead if self.noticed or not self.faulty else []

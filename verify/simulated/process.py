@@ -72,9 +72,16 @@ class Process:
             raise Crash
 
     def step(self) -> None:
+        self._as_current(self.loop.step)
+
+    def end(self) -> None:
+        """What its code does on the way out is its own, and nobody else's who stands still now."""
+        self._as_current(self.loop.end)
+
+    def _as_current(self, act: Callable[[], None]) -> None:
         before, self.fleet.current = self.fleet.current, self
         try:
-            self.loop.step()
+            act()
         finally:
             self.fleet.current = before
 
