@@ -146,6 +146,8 @@ class Shell:
         for program in programs.iterdir():
             program.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ANDON_")}
+        # Unbuffered, a print is several writes, between which another process may print.
+        kept.pop("PYTHONUNBUFFERED", None)
         path = f"{programs}:{os.environ['PATH']}"
         home = str(folder / ".home")  # what a page halts is its own
         source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
