@@ -45,20 +45,22 @@ class Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self.began = self.ended = 0.0  # of the last work, on the loop: that of a program turns
         signal.signal(signal.SIGALRM, _over)
 
     def run(self, *works: Coroutine[Any, Any, Any]) -> Any:
         """All at once, or the one there is without ado; what it answers."""
-        work = works[0] if len(works) == 1 else _all(works)
         signal.alarm(LIMIT_SECONDS)
         try:
-            return self._loop.run_until_complete(work)
+            return self._loop.run_until_complete(self._timed(works))
         finally:
             signal.alarm(0)
 
-
-async def _all(works: tuple[Coroutine[Any, Any, Any], ...]) -> None:
-    await asyncio.gather(*works)
+    async def _timed(self, works: tuple[Coroutine[Any, Any, Any], ...]) -> Any:
+        self.began = time.monotonic()
+        answer = await (works[0] if len(works) == 1 else asyncio.gather(*works))
+        self.ended = time.monotonic()
+        return answer
 
 
 def _over(*_: Any) -> None:
@@ -70,6 +72,7 @@ class System:
 
     standby = True  # another live worker goes on with the runs of a dead one
     program = ""  # the file of its driver
+    loop: Loop | None = None  # if its client is asynchronous
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder, self.store = folder, store
@@ -194,7 +197,10 @@ class System:
             time.sleep(random.uniform(0.02, 0.15))
             asked = time.monotonic()
             key = self.begin("short")
-            calls.append(time.monotonic() - asked)
+            answered = time.monotonic()
+            if self.loop is not None:
+                asked, answered = self.loop.began, self.loop.ended
+            calls.append(answered - asked)
             begun = self.log.wait({f"begun-{key}"})[f"begun-{key}"]
             starts.append(begun.at - asked)
             self.log.wait({f"done-{key}"})

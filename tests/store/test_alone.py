@@ -211,8 +211,12 @@ def test_a_claim_ends_a_lease_that_is_over_before_it_takes(store: Store, carry: 
     assert store.attempts("r")[0].ending == "interrupted"
 
 
-def test_a_claim_makes_an_order_hard_whose_window_is_over(store: Store, carry: Carry) -> None:
-    held = begin(store)
+@pytest.mark.parametrize("owner", ["w", "another"])
+def test_a_claim_makes_an_order_hard_whose_window_is_over(
+    store: Store, carry: Carry, owner: str
+) -> None:
+    register(store)
+    held = begin(store, worker_id=owner)
     do(store, order("pause", "run", name="r", within=0.0))
     carry(store, claiming())
     with pytest.raises(Fenced):

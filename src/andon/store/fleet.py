@@ -31,7 +31,7 @@ from andon.store.supervisors import SqlSupervisors
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from andon.core.journal import Entry
@@ -164,12 +164,17 @@ class SqlFleet(SqlSupervisors):
             returned += self._take_back(
                 worker_id, state, words, interrupted=True, limit=m.interruption_limit
             )
-        look, usual = self._look(m)
-        if look is None:  # it never registered here
-            return ClaimResult(runs=[], wake_in=None, returned=returned)
+        usual = self._claim_usual(m)
         if usual is not None:
-            return answer(look, usual, look.wake_in, look.ends_in, returned=returned)
-        return self._claim_after(m, look, returned)
+            return usual.but(returned=returned)
+        found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
+        if not found:  # it never registered here
+            return ClaimResult(runs=[], wake_in=None, returned=returned)
+        return self._claim_after(m, build(Look, found[0]), returned)
+
+    def _claim_usual(self, m: Claim) -> ClaimResult | None:
+        """Where each question has its price: what it claims, if there is nothing else to know."""
+        return None
 
     def _claim_after(self, m: Claim, look: Look, returned: int) -> ClaimResult:
         """Claim after everything that comes before it, within what holds runs back."""
@@ -198,11 +203,6 @@ class SqlFleet(SqlSupervisors):
         # A bounded number was woken: there may be more.
         soon = look.wake_in if not (due or unresumed) else 0.0 if free else None
         return answer(look, rows, soon, rate_in, window, returned=returned)
-
-    def _look(self, m: Claim) -> tuple[Look | None, list[Claimed] | None]:
-        """What a claim has to know; and its runs, if the database could claim at once."""
-        found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
-        return (build(Look, found[0]) if found else None), None
 
     def hear(self, worker_id: str) -> ClaimResult:
         """The orders that a claim would tell of, for a worker that claims nothing any more."""
@@ -284,13 +284,17 @@ def answer(
     """What a claim answers; `times`: after so many seconds there may be something to do."""
     return ClaimResult(
         runs=list(runs),
-        wake_in=min((seconds for seconds in times if seconds is not None), default=None),
+        wake_in=soonest(times),
         returned=returned,
         drain=bool(look.drain),
         recalled=json.loads(look.recalled),
         told=told(look.orders),
         halted=any(kind == Kind.HALT for *_, kind in json.loads(look.latched)),
     )
+
+
+def soonest(times: Iterable[float | None]) -> float | None:
+    return min((seconds for seconds in times if seconds is not None), default=None)
 
 
 def claimed(row: Sequence[Any]) -> Claimed:

@@ -16,7 +16,6 @@ from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store import postgres_arrays as arrays
 from andon.store import postgres_batch as batches
 from andon.store import postgres_bell as bell
-from andon.store.fleet import Look
 from andon.store.groups import locks_of
 from andon.store.orders import Order
 from andon.store.postgres_link import (
@@ -35,7 +34,7 @@ from andon.store.sql import starting
 from andon.store.store import (
     Append,
     Claim,
-    Claimed,
+    ClaimResult,
     Message,
     NewRun,
     Outcome,
@@ -212,7 +211,7 @@ class PostgresStore(Sending):
         cursors = [db.execute(self._sql[name], given) for name, given, _ in together.queries]
         return together.take([cursor.fetchall() for cursor in cursors], outcomes)
 
-    def _look(self, m: Claim) -> tuple[Look | None, list[Claimed] | None]:
+    def _claim_usual(self, m: Claim) -> ClaimResult | None:
         name, params = batches.of_claim(m)
         return batches.usual(self.q(name, **params))
 

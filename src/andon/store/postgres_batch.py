@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from andon.core.journal import Entry
 from andon.core.run import State
 from andon.store import queries
-from andon.store.fleet import NO_CLAIM, Look, answer, claimed
+from andon.store.fleet import NO_CLAIM, claimed, soonest
 from andon.store.groups import Group, is_plain, is_plain_start, parted
 from andon.store.limits import wanted
 from andon.store.postgres_arrays import Bools, Floats, Ints, Texts, columns, kinds_of
@@ -16,6 +16,7 @@ from andon.store.store import (
     Append,
     Claim,
     Claimed,
+    ClaimResult,
     EffectRow,
     Message,
     NewRun,
@@ -27,7 +28,7 @@ from andon.store.store import (
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
 # Where columns of claim_usual end: what it saw, and a run (a fence is two), whose start follows.
-_SEEN = 1 + len(Look.__struct_fields__)
+_SEEN = 4
 _RUN = _SEEN + len(Claimed.__struct_fields__)
 
 Transaction = Sequence[tuple[str, dict[str, Any]]]  # the names of queries, and what they must know
@@ -37,9 +38,8 @@ def load() -> dict[str, bytes]:
     """The statements, with those of the queries that they contain."""
     named, own = queries.load("postgres"), dict(queries.load("postgres_batch"))
     # Where nothing may be claimed, nothing is looked for or locked either.
-    limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM usual)"
+    limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM seen)"
     own["claim_usual"] = own["claim_usual"].format(
-        look=named["look"].rstrip(";"),
         claim_runs=named["claim_runs"].rstrip(";").replace("%(limit)s", limit),
     )
     return {name: sql.encode() for name, sql in {**named, **own}.items()}
@@ -191,14 +191,13 @@ def of_claim(m: Claim) -> tuple[str, dict[str, Any]]:
     return "claim_usual", {**wanted(m), **numbers}
 
 
-def usual(rows: Rows) -> tuple[Look | None, list[Claimed] | None]:
-    """What claim_usual saw, None if there is no such worker; and its runs, if all was as usual."""
-    if not rows:
-        return None, None
-    look = build(Look, rows[0][1:_SEEN])
-    if not rows[0][0]:
-        return look, None
-    return look, [_with_start(row) for row in rows if row[_SEEN] is not None]
+def usual(rows: Rows) -> ClaimResult | None:
+    """What claim_usual has claimed; None if not all was as usual, or there is no such worker."""
+    if not rows or not rows[0][0]:
+        return None
+    _, drain, *times = rows[0][:_SEEN]
+    runs = [_with_start(row) for row in rows if row[_SEEN] is not None]
+    return ClaimResult(runs=runs, wake_in=soonest(times), returned=0, drain=drain)
 
 
 def _with_start(row: Sequence[Any]) -> Claimed:
@@ -262,8 +261,8 @@ _TAKE_STEP, _TAKE_START = partial(_take_one, None), partial(_take_one, True)
 
 
 def _take_claim(place: int, rows: Rows, outcomes: list[Outcome]) -> list[int]:
-    look, runs = usual(rows)
-    if look is None or runs is None:
+    result = usual(rows)
+    if result is None:
         return [place]
-    outcomes[place] = answer(look, runs, look.wake_in, look.ends_in)
+    outcomes[place] = result
     return []

@@ -172,25 +172,41 @@ WITH asked AS (
 SELECT id FROM moved;
 
 -- claim_usual --
--- Look, and claim at once if nothing stands in the way of it: no limit, no latch, nothing overdue or
--- due, no order that becomes hard, and not this very claim once more. Else it claims nothing and says
--- what it saw. After lock_worker, as look is; {look} and {claim_runs} are those queries.
+-- Claim at once if nothing stands in the way of it, and nothing but this is to be done or said: no
+-- limit, no latch, nobody overdue, nothing due, no order for this worker or that becomes hard, no run
+-- of it that somebody wants undone, and not this very claim once more. Else it claims nothing; look
+-- says what it is. After lock_worker, as look is; {claim_runs} is that query.
 -- One row for each run, or one without a run; the start of a run that nobody has touched comes along,
 -- for each run by its index whatever the planner believes.
-WITH seen (drain, limited, overdue, due, unresumed, wake_in, recalled, latched, ends_in, orders, repeated)
-AS MATERIALIZED (
-{look}
-), usual AS MATERIALIZED (
-  SELECT NOT (limited OR overdue OR due OR unresumed OR repeated OR latched <> '[]'
-              OR coalesce(ends_in <= 0, false)) AS usual FROM seen
+WITH next (now, wake, undo, hard) AS MATERIALIZED (
+  SELECT andon.now(), (SELECT min(wake_at) FROM andon.runs WHERE state = 'suspended'),
+         (SELECT min(undo_at) FROM andon.runs),
+         (SELECT min(escalate_at) FROM andon.stops WHERE closed_at IS NULL)
+), seen (usual, drain, wake_in, ends_in) AS MATERIALIZED (
+  SELECT coalesce(least(wake, undo, hard) > now, true)
+         AND NOT (EXISTS (SELECT 1 FROM andon.limits)
+           OR EXISTS (SELECT 1 FROM andon.stops WHERE latched AND lifted_at IS NULL)
+           OR EXISTS (SELECT 1 FROM andon.workers WHERE state = 'live' AND lease_until < now)
+           OR EXISTS (SELECT 1 FROM andon.targets
+                       WHERE worker = %(worker_id)s AND ended_at IS NULL)
+           OR EXISTS (SELECT 1 FROM andon.runs
+                       WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running')
+           OR EXISTS (SELECT 1 FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
+                       WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s)),
+         w.drain_asked_at IS NOT NULL,
+         least(wake, undo, (SELECT min(available_at) FROM andon.runs
+                             WHERE state = 'queued' AND available_at > 0
+                               AND available_at > (SELECT andon.now()))) - now,
+         hard - now
+    FROM next, andon.workers w WHERE w.id = %(worker_id)s
 ), claimed AS (
 {claim_runs}
 ), begun AS (
   INSERT INTO andon.attempts (run_id, fence, number, worker, claim, claimed_at)
   SELECT id, fence, attempt, %(worker_id)s, %(number)s, andon.now() FROM claimed
 )
-SELECT usual.usual, seen.*, c.*, e.*
-  FROM seen CROSS JOIN usual LEFT JOIN claimed c ON true
+SELECT seen.*, c.*, e.*
+  FROM seen LEFT JOIN claimed c ON true
   LEFT JOIN LATERAL (
     SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash
       FROM andon.journal
