@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.store.parts import Held, new_run
+from tests.store.parts import Held, effect, new_run
 
 from andon.core.lease import Fence
 from andon.core.run import State
@@ -44,6 +44,7 @@ STOP = [
         ),
     )
 ]
+DUE = [("due", what) for what in ("wakes", "is not resumed", "is not obeyed")]
 UNFIT = [("unfit", where) for where in ("ahead", "behind")]
 SINGLE: list[Plot] = [
     ("over",),
@@ -54,7 +55,7 @@ SINGLE: list[Plot] = [
     ("drains",),
     ("redriven",),
 ]
-PLOTS = [*SINGLE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
+PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
 
 
 class Plots(Machine):
@@ -215,6 +216,24 @@ class Plots(Machine):
         before = len(self.held)
         self.claim(self.workers.index(worker), 9, None, False)
         assert len(self.held) == before, f"{worker} drains, and claims {self.held[-1].id}"
+
+    def _due(self, what: str) -> None:
+        """Time passes, and who claims next has to see to it, whoever that is."""
+        held = self._own()
+        match what:
+            case "wakes":
+                self.send(self.settlement(held, State.SUSPENDED, False, True, False))
+            case "is not resumed":
+                undo: dict[str, Any] = {"undo": "m:f", "undo_within": 5.0}
+                owed = effect(seq=held.seq + 1, kind="compensatable", state="confirmed", **undo)
+                self.send(held.append(of={"state": "confirmed"}, effects=(owed,)))
+                self.send(self.settlement(held, State.STRANDED, False, False, False))
+            case _:
+                self._give("pause", held.id)
+        self.register()
+        self.time_passes(60.0)
+        self._claim_all()
+        held.look_again(self.pair.sqlite)
 
     def _unfit(self, where: str) -> None:
         """The owner itself writes what does not go on where its journal ends.

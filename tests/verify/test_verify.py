@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from verify import canaries, report, verify
-from verify.canaries import NotPlanted, Tried
+from verify.canaries import CANARIES, NotPlanted, Tried
 from verify.layer import Effort, Outcome, Say
-from verify.planted import CANARIES, Canary
+from verify.planted import Canary
 
 ROOT = Path(__file__).parent.parent.parent
 GREEN = Outcome("model", "freeze 3", 3, 10)

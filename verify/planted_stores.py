@@ -1,0 +1,140 @@
+"""Bugs in the stores: one database unlike the other, or both alike and wrong."""
+
+from verify.planted import FENCE, Canary
+
+CANARIES = (
+    # ── one database unlike the other ─────────────────────────────────────────────────────────
+    Canary(
+        "returned-runs-behind-new-work",
+        "twins",
+        "store/sqlite.sql",
+        "   SET state = :state, returned = 1, worker = NULL, available_at = unixepoch('subsec'),\n",
+        "   SET state = :state, returned = 0, worker = NULL, available_at = unixepoch('subsec'),\n",
+    ),
+    Canary(
+        "message-that-wakes-nobody",
+        "twins",
+        "store/postgres.sql",
+        "       state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END\n",
+        "       state = state\n",
+    ),
+    Canary(
+        "end-taken-from-who-was-replaced",
+        "twins",
+        "store/postgres_batch.sql",
+        """   WHERE r.fence = a.counter AND r.epoch = a.epoch AND r.state = 'running'
+     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+     AND r.parent_id IS NULL""",
+        """   WHERE r.epoch = a.epoch AND r.state = 'running'
+     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+     AND r.parent_id IS NULL""",
+    ),
+    Canary(
+        "claimed-at-once-under-a-latch",
+        "twins",
+        "store/postgres_batch.sql",
+        "           OR EXISTS (SELECT 1 FROM andon.stops WHERE latched AND lifted_at IS NULL)\n",
+        "",
+    ),
+    Canary(
+        "claimed-at-once-past-an-order",
+        "twins",
+        "store/postgres_batch.sql",
+        "least(wake, undo, hard) > now",
+        "least(wake, undo) > now",
+    ),
+    Canary(
+        "claimed-at-once-past-who-sleeps",
+        "twins",
+        "store/postgres_batch.sql",
+        "least(wake, undo, hard) > now",
+        "least(undo, hard) > now",
+    ),
+    Canary(
+        "claimed-at-once-past-what-is-overdue",
+        "twins",
+        "store/postgres_batch.sql",
+        "least(wake, undo, hard) > now",
+        "least(wake, hard) > now",
+    ),
+    Canary(
+        "appended-behind-a-gap",
+        "twins",
+        "store/postgres_batch.sql",
+        """     AND r.head_seq = a.before AND a.epoch = (SELECT epoch FROM andon.meta)
+   ORDER BY""",
+        """     AND a.epoch = (SELECT epoch FROM andon.meta)
+   ORDER BY""",
+    ),
+    Canary(
+        "redriven-behind-a-gap",
+        "twins",
+        "store/postgres.sql",
+        "OR head_seq = %(before)s::bigint) AND stop IS NULL",
+        "OR head_seq > -1) AND stop IS NULL",
+    ),
+    # ── both databases alike, and wrong ───────────────────────────────────────────────────────
+    Canary(
+        "claimed-although-everything-is-held",
+        "twins",
+        "store/fleet.py",
+        "        free = not any(scope == Scope.FLEET for scope, *_ in latches)\n",
+        "        free = True\n",
+    ),
+    Canary(
+        "polite-for-ever",
+        "twins",
+        "store/fleet.py",
+        "        if window is not None and window <= 0:\n            self._escalate()\n",
+        "",
+    ),
+    Canary(
+        "children-not-reached",
+        "twins",
+        "store/stops.py",
+        '                rows = self.q("descendants", run_id=m.name)\n',
+        "                rows = [(m.name,)]\n",
+    ),
+    Canary(
+        "proved-by-one-of-two-orders",
+        "twins",
+        "store/stops.py",
+        'elif row.state != State.RUNNING and not self.q("is_awaited", run_id=row.id):',
+        "elif row.state != State.RUNNING:",
+    ),
+    Canary(
+        "lifted-by-who-has-not-seen-it",
+        "twins",
+        "store/lifting.py",
+        "        if newest[0][0] != m.epoch:\n",
+        "        if newest[0][0] < 0:\n",
+    ),
+    Canary(
+        "letter-taken-twice",
+        "twins",
+        "store/sql.py",
+        '            self.q("take_letter", id=m.take)\n',
+        "            pass\n",
+    ),
+    Canary(
+        "order-that-wakes-nobody",
+        "twins",
+        "store/sql.py",
+        "_RINGS += (Recall, SetLimit, Order, Ended,",
+        "_RINGS += (Recall, SetLimit, Ended,",
+    ),
+    Canary(
+        "refused-when-it-is-written-twice",
+        "twins",
+        "store/sqlite.sql",
+        FENCE[1],
+        FENCE[1].replace("head_seq = :before", "head_seq >= :before"),
+    ),
+    Canary(
+        "all-called-silent-after-an-outage",
+        "twins",
+        "core/lease.py",
+        "    return now - in_contact_since >= lease_seconds\n",
+        "    return now >= in_contact_since\n",
+    ),
+)
