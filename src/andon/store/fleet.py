@@ -31,7 +31,7 @@ from andon.store.supervisors import SqlSupervisors
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from andon.core.journal import Entry
@@ -284,7 +284,7 @@ def answer(
     """What a claim answers; `times`: after so many seconds there may be something to do."""
     return ClaimResult(
         runs=list(runs),
-        wake_in=soonest(times),
+        wake_in=soonest(*times),
         returned=returned,
         drain=bool(look.drain),
         recalled=json.loads(look.recalled),
@@ -293,7 +293,7 @@ def answer(
     )
 
 
-def soonest(times: Iterable[float | None]) -> float | None:
+def soonest(*times: float | None) -> float | None:
     return min((seconds for seconds in times if seconds is not None), default=None)
 
 

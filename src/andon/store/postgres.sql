@@ -353,6 +353,7 @@ SELECT one ->> 0, (one ->> 1)::bigint, (one ->> 2)::bigint, %(worker_id)s, %(cla
 -- scopes are held, when an order becomes hard, which orders there are for it, and whether this very
 -- claim has claimed before.
 -- After lock_worker, and not with it: what it had to wait for must be seen.
+-- Two of the answers are parts of claim_usual, too: see postgres_batch.sql.
 SELECT drain_asked_at IS NOT NULL,
        EXISTS (SELECT 1 FROM andon.limits),
        EXISTS (SELECT 1 FROM andon.workers
@@ -370,21 +371,11 @@ SELECT drain_asked_at IS NOT NULL,
           SELECT min(available_at) FROM andon.runs
            WHERE state = 'queued' AND available_at > 0
              AND available_at > (SELECT andon.now())) waiting),
-       (SELECT coalesce(jsonb_agg(id), '[]')::text FROM andon.runs
-         WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running'),
+       {recalled},
        (SELECT coalesce(jsonb_agg(jsonb_build_array(scope, name, value, kind)), '[]')::text
           FROM andon.stops WHERE latched AND lifted_at IS NULL),
        (SELECT min(escalate_at) - andon.now() FROM andon.stops WHERE closed_at IS NULL),
-       -- Who waits for a child that is being stopped hears of it after the child.
-       (SELECT coalesce(jsonb_agg(jsonb_build_object(
-                 'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
-                 'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
-                 'by', s.asked_by, 'why', s.why)), '[]')::text
-          FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
-         WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL
-           AND (t.stage = 'fenced' OR NOT EXISTS (
-                  SELECT 1 FROM andon.runs c
-                   WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running'))),
+       {orders},
        EXISTS (SELECT 1 FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
                 WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s)
   FROM andon.workers WHERE id = %(worker_id)s;

@@ -1,5 +1,6 @@
 """Many messages as one statement, and one as few as it needs: their names, and what they take."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from andon.store import queries
 from andon.store.fleet import NO_CLAIM, claimed, soonest
 from andon.store.groups import Group, is_plain, is_plain_start, parted
 from andon.store.limits import wanted
+from andon.store.orders import told
 from andon.store.postgres_arrays import Bools, Floats, Ints, Texts, columns, kinds_of
 from andon.store.reads import Rows, build, fields
 from andon.store.store import (
@@ -28,7 +30,7 @@ from andon.store.store import (
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
 # Where columns of claim_usual end: what it saw, and a run (a fence is two), whose start follows.
-_SEEN = 4
+_SEEN = 6
 _RUN = _SEEN + len(Claimed.__struct_fields__)
 
 Transaction = Sequence[tuple[str, dict[str, Any]]]  # the names of queries, and what they must know
@@ -39,9 +41,10 @@ def load() -> dict[str, bytes]:
     named, own = queries.load("postgres"), dict(queries.load("postgres_batch"))
     # Where nothing may be claimed, nothing is looked for or locked either.
     limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM seen)"
-    own["claim_usual"] = own["claim_usual"].format(
-        claim_runs=named["claim_runs"].rstrip(";").replace("%(limit)s", limit),
-    )
+    parts = {name: own.pop(name).rstrip(";") for name in ("recalled", "orders")}
+    parts["claim_runs"] = named["claim_runs"].rstrip(";").replace("%(limit)s", limit)
+    named["look"] = named["look"].format(**parts)
+    own["claim_usual"] = own["claim_usual"].format(**parts)
     return {name: sql.encode() for name, sql in {**named, **own}.items()}
 
 
@@ -195,9 +198,15 @@ def usual(rows: Rows) -> ClaimResult | None:
     """What claim_usual has claimed; None if not all was as usual, or there is no such worker."""
     if not rows or not rows[0][0]:
         return None
-    _, drain, *times = rows[0][:_SEEN]
-    runs = [_with_start(row) for row in rows if row[_SEEN] is not None]
-    return ClaimResult(runs=runs, wake_in=soonest(times), returned=0, drain=drain)
+    _, drain, wake_in, ends_in, recalled, orders = rows[0][:_SEEN]
+    return ClaimResult(
+        runs=[_with_start(row) for row in rows if row[_SEEN] is not None],
+        wake_in=soonest(wake_in, ends_in),
+        returned=0,
+        drain=drain,
+        recalled=json.loads(recalled),
+        told=told(orders),
+    )
 
 
 def _with_start(row: Sequence[Any]) -> Claimed:

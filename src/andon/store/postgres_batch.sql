@@ -171,33 +171,45 @@ WITH asked AS (
 )
 SELECT id FROM moved;
 
+-- recalled --
+-- A part of look and of claim_usual: which of a worker's runs somebody wants undone.
+(SELECT coalesce(jsonb_agg(id), '[]')::text FROM andon.runs
+  WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running');
+
+-- orders --
+-- A part of them, too. Who waits for a child that is being stopped hears of it after the child.
+(SELECT coalesce(jsonb_agg(jsonb_build_object(
+          'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
+          'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
+          'by', s.asked_by, 'why', s.why)), '[]')::text
+   FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
+  WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL
+    AND (t.stage = 'fenced' OR NOT EXISTS (
+           SELECT 1 FROM andon.runs c
+            WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')));
+
 -- claim_usual --
--- Claim at once if nothing stands in the way of it, and nothing but this is to be done or said: no
--- limit, no latch, nobody overdue, nothing due, no order for this worker or that becomes hard, no run
--- of it that somebody wants undone, and not this very claim once more. Else it claims nothing; look
--- says what it is. After lock_worker, as look is; {claim_runs} is that query.
+-- Claim at once if nothing stands in the way of it: no limit, no latch, nobody overdue, nothing due,
+-- no order that becomes hard, and not this very claim once more. Else it claims nothing; look says
+-- what it is. After lock_worker, as look is; {claim_runs}, {recalled}, {orders} are those queries.
 -- One row for each run, or one without a run; the start of a run that nobody has touched comes along,
 -- for each run by its index whatever the planner believes.
 WITH next (now, wake, undo, hard) AS MATERIALIZED (
   SELECT andon.now(), (SELECT min(wake_at) FROM andon.runs WHERE state = 'suspended'),
          (SELECT min(undo_at) FROM andon.runs),
          (SELECT min(escalate_at) FROM andon.stops WHERE closed_at IS NULL)
-), seen (usual, drain, wake_in, ends_in) AS MATERIALIZED (
+), seen (usual, drain, wake_in, ends_in, recalled, orders) AS MATERIALIZED (
   SELECT coalesce(least(wake, undo, hard) > now, true)
          AND NOT (EXISTS (SELECT 1 FROM andon.limits)
            OR EXISTS (SELECT 1 FROM andon.stops WHERE latched AND lifted_at IS NULL)
            OR EXISTS (SELECT 1 FROM andon.workers WHERE state = 'live' AND lease_until < now)
-           OR EXISTS (SELECT 1 FROM andon.targets
-                       WHERE worker = %(worker_id)s AND ended_at IS NULL)
-           OR EXISTS (SELECT 1 FROM andon.runs
-                       WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running')
            OR EXISTS (SELECT 1 FROM andon.runs r JOIN andon.attempts a ON a.run_id = r.id AND a.fence = r.fence
                        WHERE r.worker = %(worker_id)s AND r.state = 'running' AND a.claim = %(claim)s)),
          w.drain_asked_at IS NOT NULL,
          least(wake, undo, (SELECT min(available_at) FROM andon.runs
                              WHERE state = 'queued' AND available_at > 0
                                AND available_at > (SELECT andon.now()))) - now,
-         hard - now
+         hard - now, {recalled}, {orders}
     FROM next, andon.workers w WHERE w.id = %(worker_id)s
 ), claimed AS (
 {claim_runs}
