@@ -1,11 +1,14 @@
 """Who survives a blow gets another one, and is named until it is gone."""
 
 import os
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from andon.supervisor.children import Child
+from andon.supervisor.ending import Ending
 from andon.supervisor.halting import Killing
 from andon.supervisor.spec import ChildSpec
+from andon.supervisor.supervisor import Supervisor
 from andon.supervisor.tree import Tree
 from andon.supervisor.walk import Walk, WalkTree
 
@@ -162,3 +165,23 @@ def test_who_cannot_be_looked_at_is_not_gone() -> None:
     found._next = 0.0
     assert found.rounds() is False
     assert found.survivors == [tree.pid]
+
+
+def test_nothing_is_said_of_a_kill_before_it_was_looked_who_is_left() -> None:
+    """Its survivors are those of the first look; the child's end may be heard before the next."""
+    child = SimpleNamespace(kind="command", state="ended", spec="single", exit_code=lambda: 128 + 9)
+    own = SimpleNamespace(
+        children=[child],
+        cord=SimpleNamespace(halting=None),
+        killings=[SimpleNamespace(survivors=[7], overran=False)],
+        leaving="",
+        link=SimpleNamespace(tell=lambda said: None),
+        spec=SimpleNamespace(single="single"),
+    )
+    ending = Ending(cast(Supervisor, own))
+    ending.look()
+    assert not ending.begun
+    own.killings.clear()
+    ending.look()
+    ending.look()
+    assert ending.code == 128 + 9

@@ -49,6 +49,8 @@ class Ending:
         others = [child for child in own.children if child.kind != "control"]
         if own.cord.halting is not None and not own.cord.halting.told:
             return False  # whoever asked gets the receipt
+        if any(not killing.overran for killing in own.killings):
+            return False  # they may be gone: it has not been looked yet whether anybody is left
         goes = bool(own.leaving) or own.spec.single is not None
         over = all(child.state in OVER or (goes and self._stuck(child)) for child in others)
         return over and bool(others or own.leaving)
