@@ -410,10 +410,12 @@ def _outage(before: Seen, after: Seen, m: Claim) -> Iterator[str]:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[str]:
-    """What is over stays over, and who waits for it is told."""
+    """What is over stays over, and who waits for it is told. But a dead run may have to be undone,
+    if nobody has let it go on in time."""
     for run in after.rows["runs"]:
         was = before.runs.get(run["id"], run)
-        if was["state"] in OVER and run["state"] != was["state"]:
+        given_up = was["state"] == "dead" and was["undo_at"] is not None and run["undoing"]
+        if was["state"] in OVER and run["state"] != was["state"] and not given_up:
             yield f"{run['id']} was {was['state']} and is {run['state']}"
         letters = sum(row["run_id"] == run["id"] for row in after.rows["inbox"])
         if run["inbox"] != letters:
