@@ -216,8 +216,9 @@ of round medians. `/ raw` is against the raw loop on the same database (where a 
 storage: raw SQLite on the same disk), asked just before, in the same block. `/ best peer` is
 against the best figure of any peer, on whatever it runs.
 
-Raw is the least that a durable system has to do: one row of 1 KB in its own commit, or in the
-commit of whatever waits; no fence, no journal, no replay.
+Raw is the least that a durable system has to do: one row of 1 KB, found by its run and number, in
+its own commit, or in the commit of whatever waits; no fence, no journal, no replay
+([why it has a key](decisions/0018-the-raw-row-can-be-found-again.md)).
 
 ## What it does not show
 

@@ -1,8 +1,8 @@
 """The physical limit: the least that a durable system has to do, on the same database and disk.
 
-A step is one row of 1 KB in its own durable commit, many runs share the commit of whatever waits
-(one statement, no timer), a start is an insert and the claim that finds it. No fence, no journal,
-no replay, no agent.
+A step is one row of 1 KB, found by its run and number, in its own durable commit; many runs share
+the commit of whatever waits (one statement, no timer); a start is an insert and the claim that
+finds it. No fence, no journal, no replay, no agent. docs/decisions/0018 says why the row has a key.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ class SqliteTable:
         for pragma in ("journal_mode = WAL", "synchronous = FULL"):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         self._db.execute(
-            """CREATE TABLE IF NOT EXISTS steps (run TEXT, seq INTEGER, result TEXT);
+            """CREATE TABLE IF NOT EXISTS steps (
+                run TEXT, seq INTEGER, result TEXT, PRIMARY KEY (run, seq));
             CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, state TEXT);
             CREATE INDEX IF NOT EXISTS queued ON queue (id) WHERE state = 'queued'"""
         )
@@ -65,7 +66,8 @@ class PostgresTable:
     def __init__(self, system: System) -> None:
         self._db = psycopg.connect(system.postgres, autocommit=True, prepare_threshold=1)
         self._db.execute(
-            """CREATE TABLE IF NOT EXISTS steps (run text, seq bigint, result text);
+            """CREATE TABLE IF NOT EXISTS steps (
+                run text, seq bigint, result text, PRIMARY KEY (run, seq));
             CREATE TABLE IF NOT EXISTS queue (id bigserial PRIMARY KEY, state text);
             CREATE INDEX IF NOT EXISTS queued ON queue (id) WHERE state = 'queued'"""
         )
@@ -118,7 +120,7 @@ def _tell(waiters: list[Any]) -> None:
 class Raw(System):
     def open(self) -> dict[str, str]:
         self.table = SqliteTable(self) if self.store == "sqlite" else PostgresTable(self)
-        self._seq = itertools.count()
+        self._names = (f"run-{number}" for number in itertools.count())
         if self.store == "sqlite":
             return {"SQLite": apsw.sqlite_lib_version()}
         row = self.table.execute("SHOW server_version").fetchone()
@@ -136,7 +138,8 @@ class Raw(System):
         return sorted(times)
 
     def steps(self, count: int) -> dict[str, Any]:
-        times = self._timed(lambda: self.table.write([("run", next(self._seq), RESULT)]), count)
+        run, seq = next(self._names), itertools.count()
+        times = self._timed(lambda: self.table.write([(run, next(seq), RESULT)]), count)
         return {"step": statistics.median(times), "p99": times[int(0.99 * (count - 1))]}
 
     def plain(self, count: int) -> dict[str, Any]:
@@ -155,7 +158,7 @@ class Raw(System):
                 await group.step((name, number, RESULT))
 
         began = time.perf_counter()
-        await asyncio.gather(*(run(f"run-{number}") for number in range(runs)))
+        await asyncio.gather(*(run(name) for name in itertools.islice(self._names, runs)))
         took = time.perf_counter() - began
         group.close()
         return took
@@ -179,8 +182,8 @@ class Raw(System):
         return {"rate": self.crowd(100, max(1, 3 * count // 100))["rate"] / 3}
 
     def storage(self, steps: int, messages: int) -> dict[str, Any]:
-        before = self.size()
-        self.table.write([("run", number, RESULT) for number in range(steps)])
+        before, run = self.size(), next(self._names)
+        self.table.write([(run, number, RESULT) for number in range(steps)])
         return {"per step": (self.size() - before) / steps}
 
     def fill(self, count: int) -> None:
