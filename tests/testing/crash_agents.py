@@ -152,6 +152,44 @@ async def stuck(ctx: andon.Context) -> None:
 
 
 @andon.agent
+async def broken(ctx: andon.Context) -> str:
+    """It does something, and then it does not find what it needs."""
+    await ctx.effect(pay, 1, key="k")
+    found: str = await ctx.step(Path("prompt.txt").read_text, name="read")
+    return found
+
+
+def cannot_tell(*args: Any) -> Any:
+    return andon.unknown()
+
+
+def breaks(*args: Any) -> Any:
+    raise TimeoutError
+
+
+def says_true(*args: Any) -> Any:
+    return True
+
+
+@andon.agent
+async def helpless(ctx: andon.Context) -> None:
+    """It has probes, and they are no help."""
+    await ctx.effect(note, "a", name="a", probe=cannot_tell)
+    await ctx.effect(note, "b", name="b", probe=breaks)
+    await ctx.effect(note, "c", name="c", probe=says_true)
+    await ctx.effect(note, "d", name="d")
+
+
+@andon.agent
+async def hasty(ctx: andon.Context) -> str:
+    """Its step shares a commit with the effect behind it."""
+    async with ctx.together():
+        found: str = await ctx.step(think, "x")
+        await ctx.effect(pay, 1, key="k")
+    return found
+
+
+@andon.agent
 async def lonely(ctx: andon.Context) -> None:
     await ctx.event("never")
 

@@ -89,11 +89,61 @@ def test_another_result_is_found_with_the_step_it_comes_from() -> None:
     assert finding.why == "step 'roll' gave 1 and, executed again, 2"
 
 
+def test_a_check_that_fails_after_a_kill_is_a_finding_and_no_end_of_the_test() -> None:
+    def one_line(folder: Path) -> None:
+        assert (folder / "world.txt").read_text() == "rolled\n"
+
+    lines = "test $(wc -l < world.txt) = 1 || { echo many; exit 3; }"
+    for check, said in ((lines, "'ended with 3: many'"), (one_line, '"AssertionError: assert')):
+        report = crashtest(crash_agents.gambler, points="boundary", check=check)
+        world = [finding for finding, _ in report.findings if finding.about == "world"]
+        assert f"'' without a kill, {said}" in world[0].why
+        assert "executed twice: step roll" in world[0].why
+
+
+def test_a_check_that_finds_nothing_where_a_person_is_asked_is_not_asked_itself() -> None:
+    """The effect did not happen, so its file is not there."""
+    report = crashtest(crash_agents.helpless, points="effect:started", check="cat world.txt")
+    assert report.clean, report
+    assert report.asked == 4
+
+
+def test_why_a_probe_was_no_help_is_said() -> None:
+    report = crashtest(crash_agents.helpless, points="effect:started")
+    assert [effect.probed for effect in report.effects] == [
+        "said unknown",
+        "raised TimeoutError",
+        "said true, which is no verdict and counts as unknown",
+        "",
+    ]
+    said = str(report).splitlines()
+    assert "effect 'b' a person would be asked whether it happened: its probe raised" in said[1]
+    assert "To let andon find out: @andon.effect_of(probe=…)" in said[3]
+
+
+def test_an_agent_that_fails_is_not_tested_by_mistake() -> None:
+    """It would survive everything, and show nothing."""
+    with pytest.raises(BadInput, match=r"the plain run failed: FileNotFoundError.*--before"):
+        crashtest(crash_agents.broken)
+    report = crashtest(crash_agents.broken, fails=True, points="effect")
+    assert (report.clean, report.state) == (True, "failed")
+    with pytest.raises(BadInput, match="the plain run succeeded: expected one that fails"):
+        crashtest(crash_agents.plain, fails=True)
+
+
+def test_a_step_that_shares_a_commit_is_counted_and_not_said_to_be_repeated() -> None:
+    report = crashtest(crash_agents.hasty, points="effect:executed")
+    assert report.clean, report
+    assert (report.steps, report.repeated) == (1, [])
+
+
 def test_a_run_that_does_not_end_after_the_kill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("andon.testing.crash.MORE_SECONDS", 0.2)
     monkeypatch.setattr("andon.testing.crash.PATIENCE", 1.0)
     report = crashtest(crash_agents.stuck, points="step:executed")
     assert shown(report) == [("hung", "")]
+    [(finding, _)] = report.findings
+    assert finding.why.endswith("it executes step 'waits'")
 
 
 def test_the_worker_that_goes_on_is_killed_as_well() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from andon.control import output
+from andon.core.effect import Kind
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
 from andon.testing import crash
@@ -90,4 +91,6 @@ def _verdict(effect: Effect) -> str:
         return f"NEVER ({effect.lost})"
     if effect.asked:
         return f"a person is asked ({effect.asked})"
+    if effect.kind == Kind.PURE:
+        return "changes nothing"
     return "once" if effect.plain else "not at all"

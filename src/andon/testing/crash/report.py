@@ -34,6 +34,7 @@ class Effect(msgspec.Struct, kw_only=True):
     worst: int  # how often it may have happened in the worst trial
     lost: int  # in so many trials it did not happen, and its probe said that it had
     asked: int  # in so many trials a person would have been asked
+    probed: str = ""  # what its probe did then: said unknown, raised TimeoutError
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -114,11 +115,21 @@ def lines(report: Report) -> list[str]:
 def asked_lines(report: Report) -> list[str]:
     twice = {finding.name for finding, _ in report.findings}
     names = sorted({name for trial in report.tried for name in trial.asked} - twice)
+    probed = {effect.name: effect.probed for effect in report.effects}
     return [
-        f"asked: after a kill in effect {name!r} a person would be asked whether it happened. "
-        "To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+        f"asked: after a kill in effect {name!r} a person would be asked whether it happened"
+        f"{_find_out(probed.get(name, ''))}"
         for name in names
     ]
+
+
+def _find_out(probed: str) -> str:
+    if not probed:
+        return ". To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+    return (
+        f": its probe {probed}. To let andon find out, let it return andon.happened(result) or "
+        "andon.did_not_happen()"
+    )
 
 
 def summary(report: Report) -> str:

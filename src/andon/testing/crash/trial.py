@@ -28,6 +28,7 @@ from andon.store.rows import Filter, RunRow
 from andon.testing.clock import Clock
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import Line, read
+from andon.testing.crash.scratch import HookFailed
 from andon.testing.crash.worker import Order, due
 
 RUN = "crashtest"
@@ -167,9 +168,21 @@ class _Trial:
                 self.store.close()
         self.outcome.lines = read(self.folder / "lines")
         if site.check is not None:
-            self.outcome.world = str(site.check(self.work))
+            self.outcome.world = self._checked(site.check)
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
+
+    def _checked(self, check: Callable[[Path], object]) -> str:
+        """What it says; after a kill that it fails is what it says, and no end of the test."""
+        try:
+            found = check(self.work)
+        except Exception as error:
+            if not self.outcome.kills:
+                raise
+            if isinstance(error, HookFailed):
+                return error.found
+            return f"{type(error).__name__}: {error}"
+        return "" if found is None else str(found)
 
     # ── lives of workers ──────────────────────────────────────────────────────────────────────
 
