@@ -127,7 +127,7 @@ def test_an_agent_that_fails_is_not_tested_by_mistake() -> None:
         crashtest(crash_agents.broken)
     report = crashtest(crash_agents.broken, fails=True, points="effect")
     assert (report.clean, report.state) == (True, "failed")
-    with pytest.raises(BadInput, match="the plain run succeeded: expected one that fails"):
+    with pytest.raises(BadInput, match="the plain run succeeded: --fails expects"):
         crashtest(crash_agents.plain, fails=True)
 
 

@@ -436,8 +436,8 @@ def test_a_script_that_raises_is_said_to_whoever_asks(
     openai: Any, open_ai: Any, model: FakeModel
 ) -> None:
     """At once: a client that takes it for trouble of the network would ask again and again."""
-    wrong: Any = [7]
-    for script, said in ((wrong, "expected a text, a call"), (json.loads, "TypeError")):
+    scripts: list[tuple[Any, str]] = [([7], "expected a text, a call"), (json.loads, "TypeError")]
+    for script, said in scripts:
         model.script, asked = script, len(model.requests)
         patient = open_ai.with_options(max_retries=5)
         with pytest.raises(openai.InternalServerError, match=f"script of FakeModel.*{said}"):

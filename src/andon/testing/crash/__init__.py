@@ -128,11 +128,12 @@ class CrashTest:
     def _refuse_unexpected(self, outcome: Outcome) -> None:
         """An agent that fails at its first line survives every kill, which shows nothing."""
         if self.options.fails and outcome.succeeded:
-            raise BadInput("the plain run succeeded: expected one that fails, because of --fails")
+            raise BadInput("the plain run succeeded: --fails expects one that fails")
         if not self.options.fails and not outcome.succeeded:
             raise BadInput(
-                f"the plain run {outcome.state}: {outcome.error}. It has a folder of its own: what "
-                "it reads there is brought by --before COMMAND. If it is meant to fail: --fails"
+                f"the plain run {outcome.state}: {outcome.error}. Its folder was empty: "
+                "--before COMMAND, before=…, brings what it reads. If it is meant to fail: "
+                "--fails, fails=True"
             )
 
     def kills(self) -> list[Kill]:
