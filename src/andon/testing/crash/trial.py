@@ -36,6 +36,7 @@ RUN = "crashtest"
 MOST_TURNS = 1000
 IMPORT_SECONDS = 120.0
 LOOK_SECONDS = 0.5
+CLOSE_SECONDS = 10.0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -114,12 +115,16 @@ class Forker:
                     self._ready = True
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # it has ended already
-                assert pipe is not None
-                pipe.close()
+        """It ends when nobody speaks to it, after all that its workers have left."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_SECONDS if self._ready else 0)  # else it still imports
         self._process.kill()
         self._process.wait()
+        self._process.stdout.close()
 
 
 class Site(msgspec.Struct, kw_only=True):
