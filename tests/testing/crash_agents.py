@@ -189,6 +189,20 @@ async def hasty(ctx: andon.Context) -> str:
     return found
 
 
+def enter(connection: Any, line: str) -> str:
+    connection.execute("CREATE TABLE IF NOT EXISTS book (line TEXT)")
+    connection.execute(f"INSERT INTO book VALUES ('{line}')")
+    return line
+
+
+@andon.agent
+async def keeper(ctx: andon.Context, steady: bool = True) -> str:
+    """It writes into its own table, by a key of which it says itself whether it is one."""
+    key = "k" if steady else str(time.monotonic_ns())
+    found: str = await ctx.transaction(enter, "a", key=key)
+    return found
+
+
 @andon.agent
 async def lonely(ctx: andon.Context) -> None:
     await ctx.event("never")

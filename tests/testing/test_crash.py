@@ -137,6 +137,20 @@ def test_a_step_that_shares_a_commit_is_counted_and_not_said_to_be_repeated() ->
     assert (report.steps, report.repeated) == (1, [])
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_a_transaction_has_boundaries_and_one_that_happens_twice_is_found(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    """Around its one commit, which cannot be cut in two."""
+    url = None if store == "sqlite" else request.getfixturevalue("postgres_url")
+    report = crashtest(crash_agents.keeper, store=url)
+    assert report.clean, report
+    assert report.steps == 1
+    assert {"step:before enter", "step:stored enter"} < {str(trial) for trial in report.tried}
+    report = crashtest(crash_agents.keeper, steady=False, points="step:stored", store=url)
+    assert shown(report) == [("again", "enter")]
+
+
 def test_a_run_that_does_not_end_after_the_kill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("andon.testing.crash.MORE_SECONDS", 0.2)
     monkeypatch.setattr("andon.testing.crash.PATIENCE", 1.0)

@@ -210,7 +210,7 @@ class CrashTest:
             state=self.first.state,
             error=self.first.error,
             result=self.first.result,
-            steps=sum((one.role, one.what) == ("step", "ended") for one in self.first.lines),
+            steps=judge.steps(self.first.lines),
             tried=tried,
             untried=untried,
             varies=self.varies,

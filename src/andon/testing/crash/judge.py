@@ -218,6 +218,14 @@ def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
     ]
 
 
+def steps(lines: Sequence[Line]) -> int:
+    """How many steps ended. The function of a transaction is not seen, but that it is stored."""
+    seen_ = {(line.name, line.digest) for line in lines if line.role == "step"}
+    stored = [line for line in lines if line.point == "step:stored"]
+    ended = sum((line.role, line.what) == ("step", "ended") for line in lines)
+    return ended + sum((line.name, line.digest) not in seen_ for line in stored)
+
+
 def _stored(lines: Sequence[Line]) -> Counter[str]:
     """How often steps with keys of their own were stored."""
     return Counter(line.name for line in lines if line.point == "step:stored" and not line.place)
