@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from tests.testing import crash_agents
@@ -12,7 +13,7 @@ from andon.store import open_store
 from andon.testing import FakeModel, call, crashtest
 from andon.testing.crash import prepared
 from andon.testing.crash.kills import Kill
-from andon.testing.crash.report import Report
+from andon.testing.crash.report import Report, junit
 
 
 def shown(report: Report) -> list[tuple[str, str]]:
@@ -195,6 +196,9 @@ def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:
         report = test._report([tried], [outcome], [])
     assert (report.findings, report.clean) == ([], False)
     assert "not reached: 1 kill," in str(report)
+    suite = ElementTree.fromstring(junit(report))[0]
+    assert (suite.attrib["tests"], suite.attrib["skipped"]) == ("1", "1")
+    assert suite[0][0].attrib == {"message": "not reached"}  # it has not passed
 
 
 def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:

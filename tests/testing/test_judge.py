@@ -234,6 +234,17 @@ def test_what_differs_without_a_kill_is_told_apart() -> None:
     assert judge.varies(given, other) == ['step \'price\' is called with ["x"] and with ["y"]']
 
 
+def test_two_runs_that_are_stranded_alike_do_not_differ() -> None:
+    """Each by arguments of its own, which are shown where the calls are compared."""
+    first, second = (
+        outcome(state="stranded", error=f"Diverged: with arguments {digest}") for digest in "ab"
+    )
+    assert judge.varies(first, second) == []
+    assert judge.varies(first, outcome()) == [
+        "one run stranded Diverged: with arguments a, the other succeeded "
+    ]
+
+
 def begun(name: str, place: str) -> Line:
     return line("begun", "step", name=name, place=place, value="[]")
 

@@ -82,9 +82,8 @@ def _note(tried: Tried) -> None:
 
 
 def _tell(report: Report) -> None:
-    how = f"{report.state}: {output.clean(report.error)}" if report.error else report.state
     output.say(
-        f"plain run: {how}; {output.plural(report.steps, 'step')}, "
+        f"plain run: {output.clean(reports.how(report))}; {output.plural(report.steps, 'step')}, "
         f"{output.plural(sum(effect.plain for effect in report.effects), 'effect')}"
     )
     if report.effects:

@@ -257,13 +257,13 @@ def _stranded(trial: Outcome) -> Finding:
         "stranded",
         "",
         "the run was stranded: its code asked for something else than its journal has",
-        _in_short(trial.error),
+        in_short(trial.error),
         "use ctx.now(), ctx.random() or ctx.uuid(), or do it in a step: time, random, uuid, the "
         "order of a set and what is read from outside differ when the code is replayed",
     )
 
 
-def _in_short(error: str) -> str:
+def in_short(error: str) -> str:
     text = error.partition(". Nothing was executed")[0]
     text = text.removeprefix("Diverged: ").partition("run crashtest: ")[2] or text
     return _DIGEST.sub(r"\1…", text)
@@ -401,7 +401,8 @@ def _shown(value: object) -> str:
 def varies(first: Outcome, second: Outcome) -> list[str]:
     """What differs between two runs of the same input that nobody killed."""
     found = []
-    if (first.state, first.error) != (second.state, second.error):
+    stranded = first.state == second.state == State.STRANDED  # by what is told below
+    if not stranded and (first.state, first.error) != (second.state, second.error):
         found.append(
             f"one run {first.state} {first.error}, the other {second.state} {second.error}"
         )

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
-from andon.testing.crash.judge import Finding
+from andon.testing.crash.judge import Finding, in_short
 from andon.testing.crash.kills import FAMILIES, Kill
 
 
@@ -76,6 +76,11 @@ class Report(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         return "\n".join(lines(self))
+
+
+def how(report: Report) -> str:
+    """How the run ended that nobody killed."""
+    return f"{report.state}: {in_short(report.error)}" if report.error else report.state
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -168,9 +173,10 @@ def junit(report: Report) -> str:
         for name in report.untried
     ]
     failures = sum(_fails(report, trial) for trial in report.tried)
+    skipped = len(report.untried) + sum(not trial.reached for trial in report.tried)
     head = (
         f'<testsuite name="andon crashtest" tests="{len(cases)}" failures="{failures}" '
-        f'errors="0" skipped="{len(report.untried)}" time="{report.seconds:.3f}">'
+        f'errors="0" skipped="{skipped}" time="{report.seconds:.3f}">'
     )
     body = [f"<testsuites>\n{head}", *cases, "</testsuite>\n</testsuites>\n"]
     return '<?xml version="1.0" encoding="utf-8"?>\n' + "\n".join(body)
@@ -185,6 +191,8 @@ def _case(report: Report, trial: Tried) -> str:
         f"  <testcase classname={_attribute(report.agent)} name={_attribute(str(trial))} "
         f'time="{trial.seconds:.3f}">'
     )
+    if not trial.reached:
+        return f'{head}<skipped message="not reached"/></testcase>'
     if not _fails(report, trial):
         return f"{head}</testcase>"
     said: Sequence[str] = [
