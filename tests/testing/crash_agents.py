@@ -204,6 +204,12 @@ async def keeper(ctx: andon.Context, steady: bool = True) -> str:
 
 
 @andon.agent
+async def inspector(ctx: andon.Context, check: str = "all", depth: int = 1) -> str:
+    """One of its arguments has the name of an option."""
+    return f"{check} {depth}"
+
+
+@andon.agent
 async def lonely(ctx: andon.Context) -> None:
     await ctx.event("never")
 

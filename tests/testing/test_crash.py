@@ -232,6 +232,7 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
         (crash_agents.plain, {"check": "echo no; false"}, "ended with 1: no. It has to end with 0"),
         (crash_agents.plain, {"check": "sleep 987 & wait"}, "did not end in 1 s"),
         (crash_agents.plain, {"keep": Path(__file__).parent}, "a folder that is empty"),
+        (crash_agents.inspector, {"check": "x"}, "an option of the test and an argument of agent"),
         (print, {}, "expected an agent"),
     ],
 )
@@ -241,6 +242,11 @@ def test_a_test_that_cannot_be_is_refused(
     monkeypatch.setattr("andon.testing.crash.scratch.HOOK_SECONDS", 1.0)
     with pytest.raises(BadInput, match=said):
         crashtest(agent, **options)
+
+
+def test_an_argument_with_the_name_of_an_option_is_given_by_its_place() -> None:
+    report = crashtest(crash_agents.inspector, "roof", depth=2, check="echo fine")
+    assert (report.clean, report.result) == (True, "roof 2")
 
 
 def test_a_worker_that_ends_by_itself_is_told_apart_from_a_kill() -> None:

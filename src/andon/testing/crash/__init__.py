@@ -226,6 +226,12 @@ def prepared(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> CrashTes
     if not isinstance(agent, Agent):
         raise BadInput(f"crashtest: expected an agent, found {agent!r}")
     names = options_and_kwargs.keys() & set(Options.__struct_fields__)
+    takes = [parameter["name"] for parameter in agent.parameters["parameters"]][len(args) :]
+    for name in names.intersection(takes):
+        raise BadInput(
+            f"crashtest: {name!r} is an option of the test and an argument of agent "
+            f"{agent.name!r}: give that by its place, {name}=… is the option"
+        )
     options = Options(**{name: options_and_kwargs.pop(name) for name in names})
     return CrashTest(agent, bind(agent.row, args, options_and_kwargs), options)
 
