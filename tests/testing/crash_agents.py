@@ -152,6 +152,64 @@ async def stuck(ctx: andon.Context) -> None:
 
 
 @andon.agent
+async def broken(ctx: andon.Context) -> str:
+    """It does something, and then it does not find what it needs."""
+    await ctx.effect(pay, 1, key="k")
+    found: str = await ctx.step(Path("prompt.txt").read_text, name="read")
+    return found
+
+
+def cannot_tell(*args: Any) -> Any:
+    return andon.unknown()
+
+
+def breaks(*args: Any) -> Any:
+    raise TimeoutError
+
+
+def says_true(*args: Any) -> Any:
+    return True
+
+
+@andon.agent
+async def helpless(ctx: andon.Context) -> None:
+    """It has probes, and they are no help."""
+    await ctx.effect(note, "a", name="a", probe=cannot_tell)
+    await ctx.effect(note, "b", name="b", probe=breaks)
+    await ctx.effect(note, "c", name="c", probe=says_true)
+    await ctx.effect(note, "d", name="d")
+
+
+@andon.agent
+async def hasty(ctx: andon.Context) -> str:
+    """Its step shares a commit with the effect behind it."""
+    async with ctx.together():
+        found: str = await ctx.step(think, "x")
+        await ctx.effect(pay, 1, key="k")
+    return found
+
+
+def enter(connection: Any, line: str) -> str:
+    connection.execute("CREATE TABLE IF NOT EXISTS book (line TEXT)")
+    connection.execute(f"INSERT INTO book VALUES ('{line}')")
+    return line
+
+
+@andon.agent
+async def keeper(ctx: andon.Context, steady: bool = True) -> str:
+    """It writes into its own table, by a key of which it says itself whether it is one."""
+    key = "k" if steady else str(time.monotonic_ns())
+    found: str = await ctx.transaction(enter, "a", key=key)
+    return found
+
+
+@andon.agent
+async def inspector(ctx: andon.Context, check: str = "all", depth: int = 1) -> str:
+    """One of its arguments has the name of an option."""
+    return f"{check} {depth}"
+
+
+@andon.agent
 async def lonely(ctx: andon.Context) -> None:
     await ctx.event("never")
 

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from tests.testing import crash_agents
@@ -12,7 +13,7 @@ from andon.store import open_store
 from andon.testing import FakeModel, call, crashtest
 from andon.testing.crash import prepared
 from andon.testing.crash.kills import Kill
-from andon.testing.crash.report import Report
+from andon.testing.crash.report import Report, junit
 
 
 def shown(report: Report) -> list[tuple[str, str]]:
@@ -89,11 +90,75 @@ def test_another_result_is_found_with_the_step_it_comes_from() -> None:
     assert finding.why == "step 'roll' gave 1 and, executed again, 2"
 
 
+def test_a_check_that_fails_after_a_kill_is_a_finding_and_no_end_of_the_test() -> None:
+    def one_line(folder: Path) -> None:
+        assert (folder / "world.txt").read_text() == "rolled\n"
+
+    lines = "test $(wc -l < world.txt) = 1 || { echo many; exit 3; }"
+    for check, said in ((lines, "'ended with 3: many'"), (one_line, '"AssertionError: assert')):
+        report = crashtest(crash_agents.gambler, points="boundary", check=check)
+        world = [finding for finding, _ in report.findings if finding.about == "world"]
+        assert f"'' without a kill, {said}" in world[0].why
+        assert "executed twice: step roll" in world[0].why
+
+
+def test_a_check_that_finds_nothing_where_a_person_is_asked_is_not_asked_itself() -> None:
+    """The effect did not happen, so its file is not there."""
+    report = crashtest(crash_agents.helpless, points="effect:started", check="cat world.txt")
+    assert report.clean, report
+    assert report.asked == 4
+
+
+def test_why_a_probe_was_no_help_is_said() -> None:
+    report = crashtest(crash_agents.helpless, points="effect:started")
+    assert [effect.probed for effect in report.effects] == [
+        "said unknown",
+        "raised TimeoutError",
+        "said true, which is no verdict and counts as unknown",
+        "",
+    ]
+    said = str(report).splitlines()
+    assert "effect 'b' a person would be asked whether it happened: its probe raised" in said[1]
+    assert "To let andon find out: @andon.effect_of(probe=…)" in said[3]
+
+
+def test_an_agent_that_fails_is_not_tested_by_mistake() -> None:
+    """It would survive everything, and show nothing."""
+    with pytest.raises(BadInput, match=r"the plain run failed: FileNotFoundError.*--before"):
+        crashtest(crash_agents.broken)
+    report = crashtest(crash_agents.broken, fails=True, points="effect")
+    assert (report.clean, report.state) == (True, "failed")
+    with pytest.raises(BadInput, match="the plain run succeeded: --fails expects"):
+        crashtest(crash_agents.plain, fails=True)
+
+
+def test_a_step_that_shares_a_commit_is_counted_and_not_said_to_be_repeated() -> None:
+    report = crashtest(crash_agents.hasty, points="effect:executed")
+    assert report.clean, report
+    assert (report.steps, report.repeated) == (1, [])
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_a_transaction_has_boundaries_and_one_that_happens_twice_is_found(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    """Around its one commit, which cannot be cut in two."""
+    url = None if store == "sqlite" else request.getfixturevalue("postgres_url")
+    report = crashtest(crash_agents.keeper, store=url)
+    assert report.clean, report
+    assert report.steps == 1
+    assert {"step:before enter", "step:stored enter"} < {str(trial) for trial in report.tried}
+    report = crashtest(crash_agents.keeper, steady=False, points="step:stored", store=url)
+    assert shown(report) == [("again", "enter")]
+
+
 def test_a_run_that_does_not_end_after_the_kill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("andon.testing.crash.MORE_SECONDS", 0.2)
     monkeypatch.setattr("andon.testing.crash.PATIENCE", 1.0)
     report = crashtest(crash_agents.stuck, points="step:executed")
     assert shown(report) == [("hung", "")]
+    [(finding, _)] = report.findings
+    assert finding.why.endswith("it executes step 'waits'")
 
 
 def test_the_worker_that_goes_on_is_killed_as_well() -> None:
@@ -131,6 +196,9 @@ def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:
         report = test._report([tried], [outcome], [])
     assert (report.findings, report.clean) == ([], False)
     assert "not reached: 1 kill," in str(report)
+    suite = ElementTree.fromstring(junit(report))[0]
+    assert (suite.attrib["tests"], suite.attrib["skipped"]) == ("1", "1")
+    assert suite[0][0].attrib == {"message": "not reached"}  # it has not passed
 
 
 def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
@@ -164,6 +232,7 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
         (crash_agents.plain, {"check": "echo no; false"}, "ended with 1: no. It has to end with 0"),
         (crash_agents.plain, {"check": "sleep 987 & wait"}, "did not end in 1 s"),
         (crash_agents.plain, {"keep": Path(__file__).parent}, "a folder that is empty"),
+        (crash_agents.inspector, {"check": "x"}, "an option of the test and an argument of agent"),
         (print, {}, "expected an agent"),
     ],
 )
@@ -173,6 +242,11 @@ def test_a_test_that_cannot_be_is_refused(
     monkeypatch.setattr("andon.testing.crash.scratch.HOOK_SECONDS", 1.0)
     with pytest.raises(BadInput, match=said):
         crashtest(agent, **options)
+
+
+def test_an_argument_with_the_name_of_an_option_is_given_by_its_place() -> None:
+    report = crashtest(crash_agents.inspector, "roof", depth=2, check="echo fine")
+    assert (report.clean, report.result) == (True, "roof 2")
 
 
 def test_a_worker_that_ends_by_itself_is_told_apart_from_a_kill() -> None:

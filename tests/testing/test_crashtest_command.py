@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,17 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3/3" in terminal.getvalue()
 
 
+def test_a_narrow_terminal_gets_a_bar_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        for columns, width in ((200, 36), (80, 36), (50, 14), (20, 1), (0, 36)):
+            termios.tcsetwinsize(theirs, (24, columns))
+            monkeypatch.setattr(sys, "stderr", terminal)
+            assert crashtesting._width() == width
+            monkeypatch.undo()
+    os.close(ours)
+
+
 THREADS = """
 import threading, andon
 threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -192,7 +205,8 @@ import pathlib, subprocess, andon
 
 def endless(marker):
     child = subprocess.Popen(["sleep", "600"])
-    pathlib.Path(marker).write_text(str(child.pid))
+    alone = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pathlib.Path(marker).write_text(f"{child.pid} {alone.pid}")
     child.wait()
 
 
@@ -212,6 +226,39 @@ def below(pid: int) -> list[int]:
     return [found for child in map(int, children) for found in (child, *below(child))]
 
 
+DAEMON = """
+import pathlib, subprocess, andon
+
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+server = subprocess.Popen(["cat"], stdin=subprocess.PIPE, **quiet)  # for all that import it
+
+
+def serve(folder):
+    assert pathlib.Path(f"/proc/{server.pid}").exists()
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True, **quiet)
+    with pathlib.Path(folder, "pids").open("a") as pids:
+        pids.write(f"{child.pid} {server.pid}\\n")
+
+
+@andon.agent
+async def serves(ctx, folder):
+    await ctx.step(serve, folder)
+"""
+
+
+def test_what_an_agent_starts_ends_with_its_worker(tmp_path: Path) -> None:
+    """In a session of its own, too; what its file starts is there for all workers."""
+    (tmp_path / "serves.py").write_text(DAEMON)
+    command = [sys.executable, "-P", "-m", "andon", "crashtest", "serves.py", f"folder={tmp_path}"]
+    with (tmp_path / "said").open("w") as said:
+        done = subprocess.run(command, check=False, cwd=tmp_path, stdout=said, stderr=said)
+    assert done.returncode == 0, (tmp_path / "said").read_text()
+    lines = (tmp_path / "pids").read_text().splitlines()
+    pids = {int(word) for line in lines for word in line.split()}
+    assert len(lines) > 4
+    assert [pid for pid in pids if alive(pid)] == []
+
+
 def test_ctrl_c_leaves_nothing_running_and_no_folder(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text(ENDLESS)
     (tmp_path / "queue.py").write_text("raise SystemExit('not yours')\n")
@@ -229,7 +276,7 @@ def test_ctrl_c_leaves_nothing_running_and_no_folder(tmp_path: Path) -> None:
             assert command.poll() is None, command.stderr and command.stderr.read()
             assert time.monotonic() < end
             time.sleep(0.01)
-        family = [*below(command.pid), int(marker.read_text())]
+        family = [*below(command.pid), *map(int, marker.read_text().split())]
         assert len(family) >= 4
         command.send_signal(signal.SIGINT)
         assert command.wait(60) == 130

@@ -8,7 +8,7 @@ import pytest
 
 from andon.testing.crash import judge, kills
 from andon.testing.crash.kills import Kill
-from andon.testing.crash.lines import Line
+from andon.testing.crash.lines import Line, seen
 from andon.testing.crash.trial import Outcome
 
 _calls = itertools.count()
@@ -135,6 +135,14 @@ def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> No
     assert judge.repeated(outcome(failed, step(digest="d"))) == set()  # it was retried
 
 
+def test_a_step_that_was_executed_once_is_not_said_to_be_repeated() -> None:
+    """In a block of ctx.together nobody sees when a step is stored."""
+    begun = line("begun", "step", name="price", place="r/:0")
+    held = [begun, line("ended", "step", name="price", place="r/:0")]
+    assert judge.repeated(outcome(held, Line(what="killed"), called())) == set()
+    assert judge.repeated(outcome(held, Line(what="killed"), held)) == {"price"}
+
+
 def test_the_end_of_the_run_is_compared() -> None:
     plain = outcome(result=1)
     assert findings(plain, outcome(result=1)) == []
@@ -170,6 +178,19 @@ def test_another_world_is_explained(trial: Any, why: str, do: str) -> None:
     assert found.about == "world"
     assert why in found.why
     assert do in found.do
+
+
+def test_another_world_is_explained_by_what_was_called_otherwise() -> None:
+    """Which the plain runs agree about: it is not the probe that is to blame."""
+    chosen = outcome(called(digest="a", value='["a"]'), world="a")
+    cut_off = called(digest="b", value='["b"]', ends=False)
+    trial = outcome(cut_off, probed("happened"), world="b")
+    [found] = judge.judged(chosen, trial, other=chosen)
+    assert 'effect \'pay\' is called with ["a"] and with ["b"]: the agent\'s code' in found.why
+    assert found.do == "decide only by the input and by what steps, effects and ctx answer"
+    differs = outcome(called(digest="c"), world="a")
+    [found] = judge.judged(chosen, trial, other=differs)
+    assert "its probe said happened" in found.why
 
 
 def test_another_world_is_explained_by_what_is_found_already() -> None:
@@ -211,6 +232,17 @@ def test_what_differs_without_a_kill_is_told_apart() -> None:
     given = outcome(line("begun", "step", name="price", digest="x", value='["x"]'))
     other = outcome(line("begun", "step", name="price", digest="y", value='["y"]'))
     assert judge.varies(given, other) == ['step \'price\' is called with ["x"] and with ["y"]']
+
+
+def test_two_runs_that_are_stranded_alike_do_not_differ() -> None:
+    """Each by arguments of its own, which are shown where the calls are compared."""
+    first, second = (
+        outcome(state="stranded", error=f"Diverged: with arguments {digest}") for digest in "ab"
+    )
+    assert judge.varies(first, second) == []
+    assert judge.varies(first, outcome()) == [
+        "one run stranded Diverged: with arguments a, the other succeeded "
+    ]
 
 
 def begun(name: str, place: str) -> Line:
@@ -259,6 +291,18 @@ def test_of_too_many_kills_those_unlike_the_others_are_kept() -> None:
     assert kills.chosen(every, None) == every
     assert kills.chosen(every, 2) == [Kill("step:before", "price"), Kill("effect:executed", "pay")]
     assert len(kills.chosen(every, 10)) == 10
+
+
+def test_what_a_run_that_does_not_end_is_doing_is_said() -> None:
+    waiting = line("begun", "step", name="price", call="1")
+    assert seen([]) == "has not begun"
+    assert seen([waiting]) == "executes step 'price'"
+    assert seen([waiting, Line(what="killed"), passed("attempt:loaded", "", 1)]) == (
+        "came past attempt:loaded, and nothing since"
+    )
+    ended = line("ended", "step", name="price", call="1")
+    stored = passed("step:stored", "price", 1)
+    assert seen([waiting, ended, stored]) == "came past step:stored price, and nothing since"
 
 
 def test_kills_can_be_read() -> None:

@@ -149,6 +149,23 @@ def test_the_same_conversation_is_answered_with_the_same_bytes(open_ai: Any) -> 
     assert first == second
 
 
+def test_another_conversation_has_other_ids(open_ai: Any, claude: Any) -> None:
+    """Two agents that share a model must not find their calls, or responses, taken for one."""
+    others = [{"role": "user", "content": text} for text in ("for Ann", "for Bob")]
+    ids = [
+        [open_ai.chat.completions.create(model="m", messages=[one]) for one in others],
+        [open_ai.responses.create(model="m", input=[one]) for one in others],
+        [claude.messages.create(model="m", max_tokens=9, messages=[one]) for one in others],
+    ]
+    assert all(ann.id != bob.id for ann, bob in ids)
+    [[ann, bob], [first, _], _] = ids
+    assert ann.choices[0].message.tool_calls[0].id != bob.choices[0].message.tool_calls[0].id
+    [call_of_ann] = first.output
+    output = {"type": "function_call_output", "call_id": call_of_ann.call_id, "output": "1"}
+    after = open_ai.responses.create(model="m", input=[output], previous_response_id=first.id)
+    assert [one.name for one in after.output] == ["mail", "log"]
+
+
 # ── orphans and misplaced results ─────────────────────────────────────────────────────────────
 
 
@@ -344,8 +361,9 @@ def test_trouble_is_what_the_clients_take_it_for(
     openai: Any, open_ai: Any, anthropic: Any, claude: Any, model: FakeModel
 ) -> None:
     model.fail(429)
-    with pytest.raises(openai.RateLimitError):
+    with pytest.raises(openai.RateLimitError) as limited:
         open_ai.chat.completions.create(model="m", messages=[HELLO])
+    assert (limited.value.type, limited.value.code) == ("requests", "rate_limit_exceeded")
     model.fail(500)
     with pytest.raises(openai.InternalServerError):
         open_ai.responses.create(model="m", input="hello")
@@ -356,11 +374,12 @@ def test_trouble_is_what_the_clients_take_it_for(
 
 
 def test_a_client_that_retries_gets_over_it(claude: Any, model: FakeModel) -> None:
-    model.fail(529)
-    patient = claude.with_options(max_retries=1)
-    found = patient.messages.create(model="m", max_tokens=10, messages=[HELLO])
-    assert found.stop_reason == "tool_use"
-    assert [request.status for request in model.requests] == [529, 200]
+    for status in (529, 503):
+        model.fail(status)
+        patient = claude.with_options(max_retries=1)
+        found = patient.messages.create(model="m", max_tokens=10, messages=[HELLO])
+        assert found.stop_reason == "tool_use"
+    assert [request.status for request in model.requests] == [529, 200, 503, 200]
 
 
 def test_a_stream_that_breaks_off_is_noticed(openai: Any, open_ai: Any, model: FakeModel) -> None:
@@ -394,6 +413,36 @@ def test_strangers_are_refused(
 @pytest.mark.parametrize("path", [chat.PATH, responses.PATH, messages.PATH])
 def test_a_body_that_asks_nothing_is_refused(model: FakeModel, path: str, body: bytes) -> None:
     assert refusal(model.url + path, body)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (chat.PATH, {"messages": [{"role": "user", "tool_calls": [{}]}]}),
+        (chat.PATH, {"messages": [{"role": "assistant", "tool_calls": 1}]}),
+        (responses.PATH, {"input": 1}),
+        (responses.PATH, {"input": [{"role": "user", "id": {}}]}),
+        (messages.PATH, {"model": "m", "max_tokens": 1, "messages": True}),
+    ],
+)
+def test_a_body_of_another_form_is_refused_and_not_left_without_an_answer(
+    model: FakeModel, path: str, body: dict[str, Any]
+) -> None:
+    status, error = refusal(f"{model.url}{path}", json.dumps(body).encode())
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_a_script_that_raises_is_said_to_whoever_asks(
+    openai: Any, open_ai: Any, model: FakeModel
+) -> None:
+    """At once: a client that takes it for trouble of the network would ask again and again."""
+    scripts: list[tuple[Any, str]] = [([7], "expected a text, a call"), (json.loads, "TypeError")]
+    for script, said in scripts:
+        model.script, asked = script, len(model.requests)
+        patient = open_ai.with_options(max_retries=5)
+        with pytest.raises(openai.InternalServerError, match=f"script of FakeModel.*{said}"):
+            patient.chat.completions.create(model="m", messages=[HELLO])
+        assert len(model.requests) == asked + 1
 
 
 def test_a_script_may_be_a_function_of_the_request(open_ai: Any, model: FakeModel) -> None:

@@ -55,7 +55,27 @@ def test_crashtest_fails(crashtest):
 @pytest.mark.andon_crashtest(liar, points="effect:executed,effect:confirmed")
 def test_each(killed):
     assert killed.reached
+
+
+@pytest.mark.andon_crashtest(plain)
+def test_only_the_agent(killed):
+    assert killed.state == "succeeded"
+
+
+def test_unmarked(killed):
+    pass
 """
+# What cannot be collected, and what is said then.
+WRONG = {
+    "broken": (
+        "@pytest.mark.andon_crashtest(broken)\ndef test_it(killed): pass\n",
+        "the plain run failed: FileNotFoundError",
+    ),
+    "unused": (
+        "@pytest.mark.andon_crashtest(plain)\ndef test_it(): pass\n",
+        "a test marked andon_crashtest takes the fixture `killed`",
+    ),
+}
 
 
 def test_a_start_of_pytest_loads_nothing_heavy() -> None:
@@ -65,19 +85,25 @@ def test_a_start_of_pytest_loads_nothing_heavy() -> None:
     assert done.stdout.split() == ["andon", "andon.testing", "andon.testing.plugin"]
 
 
+def theirs(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    (folder / "crash_agents.py").write_text(Path(crash_agents.__file__).read_text())
+    (folder / "test_theirs.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "--junitxml=found.xml"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What became of each test: nothing, or the words of its failure."""
     folder = tmp_path_factory.mktemp("project")
-    (folder / "crash_agents.py").write_text(Path(crash_agents.__file__).read_text())
-    (folder / "test_theirs.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "--junitxml=found.xml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = theirs(folder, TESTS)
     assert done.returncode == 1, done.stdout + done.stderr
     cases = ElementTree.parse(folder / "found.xml").iter("testcase")
     return {
         case.attrib["name"]: " ".join(
-            part.attrib["message"] for part in case if part.tag in ("failure", "error")
+            f"{part.tag}: {part.attrib['message']}"
+            for part in case
+            if part.tag in ("failure", "error")
         )
         for case in cases
     }
@@ -102,7 +128,30 @@ def test_every_kill_is_a_test_of_its_own(outcomes: dict[str, str]) -> None:
         "test_each[effect:executed trust]",
     ]
     assert "its probe said" in each["test_each[effect:executed trust]"]
+    assert each["test_each[effect:executed trust]"].startswith("failure: ")
     assert each["test_each[effect:confirmed trust]"] == ""
+
+
+def test_a_mark_may_name_the_agent_and_nothing_else(outcomes: dict[str, str]) -> None:
+    """Pytest takes an only argument that looks like a function for the test it is put on."""
+    only = [text for name, text in outcomes.items() if name.startswith("test_only_the_agent")]
+    assert len(only) > 5
+    assert set(only) == {""}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_collected_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
+    tests, said = WRONG[name]
+    head = "import pytest\nfrom crash_agents import broken, plain\n\n\n"
+    done = theirs(tmp_path, head + tests)
+    assert done.returncode == 2
+    assert f"test_theirs.py::test_it: {said}" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "plugin.py" not in done.stdout
+
+
+def test_the_fixture_needs_the_mark(outcomes: dict[str, str]) -> None:
+    assert "expected a test marked @pytest.mark.andon_crashtest" in outcomes["test_unmarked"]
 
 
 @pytest.mark.andon_postgres

@@ -1,6 +1,7 @@
 """`andon crashtest`: what is printed while an agent is killed everywhere, and after it."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,15 @@ from typing import Any
 import click
 
 from andon.control import output
+from andon.core.effect import Kind
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
 from andon.testing import crash
 from andon.testing.crash import report as reports
 from andon.testing.crash.report import Effect, Report, Tried
+
+# Beside the bar there are its label, two numbers and the time that is left.
+BAR_COLUMNS, BESIDE_BAR = 36, 36
 
 
 def run(
@@ -50,13 +55,24 @@ def _progress(*, json: bool) -> Iterator[Callable[[int, int, Tried], None]]:
     if not sys.stderr.isatty() or json:
         yield lambda done, total, tried: _note(tried) if not json else None
         return
-    with click.progressbar(length=1, label="killing", file=sys.stderr, show_pos=True) as bar:
+    with click.progressbar(
+        length=1, label="killing", file=sys.stderr, show_pos=True, width=_width()
+    ) as bar:
 
         def tell(done: int, total: int, tried: Tried) -> None:
             bar.length = total
             bar.update(done - bar.pos, None)
 
         yield tell
+
+
+def _width() -> int:
+    """So that the line with the bar fits: one that wraps cannot be written over."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        columns = 80
+    return max(1, min(BAR_COLUMNS, columns - BESIDE_BAR))
 
 
 def _note(tried: Tried) -> None:
@@ -66,9 +82,8 @@ def _note(tried: Tried) -> None:
 
 
 def _tell(report: Report) -> None:
-    how = f"{report.state}: {output.clean(report.error)}" if report.error else report.state
     output.say(
-        f"plain run: {how}; {output.plural(report.steps, 'step')}, "
+        f"plain run: {output.clean(reports.how(report))}; {output.plural(report.steps, 'step')}, "
         f"{output.plural(sum(effect.plain for effect in report.effects), 'effect')}"
     )
     if report.effects:
@@ -90,4 +105,6 @@ def _verdict(effect: Effect) -> str:
         return f"NEVER ({effect.lost})"
     if effect.asked:
         return f"a person is asked ({effect.asked})"
+    if effect.kind == Kind.PURE:
+        return "changes nothing"
     return "once" if effect.plain else "not at all"

@@ -15,6 +15,9 @@ from andon.errors import BadInput
 from andon.store.store import AgentRow
 
 _NAME = re.compile(r"[\w.\-]{1,100}")
+# Not its __name__: what can be called and has one, pytest takes for the test that a mark is put on,
+# and `@pytest.mark.andon_crashtest(agent)` would mark the agent.
+_ASSIGNED = ("__module__", "__qualname__", "__doc__")
 
 
 class Agent:
@@ -50,7 +53,7 @@ class Agent:
         self.is_async = inspect.iscoroutinefunction(function)
         self.parameters = _parameters(self.name, function)
         self.result_decoder = value.result_decoder(function)
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, _ASSIGNED)
 
     def __repr__(self) -> str:
         return f"<andon agent {self.name} version {self.version}>"

@@ -134,12 +134,17 @@ async def _commit(
 ) -> Any:
     attempt = operation.attempt
     with operation:
+        if points.watch is not None:
+            point("step:before", operation)
         await attempt.boundary()
         await attempt.close_gate()
         try:
-            return await attempt.transact(operation, call, decoder)
+            back = await attempt.transact(operation, call, decoder)
         finally:
             attempt.open_gate()
+        if points.watch is not None:
+            point("step:stored", operation)
+        return back
 
 
 async def _fail(operation: Operation, error: Exception) -> AndonError:

@@ -2,28 +2,48 @@
 
 It reads orders, one a line, and answers {"pid": …}; when a child ends, it says {"pid": …,
 "status": …}. It must have no threads and no open store, so that its children start clean. They end
-with it, and it ends with whoever holds the other end of its input.
+with it, and it ends with whoever holds the other end of its input. One that sweeps also ends what
+its children have started, in sessions of their own, too, when they are gone.
 """
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from andon.supervisor import linux
+
 PR_SET_PDEATHSIG = 1
+# Who is killed is gone in milliseconds, unless the kernel itself waits for something.
+SWEEP_SECONDS = 5.0
 
 
 def say(**words: object) -> None:
     os.write(1, msgspec.json.encode(words) + b"\n")
 
 
-def serve(become: Callable[[bytes], None]) -> None:
+def serve(become: Callable[[bytes], None], *, sweeps: bool = False) -> None:
     """Fork a child for each order; the child becomes what was ordered."""
+    if not sweeps:
+        _serve(become, lambda: None)
+        return
+    linux.become_subreaper()
+    kept = linux.children(os.getpid())  # started by an import, for all of them
+    try:
+        _serve(become, lambda: _sweep(kept))
+    finally:
+        _sweep()
+
+
+def _serve(become: Callable[[bytes], None], sweep: Callable[[], None]) -> None:
+    children: set[int] = set()
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(ended, False)
@@ -34,14 +54,20 @@ def serve(become: Callable[[bytes], None]) -> None:
         ready, _, _ = select.select([0, ended], [], [])
         if ended in ready:
             os.read(ended, 4096)
-            _reap()
+            ends = _reap(children)
+            if ends and not children:
+                sweep()
+            for pid, status in ends:
+                say(pid=pid, status=status)
         if 0 in ready:
             found = os.read(0, 65536)
             if not found:
                 return
             *orders, unread = (unread + found).split(b"\n")
             for order in orders:
-                say(pid=_fork(become, order))
+                pid = _fork(become, order)
+                children.add(pid)
+                say(pid=pid)
 
 
 def _fork(become: Callable[[bytes], None], order: bytes) -> int:
@@ -67,12 +93,27 @@ def _fork(become: Callable[[bytes], None], order: bytes) -> int:
     os._exit(0)
 
 
-def _reap() -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+def _reap(children: set[int]) -> list[tuple[int, int]]:
+    """Which children have ended, and how. Those that were adopted are nobody's business."""
+    ends: list[tuple[int, int]] = []
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = found
+            if pid in children:
+                children.discard(pid)
+                ends.append((pid, os.waitstatus_to_exitcode(status)))
+    return ends
+
+
+def _sweep(kept: Sequence[int] = ()) -> None:
+    """End everything below this process, but for those."""
+    end = time.monotonic() + SWEEP_SECONDS
+    while time.monotonic() < end:
+        left = [pid for pid in linux.children(os.getpid()) if pid not in kept]
+        if not left:
             return
-        if not pid:
-            return
-        say(pid=pid, status=os.waitstatus_to_exitcode(status))
+        for pid in (*linux.descendants(left), *left):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        _reap(set())
+        time.sleep(0.001)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 POSTGRES = "andon_postgres"
 CRASHTEST = "andon_crashtest"
+FOUND = pytest.StashKey[str]()  # in a test of one kill: what it shows
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -118,12 +119,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker(CRASHTEST)
     if marker is None:
         return
+    name = metafunc.definition.nodeid
     if "killed" not in metafunc.fixturenames:
-        raise pytest.UsageError(
-            f"{metafunc.definition.nodeid}: a test marked {CRASHTEST} takes the fixture `killed`"
+        raise pytest.Collector.CollectError(
+            f"{name}: a test marked {CRASHTEST} takes the fixture `killed`"
         )
-    test = _begun(metafunc, marker)
-    kills = test.kills()
+    from andon.errors import AndonError
+
+    try:
+        test = _begun(metafunc, marker)
+        kills = test.kills()
+    except AndonError as error:
+        raise pytest.Collector.CollectError(f"{name}: {error}") from error
     metafunc.parametrize(
         "killed", [(test, kill) for kill in kills], indirect=True, ids=map(str, kills)
     )
@@ -142,7 +149,9 @@ def _begun(metafunc: pytest.Metafunc, marker: pytest.Mark) -> "CrashTest":
 
 @pytest.fixture
 def killed(request: pytest.FixtureRequest) -> "Tried":
-    """What became of the run that was killed there; fails the test if something was found."""
+    """What became of the run that was killed there; the test fails if something was found."""
+    if not hasattr(request, "param"):
+        pytest.fail(f"expected a test marked @pytest.mark.{CRASHTEST}(agent, …)", pytrace=False)
     test, kill = request.param
     tried: Tried
     tried, _ = test.trial(kill)
@@ -151,5 +160,13 @@ def killed(request: pytest.FixtureRequest) -> "Tried":
     said = [f"{one.what}\nwhy  {one.why}\ndo   {one.do}" for one in tried.findings]
     said += [f"a person would be asked about {name}" for name in tried.asked if test.options.strict]
     if said:
-        pytest.fail("\n".join([f"killed at {tried}", *said]), pytrace=False)
+        request.node.stash[FOUND] = "\n".join([f"killed at {tried}", *said])
     return tried
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """A finding is a failure of the test, and no error of what was set up for it."""
+    found = pyfuncitem.stash.get(FOUND, None)
+    if found is not None:
+        pytest.fail(found, pytrace=False)

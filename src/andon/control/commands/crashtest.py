@@ -26,6 +26,7 @@ from andon.control.cli import Seconds, asked, cli, everywhere
 @click.option("--seconds", type=Seconds(), metavar="S", help="At most so long; default: 300.")
 @click.option("--deep", is_flag=True, help="Kill the worker that goes on as well.")
 @click.option("--strict", is_flag=True, help="A question to a person counts as a finding.")
+@click.option("--fails", is_flag=True, help="The agent is meant to fail; else that is refused.")
 @click.option(
     "--send", metavar="NAME=VALUE", multiple=True, help="Events the run waits for; repeatable."
 )

@@ -14,12 +14,14 @@ from typing import Any
 
 import msgspec
 
+from andon.core.run import TERMINAL
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
 from andon.runtime.latched import refuse_if_pulled
 from andon.runtime.starting import bind
 from andon.testing.crash import judge, kills, scratch
 from andon.testing.crash.kills import Kill
+from andon.testing.crash.lines import seen
 from andon.testing.crash.report import Effect, Report, Tried
 from andon.testing.crash.scratch import Hook
 from andon.testing.crash.trial import Forker, Outcome, Site
@@ -38,6 +40,7 @@ class Options(msgspec.Struct, kw_only=True):
     seconds: float = 300.0
     deep: bool = False
     strict: bool = False
+    fails: bool = False
     store: str | None = None
     send: dict[str, Any] = {}
     before: Hook | str | None = None
@@ -102,9 +105,10 @@ class CrashTest:
         until = min(self.end_at, time.monotonic() + self.options.seconds)
         outcome = self.site.trial(until=until, other=other)
         if outcome.state == "hung":
-            waits = f"; it waits for {outcome.waits}" if outcome.waits else ""
+            found = f"waits for {outcome.waits}" if outcome.waits else seen(outcome.lines)
             raise BadInput(
-                f"the plain run did not end in {outcome.seconds:.0f} s{waits}. Give more --seconds"
+                f"the plain run did not end in {outcome.seconds:.0f} s; it {found}. Give more "
+                "--seconds"
             )
         if outcome.asked:
             names = ", ".join(outcome.asked)
@@ -117,7 +121,20 @@ class CrashTest:
                 f"the plain run did not end: it waits for {outcome.waits}. Asks are approved and "
                 "times are moved; events have to be given: --send NAME=VALUE, send={name: value}"
             )
+        if outcome.state in TERMINAL:
+            self._refuse_unexpected(outcome)
         return outcome
+
+    def _refuse_unexpected(self, outcome: Outcome) -> None:
+        """An agent that fails at its first line survives every kill, which shows nothing."""
+        if self.options.fails and outcome.succeeded:
+            raise BadInput("the plain run succeeded: --fails expects one that fails")
+        if not self.options.fails and not outcome.succeeded:
+            raise BadInput(
+                f"the plain run {outcome.state}: {outcome.error}. Its folder was empty: "
+                "--before COMMAND, before=…, brings what it reads. If it is meant to fail: "
+                "--fails, fails=True"
+            )
 
     def kills(self) -> list[Kill]:
         """Where the plain run came past."""
@@ -193,7 +210,7 @@ class CrashTest:
             state=self.first.state,
             error=self.first.error,
             result=self.first.result,
-            steps=sum(line.point == "step:stored" for line in self.first.lines),
+            steps=judge.steps(self.first.lines),
             tried=tried,
             untried=untried,
             varies=self.varies,
@@ -209,6 +226,12 @@ def prepared(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> CrashTes
     if not isinstance(agent, Agent):
         raise BadInput(f"crashtest: expected an agent, found {agent!r}")
     names = options_and_kwargs.keys() & set(Options.__struct_fields__)
+    takes = [parameter["name"] for parameter in agent.parameters["parameters"]][len(args) :]
+    for name in names.intersection(takes):
+        raise BadInput(
+            f"crashtest: {name!r} is an option of the test and an argument of agent "
+            f"{agent.name!r}: give that by its place, {name}=… is the option"
+        )
     options = Options(**{name: options_and_kwargs.pop(name) for name in names})
     return CrashTest(agent, bind(agent.row, args, options_and_kwargs), options)
 
@@ -216,9 +239,9 @@ def prepared(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> CrashTes
 def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
     """Run the agent, kill it everywhere, and report: the same result? what happened twice, and why?
 
-    Options: `points`, `most`, `seconds`, `deep`, `strict`, `store`, `send`, `before`, `check` and
-    `keep`, as those of `andon crashtest`; `before` and `check` may be functions, which are called
-    with the folder that a run works in. All other keywords are the agent's.
+    Options: `points`, `most`, `seconds`, `deep`, `strict`, `fails`, `store`, `send`, `before`,
+    `check` and `keep`, as those of `andon crashtest`; `before` and `check` may be functions, which
+    are called with the folder that a run works in. All other keywords are the agent's.
     """
     with prepared(agent, *args, **options_and_kwargs) as test:
         return test.run()
@@ -240,6 +263,7 @@ def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:
             worst=max([before[name], *(each.get(name, 0) for each in counted)]),
             lost=lost[name],
             asked=asked[name],
+            probed=next(filter(None, (judge.probed(one, name) for one in trials)), ""),
         )
         for name, kind in sorted(kinds.items())
     ]

@@ -72,4 +72,4 @@ def main() -> None:
         found = load(*sys.argv[2:5]) if agents is None else agents
         worker.obey(msgspec.json.decode(order, type=worker.Order), found)
 
-    serve(become)
+    serve(become, sweeps=True)

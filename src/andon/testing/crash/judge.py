@@ -11,7 +11,7 @@ import msgspec
 
 from andon.core.effect import Kind
 from andon.core.run import State
-from andon.testing.crash.lines import Line
+from andon.testing.crash.lines import Line, seen
 from andon.testing.crash.trial import Outcome
 
 _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
@@ -111,6 +111,7 @@ FORGOTTEN = (
     "the agent's code decides by something outside of steps, or by what only the process that was "
     "killed had in memory"
 )
+DECIDE = "decide only by the input and by what steps, effects and ctx answer"
 
 
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
@@ -187,6 +188,15 @@ def _lost(trial: Outcome) -> list[Finding]:
     ]
 
 
+def probed(trial: Outcome, name: str) -> str:
+    """Why that effect's probe was no help, if a person is asked about it: `its probe …`."""
+    ends = [line for line in trial.lines if (line.role, line.name) == ("probe", name)]
+    if name not in trial.asked or not ends:
+        return ""
+    last = ends[-1]
+    return f"raised {last.error}" if last.what == "raised" else f"said {last.value}"
+
+
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -208,26 +218,35 @@ def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
     ]
 
 
+def steps(lines: Sequence[Line]) -> int:
+    """How many steps ended. The function of a transaction is not seen, but that it is stored."""
+    seen_ = {(line.name, line.digest) for line in lines if line.role == "step"}
+    stored = [line for line in lines if line.point == "step:stored"]
+    ended = sum((line.role, line.what) == ("step", "ended") for line in lines)
+    return ended + sum((line.name, line.digest) not in seen_ for line in stored)
+
+
 def _stored(lines: Sequence[Line]) -> Counter[str]:
     """How often steps with keys of their own were stored."""
     return Counter(line.name for line in lines if line.point == "step:stored" and not line.place)
 
 
-def _finished(outcome: Outcome) -> Counter[tuple[str, str]]:
-    """How often steps were stored, by name and arguments."""
-    return Counter(
-        (line.name, line.digest) for line in outcome.lines if line.point == "step:stored"
-    )
-
-
 def repeated(outcome: Outcome) -> set[str]:
     """Steps that were executed again because their worker died before their result was stored."""
-
-    def calls(what: str) -> Counter[tuple[str, str]]:
-        steps = [line for line in outcome.lines if line.role == "step" and line.what == what]
-        return Counter((line.name, line.digest) for line in steps)
-
-    return {name for name, _ in calls("begun") - calls("raised") - _finished(outcome)}
+    open_: set[tuple[str, str]] = set()
+    lost: set[tuple[str, str]] = set()
+    found: set[str] = set()
+    for line in outcome.lines:
+        one = line.name, line.place or line.digest  # a key may be another one
+        if line.what == "killed":
+            lost |= open_
+            open_.clear()
+        elif (line.role, line.what) == ("step", "begun"):
+            open_.add(one)
+            found |= {line.name} if one in lost else set()
+        elif (line.role, line.what) == ("step", "raised") or line.point == "step:stored":
+            open_.discard(one)
+    return found
 
 
 # ── the run ───────────────────────────────────────────────────────────────────────────────────
@@ -238,13 +257,13 @@ def _stranded(trial: Outcome) -> Finding:
         "stranded",
         "",
         "the run was stranded: its code asked for something else than its journal has",
-        _in_short(trial.error),
+        in_short(trial.error),
         "use ctx.now(), ctx.random() or ctx.uuid(), or do it in a step: time, random, uuid, the "
         "order of a set and what is read from outside differ when the code is replayed",
     )
 
 
-def _in_short(error: str) -> str:
+def in_short(error: str) -> str:
     text = error.partition(". Nothing was executed")[0]
     text = text.removeprefix("Diverged: ").partition("run crashtest: ")[2] or text
     return _DIGEST.sub(r"\1…", text)
@@ -255,7 +274,7 @@ def _hung(trial: Outcome) -> Finding:
         "hung",
         "",
         "the run did not end in time after the kill",
-        f"it was still executing after {trial.seconds:.0f} s",
+        f"after {trial.seconds:.0f} s it {seen(trial.lines)}",
         "give the test more --seconds; or look for what waits for the worker that was killed",
     )
 
@@ -284,12 +303,12 @@ def _differs(
                 "",
                 f"the result differs: {_shown(plain.result)} without a kill, "
                 f"{_shown(trial.result)} with it",
-                _changed(plain, trial) or FORGOTTEN,
-                "decide only by the input and by what steps, effects and ctx answer",
+                _changed(plain, trial) or _otherwise(plain, trial, other) or FORGOTTEN,
+                DECIDE,
             )
         )
     if trial.world != plain.world == other.world:
-        suspect, do = _suspect(trial, known)
+        suspect, do = _suspect(plain, trial, other, known)
         found.append(
             Finding(
                 "world",
@@ -302,10 +321,15 @@ def _differs(
     return found
 
 
-def _suspect(trial: Outcome, known: Sequence[Finding]) -> tuple[str, str]:
+def _suspect(
+    plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
+) -> tuple[str, str]:
     """What may have changed the world, and what to do about it."""
     if known:
         return f"see effect {known[0].name}", known[0].do
+    otherwise = _otherwise(plain, trial, other)
+    if otherwise:
+        return otherwise, DECIDE
     for name, keys in standings(trial.lines).items():
         for one in keys.values():
             if one.cut_off:
@@ -340,6 +364,17 @@ _CUT_OFF = {
 }
 
 
+def _otherwise(plain: Outcome, trial: Outcome, other: Outcome) -> str:
+    """What was called otherwise than in the plain runs, which agree about it."""
+    calls, theirs, others = _calls(plain), _calls(trial), _calls(other)
+    for (role, name), ours in calls.items():
+        there = theirs.get((role, name), {})
+        only, instead = _without(ours, there), _without(there, ours)
+        if only and instead and ours.keys() == others.get((role, name), {}).keys():
+            return f"{role} {name!r} is called {_both(only[0], instead[0])}: {FORGOTTEN}"
+    return ""
+
+
 def _changed(plain: Outcome, trial: Outcome) -> str:
     """Steps that gave another value when they were executed again, or than in the plain run."""
     values: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -366,7 +401,8 @@ def _shown(value: object) -> str:
 def varies(first: Outcome, second: Outcome) -> list[str]:
     """What differs between two runs of the same input that nobody killed."""
     found = []
-    if (first.state, first.error) != (second.state, second.error):
+    stranded = first.state == second.state == State.STRANDED  # by what is told below
+    if not stranded and (first.state, first.error) != (second.state, second.error):
         found.append(
             f"one run {first.state} {first.error}, the other {second.state} {second.error}"
         )
@@ -394,13 +430,16 @@ def _other_calls(first: Outcome, second: Outcome) -> list[str]:
         one, other = ours.get((role, name), {}), theirs.get((role, name), {})
         only, instead = _without(one, other), _without(other, one)
         if only and instead:
-            said = f"with {only[0].value} and with {instead[0].value}"
-            if only[0].value == instead[0].value:
-                said = f"at place {only[0].place} and at place {instead[0].place}"
-            found.append(f"{role} {name!r} is called {said}")
+            found.append(f"{role} {name!r} is called {_both(only[0], instead[0])}")
         elif only or instead:
             found.append(f"{role} {name!r} is called {len(one)} and {len(other)} times")
     return found
+
+
+def _both(one: Line, other: Line) -> str:
+    if one.value == other.value:
+        return f"at place {one.place} and at place {other.place}"
+    return f"with {one.value} and with {other.value}"
 
 
 _Calls = dict[tuple[str, str], Line]  # by place, or nothing if it has a key, and arguments

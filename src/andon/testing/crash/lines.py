@@ -5,6 +5,7 @@ one after; a process that is killed leaves whole lines. Nothing here comes from 
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,23 @@ class Notebook:
 
     def write(self, line: Line) -> None:
         os.write(self._file, msgspec.json.encode(line) + b"\n")
+
+
+def seen(lines: Sequence[Line]) -> str:
+    """What a run that has not ended does, as far as it was seen: `it …`."""
+    under_way: dict[str, Line] = {}
+    for line in lines:
+        if line.what == "begun":
+            under_way[line.call] = line
+        elif line.what == "killed":
+            under_way.clear()
+        else:
+            under_way.pop(line.call, None)
+    if under_way:
+        names = dict.fromkeys(f"{line.role} {line.name!r}" for line in under_way.values())
+        return f"executes {', '.join(names)}"
+    passed = [f"{line.point} {line.name}".rstrip() for line in lines if line.what == "passed"]
+    return f"came past {passed[-1]}, and nothing since" if passed else "has not begun"
 
 
 def read(path: Path) -> list[Line]:

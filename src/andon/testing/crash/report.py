@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
-from andon.testing.crash.judge import Finding
+from andon.testing.crash.judge import Finding, in_short
 from andon.testing.crash.kills import FAMILIES, Kill
 
 
@@ -34,6 +34,7 @@ class Effect(msgspec.Struct, kw_only=True):
     worst: int  # how often it may have happened in the worst trial
     lost: int  # in so many trials it did not happen, and its probe said that it had
     asked: int  # in so many trials a person would have been asked
+    probed: str = ""  # what its probe did then: said unknown, raised TimeoutError
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -77,6 +78,11 @@ class Report(msgspec.Struct, kw_only=True):
         return "\n".join(lines(self))
 
 
+def how(report: Report) -> str:
+    """How the run ended that nobody killed."""
+    return f"{report.state}: {in_short(report.error)}" if report.error else report.state
+
+
 def document(report: Report) -> dict[str, Any]:
     """For programs."""
     built: dict[str, Any] = msgspec.to_builtins(report)
@@ -114,11 +120,21 @@ def lines(report: Report) -> list[str]:
 def asked_lines(report: Report) -> list[str]:
     twice = {finding.name for finding, _ in report.findings}
     names = sorted({name for trial in report.tried for name in trial.asked} - twice)
+    probed = {effect.name: effect.probed for effect in report.effects}
     return [
-        f"asked: after a kill in effect {name!r} a person would be asked whether it happened. "
-        "To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+        f"asked: after a kill in effect {name!r} a person would be asked whether it happened"
+        f"{_find_out(probed.get(name, ''))}"
         for name in names
     ]
+
+
+def _find_out(probed: str) -> str:
+    if not probed:
+        return ". To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+    return (
+        f": its probe {probed}. To let andon find out, let it return andon.happened(result) or "
+        "andon.did_not_happen()"
+    )
 
 
 def summary(report: Report) -> str:
@@ -157,9 +173,10 @@ def junit(report: Report) -> str:
         for name in report.untried
     ]
     failures = sum(_fails(report, trial) for trial in report.tried)
+    skipped = len(report.untried) + sum(not trial.reached for trial in report.tried)
     head = (
         f'<testsuite name="andon crashtest" tests="{len(cases)}" failures="{failures}" '
-        f'errors="0" skipped="{len(report.untried)}" time="{report.seconds:.3f}">'
+        f'errors="0" skipped="{skipped}" time="{report.seconds:.3f}">'
     )
     body = [f"<testsuites>\n{head}", *cases, "</testsuite>\n</testsuites>\n"]
     return '<?xml version="1.0" encoding="utf-8"?>\n' + "\n".join(body)
@@ -174,6 +191,8 @@ def _case(report: Report, trial: Tried) -> str:
         f"  <testcase classname={_attribute(report.agent)} name={_attribute(str(trial))} "
         f'time="{trial.seconds:.3f}">'
     )
+    if not trial.reached:
+        return f'{head}<skipped message="not reached"/></testcase>'
     if not _fails(report, trial):
         return f"{head}</testcase>"
     said: Sequence[str] = [

@@ -19,6 +19,16 @@ from andon.runtime.agent import Agent
 from andon.testing.crash import forker
 
 Hook = Callable[[Path], object]
+
+
+class HookFailed(BadInput):
+    """A command did not end as it has to; `found` is what it did."""
+
+    def __init__(self, command: str, found: str, do: str = "") -> None:
+        super().__init__(f"{command} {found}{do}")
+        self.found = found
+
+
 # A command that looks at a folder takes less; one that hangs holds up the test for good.
 HOOK_SECONDS = 120.0
 
@@ -138,12 +148,14 @@ def hook(given: Hook | str | None, what: str) -> Hook | None:
                     os.killpg(shell.pid, signal.SIGKILL)  # with all that it has started
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
-                raise BadInput(f"--{what} {given!r} did not end in {HOOK_SECONDS:.0f} s") from None
+                found = f"did not end in {HOOK_SECONDS:.0f} s"
+                raise HookFailed(f"--{what} {given!r}", found) from None
         if shell.returncode != 0:
             why = said.strip() or printed.strip() or "it said nothing"
-            raise BadInput(
-                f"--{what} {given!r} ended with {shell.returncode}: {why}. It has to end with 0: "
-                "append `; true` if it may fail"
+            raise HookFailed(
+                f"--{what} {given!r}",
+                f"ended with {shell.returncode}: {why}",
+                ". It has to end with 0: append `; true` if it may fail",
             )
         return printed.strip()
 

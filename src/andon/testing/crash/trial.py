@@ -28,6 +28,7 @@ from andon.store.rows import Filter, RunRow
 from andon.testing.clock import Clock
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import Line, read
+from andon.testing.crash.scratch import HookFailed
 from andon.testing.crash.worker import Order, due
 
 RUN = "crashtest"
@@ -35,6 +36,7 @@ RUN = "crashtest"
 MOST_TURNS = 1000
 IMPORT_SECONDS = 120.0
 LOOK_SECONDS = 0.5
+CLOSE_SECONDS = 10.0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -113,12 +115,16 @@ class Forker:
                     self._ready = True
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # it has ended already
-                assert pipe is not None
-                pipe.close()
+        """It ends when nobody speaks to it, after all that its workers have left."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_SECONDS if self._ready else 0)  # else it still imports
         self._process.kill()
         self._process.wait()
+        self._process.stdout.close()
 
 
 class Site(msgspec.Struct, kw_only=True):
@@ -167,9 +173,21 @@ class _Trial:
                 self.store.close()
         self.outcome.lines = read(self.folder / "lines")
         if site.check is not None:
-            self.outcome.world = str(site.check(self.work))
+            self.outcome.world = self._checked(site.check)
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
+
+    def _checked(self, check: Callable[[Path], object]) -> str:
+        """What it says; after a kill that it fails is what it says, and no end of the test."""
+        try:
+            found = check(self.work)
+        except Exception as error:
+            if not self.outcome.kills:
+                raise
+            if isinstance(error, HookFailed):
+                return error.found
+            return f"{type(error).__name__}: {error}"
+        return "" if found is None else str(found)
 
     # ── lives of workers ──────────────────────────────────────────────────────────────────────
 

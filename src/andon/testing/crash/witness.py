@@ -21,7 +21,7 @@ from andon import points
 from andon.core import value
 from andon.core.journal import EntryKind
 from andon.errors import DidNotHappen, NotStorable
-from andon.runtime.effects import Happened
+from andon.runtime.effects import Happened, Unknown
 from andon.runtime.operation import is_async
 from andon.testing.crash.kills import INSIDE, NAMED, WATCHED, Kill
 from andon.testing.crash.lines import Line, Notebook, read
@@ -238,6 +238,12 @@ def _abridged(result: Any) -> str:
 
 
 def _verdict(result: Any) -> str:
-    if isinstance(result, Happened):
-        return "happened"
-    return "did_not_happen" if isinstance(result, DidNotHappen) else "unknown"
+    match result:
+        case Happened():
+            return "happened"
+        case DidNotHappen():
+            return "did_not_happen"
+        case Unknown():
+            return "unknown"
+        case _:
+            return f"{_abridged(result)}, which is no verdict and counts as unknown"

@@ -16,10 +16,11 @@ from typing import Any, Self
 import msgspec
 
 from andon.testing.model import chat, messages, responses
-from andon.testing.model.wire import Call, Refused, Turn, turn_of
+from andon.testing.model.wire import Call, Refused, Turn, digest, turn_of
 
 FORMATS: dict[str, Any] = {one.PATH: one for one in (chat, responses, messages)}
 Script = Sequence[str | Call | Turn | Sequence[Call]] | Callable[["Request"], Any]
+SCRIPT = "script_error"  # no provider's: asking again would not help
 _MESSAGES = {
     429: "Rate limit reached for requests",
     500: "The server had an error while processing your request",
@@ -124,7 +125,7 @@ class FakeModel:
             raise Refused(400, "We could not parse the JSON body of your request.") from None
         if not isinstance(request.body, dict):
             raise Refused(400, "The body of the request must be a JSON object.")
-        request.turn = form.check(request.body, self._kept)
+        request.turn = self._checked(form, request.body)
         if self.window is not None and len(raw) // 4 > self.window:
             raise form.too_long(len(raw) // 4, self.window)
         with self._lock:
@@ -133,9 +134,21 @@ class FakeModel:
                 raise Refused(status, _MESSAGES.get(status, "This request cannot be answered"))
         turn = self._turn(request)
         with self._lock:
+            heard = digest(form.conversation(request.body, self._kept))
+            turn = msgspec.structs.replace(turn, heard=heard)
             whole = form.answer(request.body, turn, self._kept)
         streams = bool(request.body.get("stream"))
         return whole, self._streamed(form, request, whole) if streams else None
+
+    def _checked(self, form: Any, body: dict[str, Any]) -> int:
+        try:
+            turns: int = form.check(body, self._kept)
+        except (AttributeError, LookupError, TypeError) as error:  # no such thing is documented
+            found = f"{type(error).__name__}: {error}"
+            raise Refused(
+                400, f"Invalid request: it is not of the form expected ({found})."
+            ) from None
+        return turns
 
     def _streamed(
         self, form: Any, request: Request, whole: dict[str, Any]
@@ -147,10 +160,15 @@ class FakeModel:
         return events[:kept], kept >= len(events)
 
     def _turn(self, request: Request) -> Turn:
-        if callable(self.script):
-            return turn_of(self.script(request), request.turn)
-        if request.turn < len(self.script):
-            return turn_of(self.script[request.turn], request.turn)
+        try:
+            if callable(self.script):
+                return turn_of(self.script(request), request.turn)
+            if request.turn < len(self.script):
+                return turn_of(self.script[request.turn], request.turn)
+        except Exception as error:
+            # Who wrote it sees it where they ask; no answer at all is taken for a broken network.
+            found = f"the script of FakeModel raised {type(error).__name__}: {error}"
+            raise Refused(500, found, SCRIPT) from error
         return Turn(text="done", number=request.turn)
 
 
@@ -193,7 +211,9 @@ class _Connection(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(raw)))
-        self.send_header("x-should-retry", "true" if status in (429, 500, 529) else "false")
+        again = status in (408, 409, 429) or status >= 500
+        again = again and body.get("error", {}).get("type") != SCRIPT
+        self.send_header("x-should-retry", "true" if again else "false")
         self.end_headers()
         self.wfile.write(raw)
 

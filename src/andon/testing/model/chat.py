@@ -17,7 +17,8 @@ _STRAY = (
 
 def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[str, Any]:
     kinds = {401: "invalid_request_error", 429: "requests", 500: "server_error"}
-    found = {"param": None, "code": None, **facts}
+    code = "rate_limit_exceeded" if status == 429 else None
+    found = {"param": None, "code": code, **facts}
     kind = kind or kinds.get(status, "server_error" if status > 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, **found}}
 
@@ -137,6 +138,10 @@ def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> in
             param=f"messages.[{place}].role",
         )
     return place
+
+
+def conversation(body: dict[str, Any], _: Any = None) -> Any:
+    return body["messages"]
 
 
 def answer(body: dict[str, Any], turn: Turn, _: Any = None) -> dict[str, Any]:

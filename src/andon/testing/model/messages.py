@@ -235,6 +235,10 @@ def _refuse_thoughtless(messages: list[dict[str, Any]]) -> None:
         )
 
 
+def conversation(body: dict[str, Any], _: Any = None) -> Any:
+    return [body.get("system"), body["messages"]]
+
+
 def answer(body: dict[str, Any], turn: Turn, _: Any = None) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "text", "text": turn.text}] if turn.text else []
     content += [

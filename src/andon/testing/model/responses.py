@@ -147,6 +147,10 @@ def _take_output(
     answered.add(key)
 
 
+def conversation(body: dict[str, Any], kept: Kept) -> Any:
+    return [body.get("instructions"), items_of(body, kept)]
+
+
 def answer(body: dict[str, Any], turn: Turn, kept: Kept) -> dict[str, Any]:
     output: list[dict[str, Any]] = []
     if turn.text:

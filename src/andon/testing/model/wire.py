@@ -23,11 +23,13 @@ class Turn(msgspec.Struct, frozen=True):
     text: str = ""
     calls: tuple[Call, ...] = ()
     number: int = 0
+    heard: str = ""  # a digest of the conversation that it answers
 
     def id_of(self, prefix: str, place: int = 0) -> str:
         seed = json.dumps(
             [
                 prefix,
+                self.heard,
                 self.number,
                 place,
                 self.text,
@@ -61,6 +63,12 @@ def turn_of(scripted: Any, number: int) -> Turn:
                 f"turn {number} of the script: expected a text, a call or a list of calls, found "
                 f"{scripted!r}"
             )
+
+
+def digest(conversation: Any) -> str:
+    """Providers use no id twice: the same answer to another conversation has others."""
+    text = json.dumps(conversation, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def pieces(text: str, size: int = 12) -> list[str]:
