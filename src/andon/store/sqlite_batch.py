@@ -46,7 +46,7 @@ CREATE TEMP TRIGGER IF NOT EXISTS andon_step INSTEAD OF INSERT ON andon_step BEG
 {_of_new(_INSERT.replace("VALUES (", "SELECT ").removesuffix(");"))} WHERE changes();
 END
 """
-_GIVE = f"INSERT INTO andon_step VALUES ({', '.join('?' for _ in _STEP)})"
+_GIVE = f"INSERT INTO andon_step VALUES ({', '.join('?' for _ in _STEP)})"  # noqa: S608 (constants)
 
 
 class Short(Exception):

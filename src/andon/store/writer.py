@@ -76,6 +76,7 @@ class Writer:
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[Any] = loop.create_future()
                 if self._line.send([(message, loop, future)]):
+                    self._line.linger()
                     return await future
         return await self.submit(message)
 
