@@ -11,6 +11,7 @@ import pytest
 from tests.store.parts import AGENT, LONG, Held, begin, do, start, take
 
 from andon.errors import Fenced
+from andon.store import line
 from andon.store.postgres import PostgresStore
 from andon.store.store import Beat, Claim, Message, Outcome
 from andon.store.writer import HALVED, Writer
@@ -149,6 +150,53 @@ def test_the_only_run_of_a_worker_is_refused_too(store: PostgresStore) -> None:
 
     on_a_loop(store, play)
     assert seqs(store, "r") == [0]
+
+
+@pytest.mark.parametrize(("row", "turned"), [(100, []), (2, [0, 1, 2, 3, 4])])
+def test_an_answer_that_comes_at_once_is_taken_before_the_loop_turns(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, row: int, turned: list[int]
+) -> None:
+    """But others on it have their turn, now and then."""
+    held = begin(store)
+    monkeypatch.setattr(line, "LINGER_SECONDS", LONG)
+    monkeypatch.setattr(line, "ROW", row)
+
+    async def play(writer: Writer) -> list[int]:
+        writer.runs = 1
+        found: list[int] = []
+        await writer.write(held.append())
+        for number in range(5):
+            asyncio.get_running_loop().call_soon(found.append, number)
+            await writer.write(held.append())
+        return list(found)  # before it turns
+
+    assert on_a_loop(store, play) == turned
+    assert seqs(store, "r") == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_who_lingers_in_vain_does_so_more_and_more_rarely(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = begin(store)
+    monkeypatch.setattr(line, "LINGER_SECONDS", -1.0)
+
+    class Nothing:
+        looks = 0
+
+        def poll(self, _: float) -> list[Any]:
+            self.looks += 1
+            return []
+
+    async def play(writer: Writer) -> int:
+        writer.runs = 1
+        await writer.write(held.append())
+        far = writer._line._glance = Nothing()  # type: ignore[assignment]
+        for _ in range(100):
+            await writer.write(held.append())
+        return far.looks
+
+    assert on_a_loop(store, play) == 5  # after 2, 4, 8, 16, 32
+    assert len(seqs(store, "r")) == 102
 
 
 def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_order(

@@ -22,6 +22,13 @@ from andon.store.store import Message, Outcome, Store
 Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
 
 
+# Longer than a server on the same machine takes for a commit, and no longer than a commit of SQLite
+# may hold up the loop.
+LINGER_SECONDS = 0.0005
+# So many answers in a row, ten milliseconds at most, and then all others on the loop have a turn.
+ROW = 32
+
+
 class Wire(Protocol):
     """Where answers come; another one after every loss."""
 
@@ -51,6 +58,9 @@ class Line:
         self._loop: Any = None
         self._home = 0  # the thread of the loop
         self._pushing = False  # the network has not taken everything yet
+        self._glance = select.poll()
+        self._row = 0  # answers that were lingered for
+        self._rests, self._pause = 0, 1  # how often there is no lingering: now, and after the next
 
     def send(self, items: list[Item]) -> bool:
         """Send a batch behind what is under way; False if the store does not take it now."""
@@ -71,6 +81,25 @@ class Line:
                 self.busy.release()
             return wire is not None
 
+    def linger(self) -> None:
+        """Look for the answer to what was sent before the loop turns: a moment, while it may come.
+
+        A process that sleeps is woken late, and has gone cold. Who lingers in vain does so more and
+        more rarely: then the store is farther away than that.
+        """
+        if self._rests:
+            self._rests -= 1
+            return
+        until = time.monotonic() + LINGER_SECONDS
+        while not self._glance.poll(0):
+            if time.monotonic() > until:
+                self._rests = self._pause = min(2 * self._pause, 64)
+                return
+        self._pause = 1
+        self._row += 1
+        self._rests = self._row % ROW == 0
+        self.receive()
+
     def _watch(self, loop: Any, wire: Wire) -> None:
         self._waits, self._home = True, threading.get_ident()
         if self._wire is not wire or self._loop is not loop:
@@ -80,6 +109,8 @@ class Line:
             with contextlib.suppress(OSError):  # no descriptor is left: then by the connection's
                 self._eye, self._owned = os.dup(self._eye), True
             loop.add_reader(self._eye, self.receive)
+            self._glance = select.poll()
+            self._glance.register(self._eye, select.POLLIN)
         if self.store.unsent() and not self._pushing:
             self._pushing = True
             loop.add_writer(self._eye, self.receive)

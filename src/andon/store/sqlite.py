@@ -173,6 +173,8 @@ class SqliteStore(SqliteBatches):
 
     def _write(self, batch: Sequence[Message]) -> list[Outcome]:
         try:
+            if len(batch) == 1 and self._append_alone(batch[0]):
+                return [None]
             return self._commit(batch)
         except (*_SPOILED, StoreError) as error:
             if len(batch) == 1 or isinstance(error, _UNAVAILABLE):

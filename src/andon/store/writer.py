@@ -62,28 +62,31 @@ class Writer:
 
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
-        if self.runs <= 1 and self._nothing_queued():
+        if self.runs <= 1 and not self._turn and not self._waiting:
             if self._local:
                 if self._line.busy.acquire(blocking=False):
-                    with contextlib.suppress(StoreUnavailable):  # the thread tries again
-                        return self._commit_here(message)
+                    try:
+                        [outcome] = self._commit_at_once([message])
+                    except StoreUnavailable:  # the thread tries again
+                        return await self.submit(message)
+                    if outcome is None or not isinstance(outcome, BaseException):
+                        return outcome
+                    raise outcome
             else:
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[Any] = loop.create_future()
                 if self._line.send([(message, loop, future)]):
+                    self._line.linger()
                     return await future
         return await self.submit(message)
-
-    def _commit_here(self, message: Message) -> Any:
-        [outcome] = self._commit_at_once([message])
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
 
     def _commit_at_once(self, messages: list[Message]) -> list[Outcome]:
         """On the loop, which waits for no other process here: then it is the thread's to wait."""
         try:
-            outcomes = self._commit(messages, at_once=True)
+            point("writer:before-commit")
+            outcomes = self.store.write_at_once(messages)
+            self.commits += 1
+            point("writer:after-commit")
         finally:
             self._line.busy.release()
         if self.store.needs_upkeep():
@@ -243,9 +246,9 @@ class Writer:
                     log.warning("the store answers again")
                 return outcomes
 
-    def _commit(self, messages: list[Message], *, at_once: bool = False) -> list[Outcome]:
+    def _commit(self, messages: list[Message]) -> list[Outcome]:
         point("writer:before-commit")
-        outcomes = (self.store.write_at_once if at_once else self.store.write)(messages)
+        outcomes = self.store.write(messages)
         self.commits += 1
         point("writer:after-commit")
         return outcomes
