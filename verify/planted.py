@@ -429,6 +429,13 @@ CANARIES = (
         "untouched = not isinstance(state, Done)",
     ),
     Canary(
+        "large-values-not-walked",
+        "flips",
+        "control/verify.py",
+        "    yield from _blobs(store, blobs)\n",
+        "",
+    ),
+    Canary(
         "chain-not-checked",
         "flips",
         "core/journal.py",
