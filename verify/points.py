@@ -120,7 +120,7 @@ def tasks(effort: Effort) -> list[Task]:
         passed = test_stops.PASSED if effort.scale >= 1 else unalike(test_stops.PASSED)
         found += [Task((name,), database, once(stops, kind, name)) for kind, name in passed]
         found += halts(database)
-    return (found if effort.scale >= 1 else by_turns(found)) + scenes(effort)
+    return scenes(effort) + (found if effort.scale >= 1 else by_turns(found))
 
 
 def by_turns(found: list[Task]) -> list[Task]:
