@@ -4,7 +4,8 @@ A store with runs of every kind is damaged in one place and opened by the real p
 then tells a reader (what `andon ps`, `show` and `wait` say: runs, results, journals, effects,
 attempts, asks) is compared with the truth. Legal: it tells the truth, it refuses with an error of
 its own, or `andon verify` names the damage. A difference that nobody names is a violation, and so
-is any other error, or an answer that takes too long.
+is any other error, damage that a reader meets and `andon verify` does not, or an answer that takes
+too long.
 
 A WAL that ends early cannot be told from one whose last transactions were never written: then, and
 when one of the last two of them was hurt, the state of an earlier moment is legal as well. What no
@@ -29,6 +30,7 @@ from tests.chaos.fleet import Forker, Site, until
 from tests.chaos.kill import make_tally
 
 from andon.control import operations
+from andon.core import value
 from andon.errors import AndonError
 from andon.runtime import requests
 from andon.store import open_store
@@ -123,6 +125,7 @@ def fill(site: Site) -> None:
     until(lambda: site.state("tour") == site.state("waiting") == "suspended", "those that wait")
     worker.kill()
     site.start(agents.steady, 3, run="queued")
+    requests.start(site.store, agents.steady, ("x" * 2 * value.INLINE_BYTES,), id="large")
 
 
 def write_more(folder: Path) -> Path:
@@ -233,13 +236,15 @@ def without(found: Any) -> Any:
 
 def judge(tally: Tally, name: str, place: Path, truth: dict[str, Any], *, earlier: bool) -> None:
     began = time.monotonic()
-    wrong: list[str] = []
+    wrong: list[str] | None = None
     try:
         with contextlib.closing(open_store(f"sqlite:///{place}/andon.db", create=False)) as store:
             wrong = scene.damage(store)
             found = dict(asked(store))
-    except AndonError:
+    except AndonError as error:
         tally.refused += 1
+        if wrong == []:
+            tally.wrong.append(f"{name}: andon verify finds nothing, and a reader: {error}")
         return
     except Exception as error:  # noqa: BLE001 (what is no error of andon's is a finding)
         # The command line looks whether the store is damaged, and then says that instead.

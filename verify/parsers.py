@@ -9,6 +9,8 @@ import io
 import json
 import math
 import os
+import random
+import re
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,11 @@ from typing import Any
 import msgspec
 from tests.chaos import agents
 from tests.runtime.fakes import FakeWorker
+from tests.transcript import talks
+from tests.transcript.judge import refusal
+from tests.transcript.test_fuzz import Book, judge, results
 
+from andon import transcript
 from andon.control import arguments, cli, operations
 from andon.control.wire import Wire
 from andon.core import latch, notice, value
@@ -32,6 +38,7 @@ from andon.supervisor import home, spec
 from andon.supervisor.link import parsed
 from andon.supervisor.looping import Loop
 from andon.supervisor.socketry import Socketry
+from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Policy
 
 REFUSALS = (AndonError, answering.Unreadable)
 Feed = Callable[[bytes], str]  # answers what is wrong, or nothing; raises a refusal
@@ -174,6 +181,85 @@ def _entries() -> list[Entry]:
         previous = entry.hash = chain(previous, entry)
         found.append(entry)
     return found
+
+
+def transcripts(content: bytes) -> str:
+    """A conversation that these bytes choose, whole and broken: as the strict server takes it.
+
+    Nothing is lost by the repair, and nothing is claimed that the ledger does not know.
+    """
+    chance = random.Random(content)
+    talk = [_turn(chance) for _ in range(chance.randint(1, 5))]
+    damage = [
+        (chance.choice(talks.BREAKS), chance.randint(0, 15), chance.randint(0, 15))
+        for _ in range(chance.randint(1, 5))
+    ]
+    drawn = chance.choices([Done, NOT_STARTED, IN_DOUBT, None], k=chance.randint(1, 4))
+    ledger = drawn if chance.random() < 0.8 else None
+    form, policy = chance.choice(talks.FORMATS), chance.choice(list(Policy))
+    valid = talks.written(talk, form)
+    if why := refusal(valid, form):
+        return f"a whole transcript is refused: {why}"
+    for given in (valid, talks.broken(valid, damage)):
+        try:
+            judge(given, form, ledger, policy)
+        except AssertionError as error:
+            return f"{policy} of {json.dumps(given)[:600]}: {str(error)[:300] or 'it is not so'}"
+    whole = talks.BREAK_OFF not in (hurt for hurt, _, _ in damage)
+    return "" if ledger is None else _guessed(given, form, Book(ledger), policy, whole=whole)
+
+
+def _guessed(given: talks.Messages, form: str, book: Book, policy: Policy, *, whole: bool) -> str:
+    """What a repair does to a call without knowing that it may.
+
+    It is run only if it has certainly not begun and the model has said nothing since; it is taken
+    away only if it cannot have acted, and a result goes to the call that it was of.
+    """
+    before = {name: book(_named(name)) for name in _called(given)}
+    try:
+        found = transcript.repair(given, format=form, ledger=book, policy=policy)
+    except transcript.Unrepairable:
+        return ""
+    said = f"{policy} of {json.dumps(given)[:600]}"
+    last = max((n for n, one in enumerate(given) if _speaks(one)), default=-1)
+    for call in found.to_run:
+        if policy is not Policy.JOURNAL or book.said[call.id] is not NOT_STARTED:
+            return f"{said}: {call.id} is run, of which is known: {book.said[call.id]}"
+        if form != "responses" and call.message < last:
+            return f"{said}: {call.id} is run, and the model has gone on since"
+    for name in before.keys() - {_first(one) for one in _called(found.messages)}:
+        if before[name] is not NOT_STARTED and (whole or before[name] is not None):
+            return f"{said}: {name} is taken away, of which is known: {before[name]}"
+    for name, texts in results(found.messages, form).items():
+        own = f"result of {_first(name)}."
+        if any(one.startswith("result of call") and one != own for one in texts):
+            return f"{said}: {name} has the result of another call: {texts}"
+    return ""
+
+
+def _called(talk: Any) -> set[str]:
+    """The ids of the calls that are not the provider's own."""
+    found = [one for one in talks.calls(list(talk)) if "act" in json.dumps(one)]
+    return {str(one.get("call_id", one.get("id"))) for one in found} - {""}
+
+
+def _first(name: str) -> str:
+    """The id before it was another call's too."""
+    return re.sub("_[0-9]+$", "", name)
+
+
+def _named(name: str) -> transcript.Call:
+    return transcript.Call(name, "act", None, 0)
+
+
+def _speaks(message: dict[str, Any]) -> bool:
+    return message.get("role") == "assistant"
+
+
+def _turn(chance: random.Random) -> talks.Turn:
+    thinks, speaks, serves, custom, backwards, nested = (chance.random() < 0.5 for _ in range(6))
+    calls, after = chance.randint(0, 3), chance.randint(0, 2)
+    return talks.Turn(thinks, speaks, calls, serves, custom, backwards, nested, after)
 
 
 # ── the latch, the supervisor and its wires ───────────────────────────────────────────────────────
@@ -357,6 +443,7 @@ def every(folder: Path) -> list[Parser]:
         Parser("command line", lines, command(folder), 0.1),
         Parser("stored values", [b'{"a": [1, 2.5, null, "x"]}', b'"text"', b"12"], body),
         Parser("journal", [good], journal),
+        Parser("transcripts", [b"talk", b"another"], transcripts),
         Parser("latch", [pull, pull + lift, lift], latched),
         Parser("spec", [json.dumps(supervisor).encode()], specification),
         Parser("register", [json.dumps(entry).encode(), b"{}"], registered(folder), 0.3),

@@ -24,7 +24,7 @@ from tests.control.test_halt import PROGRAM
 from andon.points import POINTS
 from andon.supervisor.latch import Latch
 from andon.testing.postgres import Cluster
-from verify import scene
+from verify import hosts, scene
 from verify.layer import Effort, Outcome, Say
 
 DATABASES = ("sqlite", "postgres")
@@ -120,7 +120,7 @@ def tasks(effort: Effort) -> list[Task]:
         passed = test_stops.PASSED if effort.scale >= 1 else unalike(test_stops.PASSED)
         found += [Task((name,), database, once(stops, kind, name)) for kind, name in passed]
         found += halts(database)
-    return found if effort.scale >= 1 else by_turns(found)
+    return scenes(effort) + (found if effort.scale >= 1 else by_turns(found))
 
 
 def by_turns(found: list[Task]) -> list[Task]:
@@ -151,6 +151,28 @@ def halts(database: str) -> list[Task]:
     found = [Task((name,), database, act, on_host=True) for name, act in named]
     found.append(Task(("halt:pulled",), database, held_in_a_program, on_host=True))
     return [*found, Task(("halt:killing",), database, storm_is_ended, on_host=True)]
+
+
+def scenes(effort: Effort) -> list[Task]:
+    """Those of verify/hosts.py; on the other database only what its store has a part in."""
+    found = [
+        Task((name,), "sqlite", partial(seen, play), on_host=True)
+        for name, plays in hosts.SCENES.items()
+        for play in plays
+    ]
+    found.append(Task(("halt:killing",), "sqlite", hosts.signalled, on_host=True))
+    if effort.scale >= 1:
+        others = [(("halt:sent",), partial(seen, play)) for play in hosts.STORED]
+        found += [Task(names, "postgres", act, on_host=True) for names, act in others]
+    return found
+
+
+def seen(play: Callable[[Host], None], host: Host) -> int:
+    try:
+        play(host)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        raise AssertionError(f"{play.__name__}: {error}") from error
+    return 0  # nobody was killed at a point
 
 
 def deleted(host: Host) -> None:

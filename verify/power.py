@@ -62,7 +62,7 @@ class Images:
         with syscalls.placed(self.forker, folder) as site:
             syscalls.make_ready(site)
             for path in (store / "andon.db", store / "andon.db-wal"):
-                self.disk.durable[str(path)] = bytearray(path.read_bytes())
+                self.disk.put(str(path), path.read_bytes())
             shim = {"SHIM_FOLDER": f"{folder}/", "SHIM_LOG": f"{self.folder}/log"}
             syscalls.finish(site, syscalls.work(site, shim))
             site.end()

@@ -14,6 +14,7 @@ import pytest
 
 from andon.core.latch import Pulled
 from andon.supervisor import home as homes
+from andon.supervisor import latch as latches
 from andon.supervisor.latch import Latch
 
 
@@ -213,6 +214,7 @@ def test_a_home_that_is_a_file_is_pulled(folder: Path) -> None:
 
 UNPRIVILEGED = """
 import os, sys
+from andon.supervisor import latch as latches
 from andon.supervisor.latch import Latch
 if os.geteuid() == 0:
     os.setgid(65534)
@@ -242,6 +244,7 @@ def test_a_home_that_may_not_be_looked_into_is_pulled(latch: Latch, folder: Path
 FULL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+from andon.supervisor import latch as latches
 from andon.supervisor.latch import Latch
 latch = Latch(sys.argv[1])
 """
@@ -251,6 +254,23 @@ def test_a_full_disk_has_room_for_stop(latch: Latch, folder: Path) -> None:
     code = FULL + "found = latch.pull('ana'); print(found.pulled, found.unwritten)"
     assert elsewhere(code, folder, "0") == "True"
     assert latch.read().via == "STOP"
+
+
+def test_a_pull_of_which_only_stop_is_left_is_written_when_that_is_on_the_disk(
+    latch: Latch, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "latch").unlink()
+    (folder / "latch").mkdir()
+    synced: list[str] = []
+    monkeypatch.setattr(latches, "_sync_folder", synced.append)
+    assert not latch.pull("ana").unwritten
+    assert synced == [str(folder)]
+
+    def refuses(path: str) -> None:
+        raise OSError("it cannot be synced")
+
+    monkeypatch.setattr(latches, "_sync_folder", refuses)
+    assert latch.pull("ben").unwritten
 
 
 def test_a_clear_that_found_no_room_has_lifted_nothing(latch: Latch, folder: Path) -> None:

@@ -174,6 +174,23 @@ def test_what_was_synced_survives_every_cut_and_the_rest_some(tmp_path: Path) ->
     assert any(found[512:1024] != found[1024:] and len(found) == 1536 for found in torn)
 
 
+def test_a_strict_disk_knows_a_name_when_its_folder_was_synced() -> None:
+    for strict, synced in ((False, "f/a"), (True, "f")):
+        disk = Disk({"f/old": b"there"}, strict=strict)
+        for call in (
+            calls.Call("create", "f/a", 0, b""),
+            calls.Call("write", "f/a", 0, b"x"),
+            calls.Call("rename", "f/old", 0, b"f/new"),
+            calls.Call("unlink", "f/new", 0, b""),
+        ):
+            disk.take(call)
+        if strict:
+            disk.take(calls.Call("sync", "f/a", 0, b""))
+            assert disk.after_a_cut("dropped", random.Random(0)) == {"f/old": b"there"}
+        disk.take(calls.Call("sync", synced, 0, b""))
+        assert disk.after_a_cut("dropped", random.Random(0)) == {"f/a": b"x"}
+
+
 def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     with shimmed(tmp_path) as forker:
         images = power.Images(forker, tmp_path, SMALL)

@@ -119,8 +119,8 @@ class Latch:
                 return found
             missed = self._append(written)
             now = self._file()
-        if missed:  # STOP alone holds as well
-            return written._replace(unwritten=missed if no_stop else "")
+        if missed:  # STOP alone holds as well, once its name is on the disk
+            return written._replace(unwritten=missed if no_stop or self._unsynced() else "")
         # Without the lock a clear of the same epoch may have come in between.
         return now if now.pulled else self.pull(by, why, via, order)
 
@@ -158,6 +158,14 @@ class Latch:
             os.write(descriptor, record(new))
         os.close(descriptor)
         return ""
+
+    def _unsynced(self) -> bool:
+        """Whether the names in this home are not known to be on the disk."""
+        try:
+            _sync_folder(self.home)
+        except OSError:
+            return True
+        return False
 
     def _append(self, verdict: Pulled) -> str:
         """Write a line, durably; why not, if it cannot be done."""

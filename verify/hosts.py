@@ -1,0 +1,318 @@
+"""Scenes of a host, judged from outside: who is alive, what the files say, what begins again.
+
+No process of andon's is asked whether it did what it should. Every process of a fleet holds a pipe
+(tests/chaos/test_halt.py); when a command says that all of them have ended, the pipe has.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tests.chaos.test_halt import FLEET, counted, halted, nobody_left, nothing_begins
+from tests.control.hosts import Host, gone
+from tests.control.terminal import Process, until
+from tests.control.test_halt import BUSY
+
+from andon.runtime.liveness import this_process
+from andon.store.orders import Reauthorize, TargetRow
+from andon.store.store import Register
+from andon.supervisor import home as homes
+from andon.supervisor.latch import Latch
+from andon.supervisor.linux import alive
+
+RUN = "r"
+# It ends as soon as somebody has run away from it, who does not.
+LEAVES = (
+    FLEET.partition('open("stays"')[0]
+    + """
+while not os.path.exists("escaped") or not os.path.getsize("escaped"):
+    time.sleep(0.01)
+"""
+)
+AWAY = {"ANDON_STORE": "sqlite:////nowhere/andon.db"}
+NOT_PROVED = 3
+NOBODY = 1 << 22  # no kernel counts so far
+
+
+@contextmanager
+def fleet(host: Host, code: str = FLEET, faults: str = "") -> Iterator[tuple[Process, int]]:
+    """A command and one that has run away from it; the pipe that both of them hold."""
+    env = {"ANDON_FAULTS": faults} if faults else {}
+    command = ["--id", RUN, "--", sys.executable, "-c", code]
+    with counted(host.folder) as reader, host.command(*command, env=env) as process:
+        host.pid_in("escaped")
+        yield process, reader
+
+
+def all_gone(reader: int) -> bool:
+    """Now, not soon."""
+    watch = select.poll()
+    watch.register(reader, select.POLLHUP)
+    return bool(watch.poll(0))
+
+
+def pulled(host: Host) -> bool:
+    return Latch(str(host.home)).look().pulled
+
+
+def supervisor_of(host: Host) -> int:
+    [entry] = [one for one in homes.live(str(host.home)) if one.kind == "supervisor"]
+    return entry.pid
+
+
+@contextmanager
+def agents_known(host: Host) -> Iterator[Process]:
+    """A worker without a supervisor, for the agents' names."""
+    with host.process("work", "agents.py") as worker:
+        worker.says("is ready")
+        yield worker
+
+
+# ── ways in, and the way out ──────────────────────────────────────────────────────────────────────
+
+
+def touched(host: Host) -> None:
+    """STOP is touched by hand; deleting it lifts nothing, and a person does who has seen it."""
+    with agents_known(host) as worker, fleet(host) as (process, reader):
+        (host.home / "STOP").touch()
+        nobody_left(reader)
+        assert process.ends() != 0
+        assert worker.ends() != 0
+    with host.store() as store:
+        assert [one.kind for one in store.latches()] == ["halt"], "the store was not told"
+        epoch = store.latches()[0].epoch
+    (host.home / "STOP").unlink()
+    nothing_begins(host)
+    refused(host, "--why", " ", env=AWAY)  # the store, which would refuse it too, is not asked
+    refused(host, "--why", "so", "--by", " ", env=AWAY)
+    refused(host, "--why", "so", f"--epoch={epoch - 1}")
+    with host.process("up", "agents.py") as supervisor:
+        supervisor.says("nothing is started")
+        until(lambda: list(host.home.glob("run/*.sock")), "its socket")
+        begun = [one["child"] for one in host.status()["children"] if one["pid"]]
+        assert begun in ([], ["control"]), f"{begun} begun under the latch"
+    with host.store() as store:
+        assert store.latches(), "it is lifted in the store"
+    host.run("reauthorize", "--yes", "--why", "looked")
+    assert not pulled(host)
+    assert host.run("run", "--", sys.executable, "-c", "print('goes on')").stdout == "goes on\n"
+    found = host.run_of(RUN)
+    assert found is not None
+    assert found.state in ("killed", "queued"), f"{RUN} is {found.state}"
+
+
+def refused(host: Host, *words: str, **given: Any) -> None:
+    with host.process("reauthorize", "--yes", *words, **given) as process:
+        assert process.ends() != 0, f"it is lifted by {words}"
+    assert pulled(host), f"it is lifted by {words}"
+
+
+def signalled(host: Host) -> int:
+    """A supervisor that is told by a signal and dies while it obeys: the latch holds by then."""
+    with agents_known(host), fleet(host, faults="halt:killing=kill") as (_, reader):
+        pid = supervisor_of(host)
+        os.kill(pid, signal.SIGUSR1)
+        gone(pid)
+        gone(host.pid_in("stays"))  # with its parent
+        assert pulled(host), "it was told to halt and died, and nothing holds"
+        halted(host)
+        nobody_left(reader)
+    nothing_begins(host)
+    return 1
+
+
+def elsewhere(host: Host) -> None:
+    """Another host of the same store is halted: it is proved when nobody is left here."""
+    with fleet(host) as (_, reader):
+        with host.process("halt", env={"ANDON_HOME": str(host.folder / "other")}) as process:
+            code = process.ends()
+        assert all_gone(reader) or code == NOT_PROVED, "proved, and some live"
+        nobody_left(reader)
+    assert pulled(host), "the latch of this host is not pulled"
+
+
+def frozen(host: Host) -> None:
+    """Whoever stands still is ended by the command, and protects nobody."""
+    with agents_known(host) as worker, fleet(host) as (process, reader):
+        for one in (worker.process.pid, supervisor_of(host)):
+            os.kill(one, signal.SIGSTOP)
+        host.run("halt")
+        assert all_gone(reader), "proved, and some live"
+        assert worker.process.poll() is not None, "proved, and the worker lives"
+        assert process.ends() != 0
+
+
+def unseen(host: Host) -> None:
+    """Nobody here can know whether a worker of another host has ended."""
+    far = this_process().but(boot="another", pid=NOBODY)
+    with host.store() as store:
+        store.write([Register(worker=far, agents=(), lease_seconds=600.0)])
+    found = host.json("halt", "--wait", "2", code=NOT_PROVED)
+    assert not found["proved"]
+    with host.store() as store:
+
+        def rows() -> list[TargetRow]:
+            return [one for one in store.targets(found["receipt"]) if one.worker == far.id]
+
+        [row] = until(rows, "the order is written")  # which may go on without the command
+        assert row.stage != "verified", f"nobody has seen it: {row.evidence}"
+
+
+def stopped(host: Host) -> None:
+    """One run is killed: with all that it started, or with the process that is stuck in it."""
+    with fleet(host) as (_, reader):
+        assert host.json("kill", RUN)["proved"]
+        assert all_gone(reader), "proved, and some live"
+    (host.folder / "busy.py").write_text(BUSY)
+    with host.process("work", "busy.py") as worker:
+        worker.says("is ready")
+        run = host.start("busy", "marker=busy")
+        until((host.folder / "busy").exists, "the step")
+        assert host.json("kill", run)["proved"]
+        assert not alive(worker.process.pid), "proved, and its process lives"
+
+
+def newer(host: Host) -> None:
+    """A lift in the store is followed here, unless it was pulled again since: then that holds."""
+    latch = Latch(str(host.home))
+    # It may be frozen while it holds the lock of the store, and is ended then.
+    host.environment["ANDON_WATCHDOG_SECONDS"] = "2"
+    with host.up() as supervisor:
+        host.run("halt")
+        lift(host)
+        until(lambda: not pulled(host), "the lift is followed here")
+        until(lambda: supervisor.text.count("is ready") > 1, "workers are started again")
+        host.run("halt")
+        control = host.control_pid()
+        os.kill(control, signal.SIGSTOP)
+        lift(host)
+        epoch = latch.pull("ben", "it is odd again").epoch
+        with suppress(ProcessLookupError):
+            os.kill(control, signal.SIGCONT)
+        with host.store() as store:
+            until(store.latches, "the store knows of the newer pull")
+        assert latch.look().epoch == epoch, "a pull was lifted by who had not seen it"
+        assert latch.look().pulled, "a pull was lifted by who had not seen it"
+
+
+def lift(host: Host) -> None:
+    """In the store alone, as somebody on another host would."""
+    with host.store() as store:
+        [one] = store.latches()
+        store.write([Reauthorize(epoch=one.epoch, scope=one.scope, by="ana", why="looked")])
+        assert not store.latches()
+
+
+def cut_off(host: Host) -> None:
+    """A host that hears nothing of its store ends what it has begun."""
+    # Long enough for a busy machine to begin.
+    host.environment |= {"ANDON_LOST_CONTACT": "stop", "ANDON_LOST_CONTACT_SECONDS": "5"}
+    with fleet(host) as (_, reader):
+        os.kill(host.control_pid(), signal.SIGSTOP)
+        nobody_left(reader)
+
+
+def stalled(host: Host) -> None:
+    """A worker that shows no sign of life is ended, and another one is started."""
+    host.environment["ANDON_WATCHDOG_SECONDS"] = "2"
+    with host.up() as supervisor:
+        worker = worker_of(host)
+        os.kill(worker, signal.SIGSTOP)
+        gone(worker)
+        until(lambda: supervisor.text.count("is ready") > 1, "another worker")
+
+
+# ── what supervisors leave, and take over ─────────────────────────────────────────────────────────
+
+
+def left_behind(host: Host) -> None:
+    """A command that ends has not ended while somebody of it is alive."""
+    with fleet(host, LEAVES) as (process, reader):
+
+        def over() -> bool:
+            row = host.run_of(RUN)
+            return row is not None and row.state not in ("queued", "running")
+
+        until(over, "the end of the run")
+        assert all_gone(reader), "its run has ended, and some of it live"
+        process.ends()
+    assert not [one for one in homes.live(str(host.home)) if one.kind == "supervisor"]
+
+
+def neighbours(host: Host) -> None:
+    """Two supervisors of one home: neither takes anything from the other."""
+    with fleet(host) as (_, reader):
+        stays = host.pid_in("stays")
+        said = host.run("run", "--", sys.executable, "-c", "print('beside it')").stdout
+        assert said == "beside it\n"
+        assert alive(stays), "another supervisor has ended it"
+        host.run("halt")
+        assert all_gone(reader), "proved, and some live"
+
+
+def upgraded(host: Host) -> None:
+    """A new image in the same process owns whom the old one owned."""
+    with host.up() as supervisor:
+        worker = worker_of(host)
+        os.kill(supervisor_of(host), signal.SIGUSR2)
+        supervisor.says("upgraded in place")
+        assert alive(worker), "the upgrade has ended it"
+        host.run("halt")
+        assert not alive(worker), "proved, and it lives"
+
+
+def worker_of(host: Host) -> int:
+    def found() -> int:
+        workers = [one["pid"] for one in host.status()["children"] if one["kind"] == "worker"]
+        return int(workers[0] or 0)
+
+    return int(until(found, "its worker"))
+
+
+def stranger(host: Host) -> None:
+    """A process that has only the number of a dead one, or had it in another boot, is not meant."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
+        try:
+            _blame(host, innocent.pid)
+            host.run("run", "--", sys.executable, "-c", "")
+            assert innocent.poll() is None, "the next supervisor has ended it"
+            _blame(host, innocent.pid)
+            host.run("halt")
+            assert innocent.poll() is None, "the halt has ended it"
+        finally:
+            innocent.kill()
+
+
+def _blame(host: Host, pid: int) -> None:
+    """Write it down as somebody's who is dead."""
+    ticks = homes.start_ticks(pid) or 0
+    homes.make(str(host.home))
+    for name, owner, boot, started in (
+        ("used", pid, homes.boot(), ticks + 1),
+        ("owned", NOBODY, homes.boot(), ticks + 1),
+        ("booted", NOBODY, "another", ticks),
+    ):
+        entry = homes.this_process(f"s{name}", "supervisor")
+        entry = entry._replace(pid=owner, start_ticks=started, boot=boot)
+        homes.register(str(host.home), entry)
+        homes.register(str(host.home), entry._replace(id=f"w{name}", kind="worker", pid=pid))
+        tree = {"name": name, "by": "walk", "pid": pid, "start_ticks": started, "mark": 12345}
+        child = {"name": name, "kind": "worker", "argv": [], "pid": pid, "start_ticks": started}
+        state = {**entry._asdict(), "children": [{**child, "tree": tree}]}
+        (host.home / "state" / f"{entry.id}.json").write_text(json.dumps(state))
+
+
+# By the point that stands for what each of them is about.
+SCENES = {
+    "halt:latched": (touched, newer),
+    "halt:sent": (elsewhere, unseen),
+    "halt:killing": (frozen, stopped, cut_off, stalled),
+    "supervisor:spawned": (left_behind, neighbours, upgraded, stranger),
+}
+STORED = (newer, elsewhere, unseen)
