@@ -293,7 +293,7 @@ CANARIES = (
         "        target.survivors = []\n        if not target.survivors:\n",
     ),
     Canary(
-        "latched-after-the-kill",
+        "halted-without-a-latch",
         "points",
         "supervisor/cord.py",
         '        halt.pull()\n        point("halt:latched")\n',
