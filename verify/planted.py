@@ -259,6 +259,71 @@ CANARIES = (
         "        return self._journal.durable(self._future).__await__()\n",
         "        return asyncio.sleep(0).__await__()\n",
     ),
+    Canary(
+        "one-key-in-two-branches",
+        "simulation",
+        "runtime/context.py",
+        "        async with operation.alone():\n            return await effects.carry_out(\n",
+        "        async with contextlib.nullcontext():\n"
+        "            return await effects.carry_out(\n",
+    ),
+    Canary(
+        "left-in-the-middle-and-asked-about",
+        "simulation",
+        "runtime/operation.py",
+        "            self.attempt.check()  # the first of them may have left in the middle of it\n",
+        "",
+    ),
+    Canary(
+        "key-of-many-runs",
+        "simulation",
+        "runtime/effects.py",
+        'self.key = operation.key or f"{self.attempt.run.id}/{operation.place}"',
+        'self.key = operation.key or f"{operation.place}"',
+    ),
+    Canary(
+        "thread-taken-for-ended",
+        "simulation",
+        "runtime/effects.py",
+        "isinstance(error, TimeoutError) and self.timeout is not None\n",
+        "error is None\n",
+    ),
+    Canary(
+        "arguments-not-compared",
+        "simulation",
+        "core/journal.py",
+        "        if (record.kind, record.name, record.digest) != (kind, name, digest):\n",
+        "        if (record.kind, record.name) != (kind, name):\n",
+    ),
+    Canary(
+        "shield-not-looked-at",
+        "simulation",
+        "runtime/leaving.py",
+        "        if self.stopping and not self.shielded:\n"
+        "            raise await self.give_way()\n        if not writes",
+        "        if self.stopping:\n            raise await self.give_way()\n        if not writes",
+    ),
+    Canary(
+        "snapshot-overlooked",
+        "simulation",
+        "runtime/attempt.py",
+        "        if self.oblivious:\n            raise Diverged(\n",
+        "        if self.oblivious is None:\n            raise Diverged(\n",
+    ),
+    Canary(
+        "cancelled-wait-keeps-its-letter",
+        "simulation",
+        "runtime/operation.py",
+        '                    along["give_back"] = letter.id\n',
+        "",
+    ),
+    Canary(
+        "failed-step-not-tried-again",
+        "simulation",
+        "core/journal.py",
+        "        for record in failed + [one for one in cancelled if one.seq > since]:\n",
+        "        for record in [one for one in cancelled if one.seq > since]:\n",
+    ),
     # ── what only real processes, disks and files show ────────────────────────────────────────
     Canary(
         "acknowledged-before-commit",

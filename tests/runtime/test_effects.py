@@ -12,6 +12,7 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 import andon
 from andon.core.lease import Fence
 from andon.errors import BadInput, NotFound
+from andon.runtime import requests
 from andon.runtime.worker import Worker
 from andon.store.store import Claim
 
@@ -155,7 +156,12 @@ async def test_a_lost_owner_that_wakes_up_confirms_nothing(lab: Lab) -> None:
     assert [entry.state for entry in await lab.journal(run, "effect")] == ["started", "in_doubt"]
 
 
-def at_point(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], None]) -> None:
+def at_point(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    action: Callable[[], None],
+    where: str = "andon.runtime.effects.point",
+) -> None:
     """Have something happen at a named moment, the first time that it is reached."""
     reached: list[str] = []
 
@@ -164,7 +170,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], No
             reached.append(here)
             action()
 
-    monkeypatch.setattr("andon.runtime.effects.point", point)
+    monkeypatch.setattr(where, point)
 
 
 def take_from(lab: Lab, worker: Worker, evidence: str) -> None:
@@ -238,6 +244,31 @@ async def test_a_drain_between_the_intent_and_the_effect_leaves_no_doubt(
     assert world.done == []
     async with lab.working(one):
         assert await lab.result(run) == "paid 7"
+
+
+async def test_a_second_branch_does_not_ask_about_what_the_first_leaves_in_a_drain(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.held.reached.set()
+
+    async def body(ctx: andon.Context) -> list[str]:
+        both = (ctx.effect(world.pay, 7, key="k") for _ in range(2))
+        return list(await asyncio.gather(*both))
+
+    one = agent(body)
+    async with lab.working(one) as worker:
+
+        def drain() -> None:
+            worker.draining = True
+
+        at_point(monkeypatch, "effect:started", drain)
+        run = await lab.client.start(one)
+        await until(lambda: lab.effects(run) == {"pay": "planned"})
+    assert lab.store.asks(run) == []
+    async with lab.working(one):
+        assert await lab.result(run) == ["paid 7", "paid 7"]
+    assert world.done == [7]
 
 
 async def test_an_effect_that_is_cancelled_before_it_begins_leaves_no_doubt(lab: Lab) -> None:
@@ -344,6 +375,71 @@ async def test_a_question_that_andon_can_answer_itself_by_now_is_closed(lab: Lab
         world.held.release.set()
     assert lab.effects(run) == {"pay": "confirmed"}
     assert lab.store.asks(run) == []
+
+
+async def test_what_a_person_has_said_holds_also_if_it_could_be_undone_by_now(lab: Lab) -> None:
+    world = World()
+
+    async def body(ctx: andon.Context) -> str:
+        return str(await ctx.effect(world.pay, 7, undo=world.undo))
+
+    one = agent(body)
+    async with lab.working(one) as owner:
+        run = await lab.client.start(one)
+        await world.held.reached.wait()
+        async with lab.working(one) as second:
+            bury(second, owner, "silent:its lease ended")
+            await lab.asked(run)
+            bury(second, owner)
+            await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
+            await lab.client.answer(run, "happened", "seen")
+            assert await lab.result(run) == "seen"
+        world.held.release.set()
+    assert world.undone == []
+
+
+async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person answers while the effect is about to be undone: what was seen is undone by then."""
+    world, workers = World(), list[Worker]()
+
+    async def undo(result: Any, amount: int) -> None:
+        [attempt] = workers[0].attempts.values()
+        await until(lambda: "answer" in {letter.kind for letter in attempt.letters})
+        raise ConnectionError("it may be undone")
+
+    async def pay(ctx: andon.Context) -> str:
+        try:
+            return str(await ctx.effect(world.pay, 7, undo=undo))
+        except ConnectionError:
+            return "caught"
+
+    async def body(ctx: andon.Context) -> list[Any]:
+        return list(await asyncio.gather(pay(ctx), ctx.event("go")))
+
+    def answer() -> None:
+        requests.answer(lab.store, run, "happened", "seen")
+
+    one = agent(body)
+    async with lab.working(one) as owner:
+        run = await lab.client.start(one)
+        await world.held.reached.wait()
+        async with lab.working(one) as second:
+            workers.append(second)
+            bury(second, owner, "silent:its lease ended")
+            await lab.asked(run)
+            bury(second, owner)
+            await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
+            at_point(monkeypatch, "attempt:loaded", answer, "andon.runtime.attempt.point")
+            await lab.client.send(run, "look")
+            await until(lambda: lab.store.asks(run) == [])
+            await lab.client.send(run, "go")
+            ask = await lab.asked(run)
+            assert lab.effects(run) == {"pay": "in_doubt"}
+            await lab.client.answer(run, "happened", "seen again", ask=ask.id)
+            assert await lab.result(run) in (["caught", None], ["seen again", None])
+        world.held.release.set()
 
 
 # ── a person is asked ─────────────────────────────────────────────────────────────────────────────

@@ -7,9 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.runtime.harness import Lab, agent
+from tests.runtime.harness import Lab, agent, until
 
 import andon
+from andon.runtime.journaling import Journaling
+from andon.store.store import Append
 
 Limit = Callable[[Any], Any]
 
@@ -67,6 +69,44 @@ async def test_a_timeout_around_a_wait_ends_it_in_time(local: Lab, limit: Limit)
     async with local.working(agent(body)):
         run = await local.client.start("agent")
         assert await local.replayed(run) == "nothing came"
+
+
+async def test_a_wait_that_is_cancelled_while_its_end_is_written_loses_no_letter(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On replay it is cancelled again, and whoever waits next gets what came."""
+    limits: list[asyncio.Timeout] = []
+    cuts: list[str] = []
+    write = Journaling._write
+
+    async def cut(attempt: Any, message: Append) -> None:
+        last = message.entries[-1]
+        if (last.name, last.state) == ("news", "done") and not cuts:
+            cuts.append(last.place)
+            limits[-1].reschedule(0)
+            await write(attempt, message)
+            await asyncio.sleep(60)  # it is cancelled before it hears of the commit
+        await write(attempt, message)
+
+    monkeypatch.setattr(Journaling, "_write", cut)
+
+    async def body(ctx: andon.Context) -> list[str]:
+        other = asyncio.create_task(ctx.event("go"))  # so that commits take a turn of the loop
+        try:
+            async with asyncio.timeout(0.01 if cuts else None) as limit:
+                limits.append(limit)
+                first = await ctx.event("news")
+        except TimeoutError:
+            first = "nothing came"
+        found = [first, await ctx.step(str, "after"), await ctx.event("news")]
+        await other
+        return found
+
+    async with lab.working(agent(body)):
+        run = await lab.client.start("agent")
+        await until(lambda: "news" in {entry.name for entry in lab.store.journal(run)})
+        await lab.client.send(run, "news", "good")
+        assert await lab.replayed(run) == ["nothing came", "after", "good"]
 
 
 @pytest.mark.parametrize("late", [False, True])

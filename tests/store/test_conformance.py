@@ -563,6 +563,17 @@ def test_a_message_wakes_a_run_that_waits(store: Store) -> None:
     assert store.letters(["r"]) == {}
 
 
+def test_a_message_that_nobody_has_got_is_there_again(store: Store) -> None:
+    held = begin(store)
+    do(store, event())
+    letters = store.letters(["r"])
+    [letter] = letters["r"]
+    do(store, held.append(take=letter.id))
+    assert store.letters(["r"]) == {}
+    do(store, held.append(give_back=letter.id))
+    assert store.letters(["r"]) == letters
+
+
 def test_a_message_that_came_before_the_run_lay_down_keeps_it_awake(store: Store) -> None:
     held = begin(store)
     do(store, event())

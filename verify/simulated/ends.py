@@ -1,14 +1,17 @@
 """What must hold when a story is over: the laws of the chaos tests, and what each run answered."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.chaos import laws
 
 from andon.core.run import TERMINAL, State
+from andon.errors import AndonError
 from andon.runtime import requests
-from verify.simulated.agents import AGENT_RETRIES, CHILD, STEP_RETRIES, child_of, expected, happens
+from verify.simulated.agents import AGENT_RETRIES, STEP_RETRIES
+from verify.simulated.scripts import CHILDREN, child_of, expected, happens
 
 if TYPE_CHECKING:
     from verify.simulated.fleet import Fleet
@@ -16,10 +19,10 @@ if TYPE_CHECKING:
 
 def broken(fleet: "Fleet") -> Iterator[str]:
     children = {
-        child_of(run_id, number): CHILD
+        child_of(run_id, number): CHILDREN[what]
         for run_id, script in fleet.scripts.items()
         for number, what in enumerate(script)
-        if what == "child" and fleet.store.run(child_of(run_id, number)) is not None
+        if what in CHILDREN and fleet.store.run(child_of(run_id, number)) is not None
     }
     for run_id, script in {**fleet.scripts, **children}.items():
         row = fleet.store.run(run_id)
@@ -41,17 +44,19 @@ def broken(fleet: "Fleet") -> Iterator[str]:
                 lines=lines,
             )
         )
+        yield from _waits(fleet, run_id)
+        yield from _tidied(fleet, run_id)
         if row.state not in TERMINAL:
             yield f"{run_id} is {row.state} for ever"
         elif row.state == State.SUCCEEDED:
             yield from _result(fleet, run_id, script)
-        elif row.state != State.DEAD or "failed" in _endings(fleet, run_id):
+        elif row.state != State.DEAD or State.DEAD in _endings(fleet, run_id):
             yield from _undone(fleet, run_id, script)
+            yield from _died(fleet, run_id, script)
 
 
 def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
-    last = fleet.store.last_entry(run_id)
-    found = None if last is None else json.loads(requests.body_of(fleet.store, last))
+    found = _answer(fleet, run_id)
     if found != expected(run_id, script):
         yield f"{run_id} answers {found}, expected {expected(run_id, script)}"
     for number, what in enumerate(script):
@@ -66,10 +71,59 @@ def _result(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
         name = key.removeprefix(f"{run_id}/")
         if (what, attempt) == ("step", final) and name != key and name not in written:
             yield f"{run_id} has succeeded while {name} was executing"
-    failed = [one.state for one in journal if one.name == "flaky"]
-    tries = script.count("flaky") * STEP_RETRIES.retries
-    if failed.count("retrying") != tries:
-        yield f"{run_id} was to try {tries} times again, its journal has {failed}"
+    for word in ("flaky", "hopeless"):
+        failed = [one.state for one in journal if one.name == word]
+        tries = script.count(word) * STEP_RETRIES.retries
+        if failed.count("retrying") != tries:
+            yield f"{run_id} was to try {word} {tries} times again, its journal has {failed}"
+    yield from _bookings(fleet, run_id, script)
+
+
+def _answer(fleet: "Fleet", run_id: str) -> Any:
+    last = fleet.store.last_entry(run_id)
+    try:
+        return None if last is None else json.loads(requests.body_of(fleet.store, last))
+    except AndonError as error:
+        return str(error)
+
+
+def _bookings(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
+    """What a transaction wrote to the user's own table is there once."""
+    rows = fleet.store.rows("SELECT key FROM booked WHERE key LIKE ?", f"{run_id}/%")
+    wanted = [f"{run_id}/booked-{n}" for n, what in enumerate(script) if what == "booked"]
+    if sorted(key for (key,) in rows) != sorted(wanted):
+        yield f"{run_id} has succeeded, and its transactions wrote {rows}"
+
+
+def _waits(fleet: "Fleet", run_id: str) -> Iterator[str]:
+    """What a run waits for, and until when, is written once."""
+    begun: Counter[str] = Counter()
+    for one in requests.journal(fleet.store, run_id):
+        if one.state == "waiting":
+            begun[one.place] += 1
+            if begun[one.place] > 1:
+                yield f"{run_id} waits for {one.name} anew at {one.place}"
+        elif one.state in ("cancelled", "reopened"):
+            begun.clear()
+
+
+def _tidied(fleet: "Fleet", run_id: str) -> Iterator[str]:
+    """Every attempt but the last one, which may still be about it, unless its process is gone."""
+    if not any(fleet.frequency[fault] for fault in ("crash", "drain")) and not fleet.orders:
+        for one in fleet.store.attempts(run_id)[:-1]:
+            left = fleet.world.mess.get((run_id, one.number))
+            if left and one.ending in ("suspended", "failed"):
+                yield f"{run_id} has not tidied {left} up in attempt {one.number}"
+
+
+def _died(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
+    """A step that fails once is tried again with its agent."""
+    failing = script.count("once") + script.count("fail") + script.count("poison")
+    certain = not fleet.frequency["provider error"] and not fleet.orders
+    calm = not set(CHILDREN) & set(script)
+    one = script.count("once") == failing == 1
+    if one and certain and calm and State.DEAD in _endings(fleet, run_id):
+        yield f"{run_id} is dead, and only one step of it failed, once"
 
 
 def _undone(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
@@ -77,7 +131,8 @@ def _undone(fleet: "Fleet", run_id: str, script: list[str]) -> Iterator[str]:
     endings = _endings(fleet, run_id)
     if endings.count("failed") > AGENT_RETRIES.retries:
         yield f"{run_id} was to fail once more at most, its attempts are {endings}"
-    keys = [f"{run_id}/{what}-{n}" for n, what in enumerate(script) if "compensatable" in what]
+    done = [happens(number, what) or "" for number, what in enumerate(script)]
+    keys = [f"{run_id}/{one}" for one in done if "compensatable" in one]
     for key in keys:
         if fleet.world.standing.get(key):
             yield f"{run_id} has not succeeded, and {key} was not undone"

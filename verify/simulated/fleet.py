@@ -25,7 +25,7 @@ from andon.runtime import requests, starting
 from andon.store.orders import Order
 from andon.store.rows import Filter
 from andon.store.store import AgentRow, Append, Settle, Start
-from verify.simulated import agents, outside
+from verify.simulated import outside, scripts
 from verify.simulated.clock import Clock
 from verify.simulated.process import Crash, Process, settings_of, without_threads
 from verify.simulated.store import MemoryStore
@@ -51,6 +51,7 @@ POISON_LIMIT, NO_LIMIT = 4, 1000
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
 ANEW_LEASES = 5
+LETTERS = {"event": 1, "events": 2, "impatient": 1}  # that a word waits for
 SAGAS = 0.1  # of all runs
 AGAIN_SECONDS = 0.01  # about as long as a commit takes
 STEPS = 60_000  # callbacks; a story has some hundreds
@@ -99,8 +100,8 @@ class Fleet:
         """Words by chance; some runs do what can be undone, and fail."""
         length = self.chance.randint(1, 5)
         if self.chance.random() < SAGAS:
-            return [*self.chance.choices(agents.UNDOABLE, k=length), "fail"]
-        return self.chance.choices(agents.WORDS, k=length)
+            return [*self.chance.choices(scripts.UNDOABLE, k=length), "fail"]
+        return self.chance.choices(scripts.WORDS, k=length)
 
     # ── the story ─────────────────────────────────────────────────────────────────────────────
 
@@ -265,6 +266,12 @@ class Fleet:
         """Whether nothing holds anybody up in this story."""
         return not self.jumps and not any(self.frequency[name] for name in DELAYS)
 
+    def undisturbed(self) -> bool:
+        """Whether nothing ends anybody either."""
+        ends = ("crash", "drain", "provider error")
+        poisoned = any("poison" in script for script in self.scripts.values())
+        return self.calm() and not (self.orders or poisoned or any(self.frequency[e] for e in ends))
+
     def jumped_lately(self) -> bool:
         return self.clock.now - self.jumped_at < 3 * self.lease_seconds
 
@@ -340,13 +347,13 @@ class Fleet:
     # ── people ────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, run_id: str, script: list[str]) -> None:
-        row: AgentRow = agents.AGENT.row
+        row: AgentRow = scripts.AGENT.row
         run = starting.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
         self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
         requests.write(self.store, Start(run=run))
         self._started += 1
         for number, what in enumerate(script):
-            for given in range({"event": 1, "events": 2}.get(what, 0)):
+            for given in range(LETTERS.get(what, 0)):
                 self.later(self._sometime(), partial(self._send, run_id, number, given))
 
     def _send(self, run_id: str, number: int, given: int) -> None:
@@ -376,7 +383,7 @@ class Fleet:
     def _resume(self) -> None:
         """Let what was stopped go on."""
         for row in self.store.runs(Filter(states=(State.STRANDED,))):
-            if "change" in self.scripts.get(row.id, ()):  # its code never fits its journal again
+            if set(scripts.UNFIT) & set(self.scripts.get(row.id, ())):  # it never fits again
                 self.tell(None, f"somebody gives {row.id} up")
                 requests.cancel(self.store, row.id)
         for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):

@@ -9,11 +9,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from andon.core.drain import Phase
 from andon.core.lease import Fence
 from andon.errors import AndonError
 from andon.runtime import requests
+from andon.runtime.clock import own_time
+from andon.store.rows import AskRow
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 # How many operations may still begin under an order that was heard: one in each branch.
 UNDER_WAY = 2
+A_COMMIT = 0.01  # the store's time is known to a process as it was when it was asked
 attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
 _worlds: list["World"] = []  # the last one is in force
 
@@ -42,6 +46,14 @@ class World:
         self.saves: Counter[tuple[str, int]] = Counter()  # (run, attempt): snapshots it waited for
         self.deaf: Counter[tuple[str, int]] = Counter()  # (run, attempt): begun under an order
         self.flying: dict[str, list[Process]] = {}  # who is inside the call of an effect
+        self.shields: dict[tuple[str, int], float] = {}  # (run, attempt) → until when
+        self.keys: dict[str, str] = {}  # that andon gave to effects, and which; and the reverse
+        self.beds: dict[str, float] = {}  # sleeps → when one was first asked for
+        self.woken: dict[str, float] = {}  # and when its code was first answered
+        self.said: dict[str, list[tuple[str, Any]]] = {}  # questions → what was answered
+        self.refused: set[str] = set()  # effects that cannot be undone for now
+        self.failed: set[str] = set()  # steps that fail once, and have
+        self.mess: dict[tuple[str, int], list[str]] = {}  # (run, attempt) → what is to be tidied up
         self.left: list[Future[int]] = []  # what agents do not wait for; loops forget such tasks
         self.violations: list[str] = []
 
@@ -68,6 +80,8 @@ class World:
     def step(self, key: str) -> None:
         self.record("step", key)
         self._look_at_orders(key)
+        if key in self.acknowledges:
+            self._look_at_result(self.acknowledges[key])
         # One that was frozen before it began may yet begin: what it writes is refused.
         if attempt.get() > self.known.get(key, attempt.get()):
             self.wrong(f"{key} executes again although its result was given to the agent")
@@ -119,6 +133,16 @@ class World:
         self.undos.append((key, fence.counter))
         self.standing[key] = 0
 
+    def refuses(self, key: str) -> bool:
+        """Some are not undone any more by themselves, until a person has seen to it."""
+        if key not in self.refused and self.fleet.strikes("provider error"):
+            self.refused.add(key)
+        return key in self.refused
+
+    def undo_by_hand(self, key: str) -> None:
+        self.lines.append(("undone", key, 0))
+        self.standing[key] = 0
+
     def deadly(self, key: str) -> None:
         self.record("deadly", key)
         self.fleet.crash(self.fleet.current)
@@ -135,6 +159,86 @@ class World:
         )
         if there < self.saves[run_id, attempt.get()]:
             self.wrong(f"{run_id} goes on, and its snapshot is not durable")
+
+    def look_at_given(self, key: str, result: Any) -> None:
+        """An undo is given what the effect returned, if that is known."""
+        last = self.fleet.store.rows(
+            "SELECT state FROM andon_journal WHERE run_id = ? AND key = ?"
+            " AND state IN ('started', 'confirmed') ORDER BY seq DESC LIMIT 1",
+            key.partition("/")[0],
+            key,
+        )
+        if last == [("confirmed",)] and result != key:
+            self.wrong(f"{key} is undone without its result, with {result!r}")
+
+    def named(self, who: str, key: str) -> None:
+        """A key that andon gives is one effect's, and always the same."""
+        self.fleet.current.refuse_dead()
+        if self.keys.setdefault(who, key) != key or self.keys.setdefault(key, who) != who:
+            self.wrong(f"{who} has the key {key}, which is {self.keys.get(key)}'s")
+
+    def fails_once(self, key: str) -> None:
+        if key not in self.failed:
+            self.record("failed", key)
+            self.failed.add(key)
+            raise ValueError("the first time")
+
+    @contextmanager
+    def shield(self, run_id: str, seconds: float) -> Iterator[None]:
+        """A block that nobody who is polite cuts short."""
+        process, number = self.fleet.current, attempt.get()
+        owned = process.worker.attempts[run_id]
+        leaving = owned.reason is not None
+        until = self.shields[run_id, number] = process.loop.time() + seconds
+        try:
+            yield
+        except BaseException:
+            held = process.loop.time() < until and not leaving and process.alive
+            if held and (owned.reason or "") in self._polite(process):
+                self.wrong(f"{run_id} has a shield, and leaves: {owned.reason}")
+            raise
+        finally:
+            del self.shields[run_id, number]
+
+    def _polite(self, process: "Process") -> tuple[str, ...]:
+        drain = process.worker.drain
+        ends = drain.told_at + drain.plan.ends[Phase.CHECKPOINT]
+        early = drain.told and own_time() < ends
+        return ("drained", "paused", "cancelled", *(("stopped",) if early else ()))
+
+    # ── tidying up ────────────────────────────────────────────────────────────────────────────
+
+    def untidy(self, run_id: str, name: str) -> None:
+        self.mess.setdefault((run_id, attempt.get()), []).append(name)
+
+    def tidied(self, run_id: str, number: int, name: str) -> None:
+        self.fleet.current.refuse_dead()
+        left = self.mess[run_id, number]
+        if left[-1:] != [name]:
+            self.wrong(f"{run_id} tidies {name} up in attempt {number}, and {left} is left")
+        left.remove(name)
+
+    # ── waiting ───────────────────────────────────────────────────────────────────────────────
+
+    def lies_down(self, key: str) -> None:
+        self.fleet.current.refuse_dead()
+        self.beds.setdefault(key, self.fleet.clock.now)
+
+    def slept(self, key: str, seconds: float) -> None:
+        self.fleet.current.refuse_dead()
+        if self.fleet.calm() and self.fleet.clock.now < self.beds[key] + seconds - A_COMMIT:
+            self.wrong(f"{key} wakes up after {self.fleet.clock.now - self.beds[key]:.2f} s")
+
+    def in_time(self, key: str, seconds: float) -> None:
+        """It goes on before that, if nothing holds anybody up."""
+        self.woken.setdefault(key, self.fleet.clock.now)
+        if self.fleet.undisturbed() and self.woken[key] > self.beds[key] + seconds:
+            self.wrong(f"{key} is not awake after {seconds} s")
+
+    def told(self, question: str, decision: str, value: Any) -> None:
+        self.fleet.current.refuse_dead()
+        if (decision, value) not in self.said.get(question, []):
+            self.wrong(f"{question}: the code got {decision} {value}, {self.said.get(question)}")
 
     # ── partial progress ──────────────────────────────────────────────────────────────────────
 
@@ -172,9 +276,20 @@ class World:
 
     # ── who may act ───────────────────────────────────────────────────────────────────────────
 
+    def _look_at_result(self, key: str) -> None:
+        run_id, _, name = key.partition("/")
+        if not self.fleet.store.rows(
+            "SELECT 1 FROM andon_journal WHERE run_id = ? AND name = ? AND state = 'done'",
+            run_id,
+            name,
+        ):
+            self.wrong(f"{key} is not durable, and what is after it begins")
+
     def _look_at_orders(self, key: str) -> None:
         """Who has said that it heard of an order begins nothing more."""
         run_id = key.partition("/")[0]
+        if self.shields.get((run_id, attempt.get()), 0.0) > self.fleet.clock.now:
+            return
         if self.fleet.orders and self.fleet.store.rows(
             "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
             " ON a.run_id = t.run_id AND a.fence = t.fence"
@@ -264,20 +379,39 @@ class Person:
     def look(self) -> None:
         fleet = self.world.fleet
         for ask in fleet.store.asks():
+            if ask.about == "value":
+                self._decide(ask)
+                continue
             since = self.seen.setdefault((ask.run_id, ask.id), fleet.clock.now)
             if fleet.clock.now - since < fleet.lease_seconds * 1.5:
                 continue
             key = ask.id.partition("/")[2].rpartition("#")[0]
-            if ask.about == "undo":
+            self.world.refused.discard(key)
+            if ask.about == "undo" and fleet.chance.random() < 0.5:
                 decision, given = "try_again", None
             elif self.world.may_happen(key):
                 continue
+            elif ask.about == "undo":
+                self.world.undo_by_hand(key)
+                decision, given = "undone", None
             elif self.world.standing.get(key):
                 decision, given = "happened", key
             else:
                 decision, given = "did_not_happen", None
             fleet.tell(None, f"a person says about {key}: {decision}")
-            try:
-                requests.answer(fleet.store, ask.run_id, decision, given, ask=ask.id, by="ann")
-            except AndonError as error:
-                fleet.tell(None, f"the answer is refused: {error}")
+            self._say(ask, decision, given)
+
+    def _decide(self, ask: AskRow) -> None:
+        """What the code itself asked for."""
+        number = int(ask.question.rpartition("-")[2])
+        decision = self.world.fleet.chance.choice(("approve", "edit"))
+        given = number if decision == "approve" else number + 1000
+        self.world.said.setdefault(ask.question, []).append((decision, given))
+        self._say(ask, decision, None if decision == "approve" else given)
+
+    def _say(self, ask: AskRow, decision: str, given: Any) -> None:
+        fleet = self.world.fleet
+        try:
+            requests.answer(fleet.store, ask.run_id, decision, given, ask=ask.id, by="ann")
+        except AndonError as error:
+            fleet.tell(None, f"the answer is refused: {error}")

@@ -22,7 +22,7 @@ from andon.settings import Settings
 from andon.store import writer as store_writer
 from andon.store.store import Claim, Message, WorkerRow
 from andon.store.writer import Writer
-from verify.simulated import agents
+from verify.simulated import scripts
 from verify.simulated.clock import Loop
 from verify.simulated.store import ProcessStore
 
@@ -50,7 +50,7 @@ class Process:
         self.bell: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
-        self.worker = runtime.Worker(self.store, [agents.AGENT], fleet.settings)
+        self.worker = runtime.Worker(self.store, [scripts.AGENT], fleet.settings)
         self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:

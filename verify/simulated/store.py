@@ -13,7 +13,7 @@ from andon.errors import StoreUnavailable
 from andon.store import migrate, queries
 from andon.store.sql import SqlStore
 from andon.store.sqlite import SqliteStore
-from andon.store.store import Message, Outcome
+from andon.store.store import Append, Message, Outcome
 from verify.simulated.clock import Clock
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def _connection() -> apsw.Connection:
         db = apsw.Connection(":memory:", statementcachesize=1000)
         migrate.apply("sqlite", lambda _, sql: list(db.execute(sql)).clear(), lambda: 0)
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew at every call
+        db.execute("CREATE TABLE booked (key TEXT)")  # the user's
         db.create_scalar_function("unixepoch", lambda *_: _now(), -1)
         _kept.append(db)
     [db] = _kept
@@ -38,6 +39,20 @@ def _connection() -> apsw.Connection:
             db.execute(f"DELETE FROM {name}")
         db.execute("INSERT INTO andon_meta (one, epoch, identity, created_at) VALUES (1, 1, '', 0)")
     return db
+
+
+class _OfItsOwn:
+    """The one connection, for somebody who opens one of his own and closes it again."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self.authorizer: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def close(self) -> None:
+        """The others go on with it."""
 
 
 class MemoryStore(SqliteStore):
@@ -53,6 +68,9 @@ class MemoryStore(SqliteStore):
         self._writer = self._reader = _connection()
         self._reading = threading.Lock()
         self._on_ring = on_ring
+
+    def _connect(self) -> Any:
+        return _OfItsOwn(self._writer)
 
     def ring(self) -> None:
         self._on_ring()
@@ -93,6 +111,15 @@ class ProcessStore:
             fleet.tell(process, "the acknowledgement of a commit is lost")
             raise StoreUnavailable("the simulation loses this acknowledgement")
         return outcomes
+
+    def transact(self, append: Callable[[Any], Append]) -> None:
+        process, fleet = self._process, self._process.fleet
+        process.refuse_dead()
+        if fleet.strikes("refused commit"):
+            raise StoreUnavailable("the simulation refuses this transaction")
+        self._store.transact(append)
+        if fleet.strikes("lost acknowledgement"):
+            raise StoreUnavailable("the simulation loses this acknowledgement")
 
     write_at_once = write  # nobody else holds the lock of a store in memory
 

@@ -33,7 +33,8 @@ async def opened(
         ask_id, until = value.decode(operation.record.body or "null")
         return ask_id, until
     attempt = operation.attempt
-    await attempt.boundary()
+    with operation.noting():
+        await attempt.boundary()
     # One that the code has cancelled is closed; when it is put again, it is another one.
     ask_id = operation.id if operation.record is None else f"{operation.id}#{attempt.seq}"
     until = None if expires is None else attempt.host.clock.now() + expires
@@ -45,7 +46,8 @@ async def opened(
         choices=msgspec.json.encode(CHOICES).decode(),
         expires_at=until,
     )
-    await operation.write(Mark.WAITING, msgspec.json.encode((ask_id, until)), ask=ask)
+    with operation.noting(close_ask=ask_id):
+        await operation.write(Mark.WAITING, msgspec.json.encode((ask_id, until)), ask=ask)
     return ask_id, until
 
 

@@ -51,15 +51,16 @@ async def _begin(
     wait: bool,
     run_id: str | None,
 ) -> str:
-    await operation.attempt.boundary()
-    try:
-        run = await _prepare(operation.attempt, operation, agent, args, kwargs, run_id)
-    except AndonError as error:  # an outcome: another time that agent may be known
-        refusal = describe(error)
-        await operation.write(Mark.FAILED, msgspec.json.encode(refusal))
-        raise operation.failed(refusal) from error
-    mark = Mark.WAITING if wait else Mark.DONE
-    await operation.write(mark, msgspec.json.encode(run.id), spawn=run)
+    with operation.noting():
+        await operation.attempt.boundary()
+        try:
+            run = await _prepare(operation.attempt, operation, agent, args, kwargs, run_id)
+        except AndonError as error:  # an outcome: another time that agent may be known
+            refusal = describe(error)
+            await operation.write(Mark.FAILED, msgspec.json.encode(refusal))
+            raise operation.failed(refusal) from error
+        mark = Mark.WAITING if wait else Mark.DONE
+        await operation.write(mark, msgspec.json.encode(run.id), spawn=run)
     return run.id
 
 

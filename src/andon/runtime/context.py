@@ -224,7 +224,8 @@ class Context(Loop):
             return
         until = await self._deadline(operation, seconds)
         await wait_noting_cancel(operation, "timer", "sleep", until)
-        await operation.write(Mark.DONE)  # on replay it must be known what it ended before
+        with operation.noting():
+            await operation.write(Mark.DONE)  # on replay it must be known what it ended before
 
     async def event(self, name: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """The next event of that name sent to this run. Raises Unresolved after `timeout`."""
@@ -235,10 +236,11 @@ class Context(Loop):
         if operation.record or timeout is not None or not self._attempt.has_letter("event", name):
             until = await self._deadline(operation, timeout)
         letter = await wait_noting_cancel(operation, "event", name, until)
-        if letter is None:
-            await operation.write(Mark.FAILED, b'{"type": "Unresolved"}')
-            raise Unresolved(f"event {name!r} did not come within {timeout} s")
-        await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
+        with operation.noting(letter):
+            if letter is None:
+                await operation.write(Mark.FAILED, b'{"type": "Unresolved"}')
+                raise Unresolved(f"event {name!r} did not come within {timeout} s")
+            await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
         return value.decode(letter.body)
 
     async def ask(
@@ -268,10 +270,11 @@ class Context(Loop):
     ) -> Any:
         ask_id, until = await asking.opened(operation, question, about, expires)
         letter = await wait_noting_cancel(operation, "answer", ask_id, until)
-        if letter is None:
-            await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
-            raise Unresolved(f"nobody answered {question!r} within {expires} s")
-        await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
+        with operation.noting():
+            if letter is None:
+                await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
+                raise Unresolved(f"nobody answered {question!r} within {expires} s")
+            await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
         return value.decode(letter.body)
 
     async def child(
@@ -293,9 +296,10 @@ class Context(Loop):
         if operation.record is not None:
             until: float | None = value.decode(operation.record.body or "null")
             return until
-        await self._attempt.boundary()
-        until = None if seconds is None else self._attempt.host.clock.now() + seconds
-        await operation.write(Mark.WAITING, msgspec.json.encode(until))
+        with operation.noting():
+            await self._attempt.boundary()
+            until = None if seconds is None else self._attempt.host.clock.now() + seconds
+            await operation.write(Mark.WAITING, msgspec.json.encode(until))
         return until
 
     async def _outcome(self, operation: Operation) -> Any:

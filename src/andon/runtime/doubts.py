@@ -109,10 +109,13 @@ async def remember(attempt: Attempt, name: str, key: str) -> None:
 async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
     """Write a person's word down, if there is one."""
     names = [one.name for one in attempt.letters if one.kind == "answer"]
-    name = next((one for one in names if _is_about(row, one)), None)
-    letter = None if name is None else attempt.take_letter("answer", name)
-    if letter is None:
+    for name in [one for one in names if _is_about(row, one)]:
+        if not await _is_outdated(attempt, row, name):
+            break
+    else:
         return False
+    letter = attempt.take_letter("answer", name)
+    assert letter is not None
     verdict, given = decision(letter)
     yes = after_answer(verdict) is Move.RECORD
     state = EffectState.CONFIRMED if yes else EffectState.FAILED
@@ -128,6 +131,17 @@ async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
 
 def _is_about(row: EffectRow, ask_id: str) -> bool:
     return ask_id.rpartition("#")[0] == f"effect:{row.name}/{row.key}"
+
+
+async def _is_outdated(attempt: Attempt, row: EffectRow, ask_id: str) -> bool:
+    """Whether it was started again since that was asked: the answer is about an earlier doubt."""
+    after = int(ask_id.rpartition("#")[2])
+    page: list[Entry]
+    while page := await attempt.read(attempt.host.store.journal, attempt.run.id, after):
+        if any((one.place, one.state) == (row.place, EffectState.STARTED) for one in page):
+            return True
+        after = page[-1].seq
+    return False
 
 
 async def _entry_of(attempt: Attempt, row: EffectRow) -> Entry:

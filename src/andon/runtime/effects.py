@@ -221,8 +221,7 @@ class _Effect:
     async def carry_out(self) -> Any:
         verdict, result = Verdict.NOT_ASKED, None
         while True:
-            move = next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
-            match move:
+            match self._next_move(verdict):
                 case Move.EXECUTE:
                     done, result = await self._execute()
                     if done:
@@ -241,6 +240,11 @@ class _Effect:
                     verdict = Verdict.NOT_ASKED
                 case Move.ANSWER:
                     return await self.operation.answer(self.decoder)
+
+    def _next_move(self, verdict: Verdict) -> Move:
+        if self.asked is not None and self.attempt.has_letter("answer", self.asked):
+            return Move.ASK  # a person has answered, also if it could be found out by now
+        return next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
 
     def _may_execute(self) -> bool:
         """After an error in this effect, only the retries that are left."""

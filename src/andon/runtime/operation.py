@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -17,6 +17,7 @@ from andon.runtime import branch
 from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Hand
+from andon.store.rows import Letter
 
 
 class Operation:
@@ -92,6 +93,7 @@ class Operation:
         finally:
             queued.discard(task)
         try:
+            self.attempt.check()  # the first of them may have left in the middle of it
             self.find()
             yield
         finally:
@@ -111,6 +113,22 @@ class Operation:
         """Note that the agent's own code cancelled it; on replay it will do so again."""
         self.attempt.cancelled.add(self.place)
         self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
+
+    @contextlib.contextmanager
+    def noting(self, letter: Letter | None = None, **along: Any) -> Iterator[None]:
+        """While a wait is written down, or how it has ended: who cancels it then, will on replay.
+
+        The letter that ended it nobody has got: it is for whoever waits next.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.attempt.stopping:
+                if letter is not None:
+                    self.attempt.put_back(letter)
+                    along["give_back"] = letter.id
+                self.cancel(**along)
+            raise
 
     def draft(self, state: str, body: bytes | None = None, **along: Any) -> Draft:
         return Draft(

@@ -105,7 +105,7 @@ def is_plain_start(m: Start) -> bool:
 def is_plain(m: Append) -> bool:
     if m.blobs or m.ask is not None or m.close_ask is not None or m.spawn is not None:
         return False
-    return m.take is None and m.checkpoint_of is None
+    return m.take is None and m.give_back is None and m.checkpoint_of is None
 
 
 def runs_of(message: Message) -> list[str]:

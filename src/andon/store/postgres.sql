@@ -452,6 +452,9 @@ UPDATE andon.asks SET answered_at = andon.now()
 -- take_letter --
 UPDATE andon.inbox SET taken = true WHERE id = %(id)s;
 
+-- give_letter_back --
+UPDATE andon.inbox SET taken = false WHERE id = %(id)s;
+
 -- drop_checkpoint --
 DELETE FROM andon.checkpoints WHERE run_id = %(run_id)s AND op = %(op)s;
 

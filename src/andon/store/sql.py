@@ -211,6 +211,8 @@ class SqlStore(SqlFleet, SqlThreads):
             self._spawn(m.spawn)
         if m.take is not None:
             self.q("take_letter", id=m.take)
+        if m.give_back is not None:
+            self.q("give_letter_back", id=m.give_back)
         if m.checkpoint_of is not None:
             self.q("drop_checkpoint", run_id=m.run_id, op=m.checkpoint_of)
 

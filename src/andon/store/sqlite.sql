@@ -416,6 +416,9 @@ UPDATE andon_asks SET answered_at = unixepoch('subsec')
 -- take_letter --
 UPDATE andon_inbox SET taken = 1 WHERE id = :id;
 
+-- give_letter_back --
+UPDATE andon_inbox SET taken = 0 WHERE id = :id;
+
 -- drop_checkpoint --
 DELETE FROM andon_checkpoints WHERE run_id = :run_id AND op = :op;
 

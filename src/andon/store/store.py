@@ -283,6 +283,7 @@ class Append(Struct):
     close_ask: str | None = None
     spawn: NewRun | None = None
     take: int | None = None  # the inbox message this entry consumes
+    give_back: int | None = None  # the one that an earlier entry did, and nobody has got
     step: str | None = None  # the step now in hand, for people
     checkpoint_of: str | None = None  # drop the partial value kept for this operation
 

@@ -1,0 +1,62 @@
+"""Words of scripts that wait: for times, events and people."""
+
+import asyncio
+from typing import Any
+
+import andon
+from andon.errors import Unresolved
+from verify.simulated.agents import step
+from verify.simulated.outside import the_world
+
+NAP_SECONDS, LONG_SECONDS = 1.0, 30.0
+IMPATIENT_SECONDS = 0.3
+TRIES = 3
+EXPIRES_SECONDS = 2.0  # about as often as the person looks
+
+
+async def nap(ctx: andon.Context, number: int) -> None:
+    await _sleep(ctx, f"nap-{number}", NAP_SECONDS)
+
+
+async def naps(ctx: andon.Context, number: int) -> int:
+    """Two at once: the shorter one wakes the run."""
+
+    async def short() -> int:
+        await _sleep(ctx, f"short-{number}", NAP_SECONDS + 1)
+        the_world().in_time(f"{ctx.run_id}/short-{number}", LONG_SECONDS)
+        found: int = await step(ctx, number)
+        return found
+
+    found, _ = await asyncio.gather(short(), _sleep(ctx, f"long-{number}", LONG_SECONDS))
+    return found
+
+
+async def _sleep(ctx: andon.Context, name: str, seconds: float) -> None:
+    key = f"{ctx.run_id}/{name}"
+    the_world().lies_down(key)
+    await ctx.sleep(seconds)
+    the_world().slept(key, seconds)
+
+
+async def impatient(ctx: andon.Context, number: int) -> Any:
+    """Waits only so long, and again: what came in that moment is not lost."""
+    name = f"event-{number}"
+    for tries in range(TRIES):
+        try:
+            async with asyncio.timeout(IMPATIENT_SECONDS):
+                return await ctx.event(name)
+        except TimeoutError:
+            await step(ctx, number, tail=f"late-{tries}")
+    return await ctx.event(name)
+
+
+async def ask(ctx: andon.Context, number: int) -> None:
+    """What a person says is what the code gets; and on replay the same, or again nothing."""
+    question = f"{ctx.run_id}/question-{number}"
+    try:
+        said = await ctx.ask(question, number, expires=EXPIRES_SECONDS if number % 2 else None)
+    except Unresolved:
+        await step(ctx, number, tail="unanswered")
+    else:
+        the_world().told(question, said.decision, said.value)
+        await step(ctx, number, tail=said.decision)
