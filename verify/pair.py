@@ -59,13 +59,18 @@ class Pair:
         """Begin anew."""
         self.examples += 1
         self._ordered = False
-        self.clock = Clock()
-        self.sqlite = MemoryStore(self.clock, lambda: self._ring("SQLite"))
-        kept = [name for name in self.tables if name != "meta"]
-        self._db.execute(f"TRUNCATE {', '.join(f'andon.{name}' for name in kept)}")
-        self._db.execute("UPDATE andon.meta SET epoch = 1")
+        self.begin_anew()
         self.set_clock()
         self.compare()
+
+    def begin_anew(self, *, alone: bool = False) -> None:
+        """`alone`: SQLite."""
+        self.clock = Clock()
+        self.sqlite = MemoryStore(self.clock, lambda: self._ring("SQLite"))
+        if not alone:
+            kept = [name for name in self.tables if name != "meta"]
+            self._db.execute("; ".join(f"DELETE FROM andon.{name}" for name in kept))
+            self._db.execute("UPDATE andon.meta SET epoch = 1")
 
     def open_targets(self) -> list[tuple[str, str]]:
         """Those that are fenced, in the order of their orders."""
@@ -147,16 +152,17 @@ class Pair:
         """And keep what was seen: nobody else writes."""
         with self._db.pipeline():  # one trip for all of them
             asked = {name: self._db.execute(f"SELECT * FROM andon.{name}") for name in self.tables}
-        here = {name: self._rows_of_sqlite(name) for name in self.tables}
+        here = {name: self.rows_of_sqlite(name) for name in self.tables}
         for name, cursor in asked.items():
-            columns = [one.name for one in cursor.description or ()]
-            there = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
-            one, other = _compared(name, here[name]), _compared(name, there)
+            one, other = compared(name, here[name]), compared(name, _named(cursor))
             if one != other:
                 raise AssertionError(f"{name}: {_differences(one, other)}")
         self._seen = promises.Seen(here, self.clock.store_now())
 
-    def _rows_of_sqlite(self, name: str) -> list[promises.Row]:
+    def rows_of_postgres(self, name: str) -> list[promises.Row]:
+        return _named(self._db.execute(f"SELECT * FROM andon.{name}"))
+
+    def rows_of_sqlite(self, name: str) -> list[promises.Row]:
         if name not in self._columns:
             found = self.sqlite.rows(f"PRAGMA table_info(andon_{name})")
             self._columns[name] = [row[1] for row in found]
@@ -165,7 +171,12 @@ class Pair:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _compared(name: str, rows: list[promises.Row]) -> list[str]:
+def _named(cursor: Any) -> list[promises.Row]:
+    columns = [one.name for one in cursor.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+def compared(name: str, rows: list[promises.Row]) -> list[str]:
     without = COUNTED.get(name, set())
     kept = [
         {column: _plain(value) for column, value in row.items() if column not in without}

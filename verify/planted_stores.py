@@ -73,6 +73,28 @@ CANARIES = (
         "OR head_seq = %(before)s::bigint) AND stop IS NULL",
         "OR head_seq > -1) AND stop IS NULL",
     ),
+    # ── two writers of PostgreSQL at once ─────────────────────────────────────────────────────
+    Canary(
+        "claimed-past-an-order-that-is-being-given",
+        "twins",
+        "store/postgres.sql",
+        "SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;",
+        "SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id;",
+    ),
+    Canary(
+        "woken-by-two",
+        "twins",
+        "store/postgres.sql",
+        "          ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED));",
+        "          ORDER BY wake_at LIMIT %(limit)s));",
+    ),
+    Canary(
+        "born-behind-an-order",
+        "twins",
+        "store/stops.py",
+        "            whom = [] if _childless(m, new) else self._whom(m)\n",
+        "            whom = []\n",
+    ),
     # ── both databases alike, and wrong ───────────────────────────────────────────────────────
     Canary(
         "claimed-although-everything-is-held",
