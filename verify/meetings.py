@@ -171,7 +171,7 @@ class Meetings:
 
 def _nearest(found: dict[str, list[str]], allowed: list[dict[str, list[str]]]) -> str:
     """What differs least from the one order or the other."""
-    wrong: list[list[str]] = [
+    wrong = [
         [
             f"{name} has {sorted(set(found[name]) - set(one[name]))} "
             f"instead of {sorted(set(one[name]) - set(found[name]))}"
@@ -180,4 +180,5 @@ def _nearest(found: dict[str, list[str]], allowed: list[dict[str, list[str]]]) -
         ]
         for one in allowed
     ]
-    return "; ".join(min(wrong, key=len))
+    fewest: list[str] = min(wrong, key=len)
+    return "; ".join(fewest)
