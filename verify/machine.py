@@ -69,6 +69,10 @@ class Machine(RuleBasedStateMachine):
             self.start(number, 0, False)
         self.claim(0, 3, None, False)
 
+    def teardown(self) -> None:
+        if self.workers:
+            self.pair.ask()
+
     def send(self, *messages: Message, postgres: tuple[Message, ...] = ()) -> list[Any]:
         both = list(messages), list(postgres or messages)
         outcomes = self.pair.write(*both)

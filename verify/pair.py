@@ -10,7 +10,7 @@ from psycopg import sql
 
 from andon.store import open_store
 from andon.store.store import Message, Start
-from verify import promises
+from verify import promises, questions
 from verify.simulated.clock import Clock
 from verify.simulated.store import MemoryStore
 
@@ -28,6 +28,7 @@ class Pair:
         self.refused: Counter[str] = Counter()
         self.again = self.examples = self.sent_only = self._writes = 0
         self._ordered = False  # somebody, in this example
+        self._sound = True  # after the last write
         self._rang = {"SQLite": False, "PostgreSQL": False}
 
     def __enter__(self) -> "Pair":
@@ -62,6 +63,7 @@ class Pair:
         self.begin_anew()
         self.set_clock()
         self.compare()
+        self._sound = True
 
     def begin_anew(self, *, alone: bool = False) -> None:
         """`alone`: SQLite."""
@@ -87,6 +89,7 @@ class Pair:
 
         `again`: in the same moment, so that nothing but the messages could change anything.
         """
+        self._sound = False
         self.clock.now += 0.0 if again else 1.0
         self.set_clock()
         before, self._rang = self._seen, {"SQLite": False, "PostgreSQL": False}
@@ -107,7 +110,16 @@ class Pair:
         if whom := promises.concerned(before, self._seen, sqlite, first):
             for name in [name for name, rang in self._rang.items() if not rang]:
                 raise AssertionError(f"{name} wakes nobody, and {whom}")
+        self._sound = True
         return first
+
+    def ask(self) -> None:
+        """Whatever can be asked."""
+        if not self._sound:  # it has been told already what is wrong
+            return
+        self.set_clock()
+        if wrong := next(questions.wrong(self._seen, self.sqlite, self.postgres), None):
+            raise AssertionError(wrong)
 
     def write_again(self, sqlite: list[Message], postgres: list[Message], first: list[Any]) -> None:
         """As a writer does whose acknowledgement was lost: what was done is not done once more."""

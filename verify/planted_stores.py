@@ -159,4 +159,27 @@ CANARIES = (
         "    return now - in_contact_since >= lease_seconds\n",
         "    return now >= in_contact_since\n",
     ),
+    Canary(
+        "buried-although-it-comes-further",
+        "twins",
+        "store/fleet.py",
+        "fruitless = 0 if progressed or not interrupted else before + 1",
+        "fruitless = 0 if not interrupted else before + 1",
+    ),
+    Canary(
+        "large-value-not-written",
+        "twins",
+        "store/sql.py",
+        "        self._insert_blobs(m.blobs)\n        for effect in m.effects:\n"
+        '            self.q("upsert_effect", run_id=m.run_id, **fields(effect))\n        if m.ask',
+        "        for effect in m.effects:\n"
+        '            self.q("upsert_effect", run_id=m.run_id, **fields(effect))\n        if m.ask',
+    ),
+    Canary(
+        "silent-owner-called-quiet",
+        "twins",
+        "store/postgres.sql",
+        "(a.quiet OR w.state IN ('gone', 'dead'))",
+        "(a.quiet OR w.state IN ('gone', 'dead', 'silent'))",
+    ),
 )

@@ -41,6 +41,7 @@ STOP = [
             "falls silent",
             "is reported",
             "is paused",
+            "is killed once more",
         ),
     )
 ]
@@ -64,8 +65,16 @@ AMONG = [
 ]
 FRUITS = [("fruits", *about) for about in itertools.product((False, True), ("buried", "silent"))]
 OWES = [
-    ("owes", how)
-    for how in ("is given back", "fails", "sleeps", "strands", "pause", "cancel", "kill", "halt")
+    *[
+        ("owes", how, "confirmed")
+        for how in ("fails", "sleeps", "strands", "pause", "kill", "halt")
+    ],
+    ("owes", "is paused while it works", "confirmed"),
+    *itertools.product(
+        ("owes",),
+        ("is given back", "cancel", "is cancelled while it works"),
+        ("confirmed", "started", None),
+    ),
 ]
 PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP, *AMONG, *FRUITS, *OWES]
 
@@ -89,6 +98,7 @@ class Plots(Machine):
             self.workers, self.runs, self.held = [], [], []
             self.begin(2, 2)
             self.play(plot)
+        self.pair.ask()
 
     @rule(plot=st.sampled_from(PLOTS))
     def play(self, plot: Plot) -> None:
@@ -347,6 +357,9 @@ class Plots(Machine):
                 self._outlive()
             case "is paused":
                 self._give("pause", held.id)
+            case "is killed once more":
+                self._give("kill", held.id)
+                self.order(0, "kill", "agent", 30.0)
             case _:  # to one of two orders
                 self._give("kill", held.id)
                 self.report(-2, "verified")
@@ -406,12 +419,13 @@ class Plots(Machine):
             self._claim_all()
             held = self.held[-1]
 
-    def _owes(self, how: str) -> None:
+    def _owes(self, how: str, state: str | None) -> None:
         """It has done something that is to be undone, unless somebody goes on in time."""
         held = self._own()
         undo: dict[str, Any] = {"undo": "m:f", "undo_within": 20.0}
-        owed = effect(seq=held.seq + 1, kind="compensatable", state="confirmed", **undo)
-        self.send(held.append(of={"state": "confirmed"}, effects=(owed,)))
+        if state is not None:
+            owed = effect(seq=held.seq + 1, kind="compensatable", state=state, **undo)
+            self.send(held.append(of={"state": state}, effects=(owed,)))
         self.send(self._asking(held))
         match how:
             case "is given back":
@@ -426,6 +440,9 @@ class Plots(Machine):
                 self.send(Move(run_id=held.id, seen="stranded", state="queued"))
             case "halt":
                 self.order(0, "halt", "fleet", 30.0)
+            case "is paused while it works" | "is cancelled while it works":
+                self._give("pause" if "paused" in how else "cancel", held.id)
+                self.send(self.settlement(held, State.QUEUED, True, False, False))
             case _:
                 self.send(self.settlement(held, State.SUSPENDED, False, True, False))
                 self._give(how, held.id)

@@ -104,6 +104,7 @@ def broken(
     yield from _latches(before, after, done)
     yield from queueing.fruits(before, after, done)
     yield from queueing.windows(before, after)
+    yield from queueing.cancelled(before, after)
 
 
 def done_twice(
@@ -261,7 +262,7 @@ def _claim(before: Seen, after: Seen, m: Claim, outcome: Any) -> Iterator[str]:
     for run in new:
         yield from _claimed(before.runs[run["id"]], run, after)
     yield from queueing.limits(after, new)
-    yield from queueing.chosen(before, after, m, new, len(new) < len(outcome.runs))
+    yield from queueing.chosen(after, m, new, len(new) < len(outcome.runs))
     yield from _late(before, after)
 
 
@@ -325,6 +326,8 @@ def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
             yield f"what executes {run['id']} is still believed"
         if not run["stop"]:
             yield f"{run['id']} would go on afterwards"
+    elif was["stop"] is not None and target is None:  # of another order, and not proved
+        yield f"nobody sees to it that {run['id']} has stopped"
     # What waits is held by the fleet's latch.
     elif _goes_on(run) and (m.scope != "fleet" or m.kind == "cancel"):
         yield f"{run['id']} is still {run['state']}"
@@ -432,9 +435,6 @@ def _ends(before: Seen, after: Seen) -> Iterator[str]:
         letters = sum(row["run_id"] == run["id"] for row in after.rows["inbox"])
         if run["inbox"] != letters:
             yield f"{run['id']} has {letters} letters, and counts {run['inbox']}"
-        asked = [ask for run_id, ask in after.asks if run_id == run["id"]]
-        if run["state"] == "cancelled" and asked:
-            yield f"{run['id']} is cancelled, and somebody is asked {asked} for it"
         parent = after.runs.get(run["parent_id"])
         if run["state"] in OVER and was["state"] not in OVER and parent is not None:
             told = (parent["id"], f"child:{run['id']}") in after.letters

@@ -32,9 +32,7 @@ def _place(run: "Row") -> tuple[Any, ...]:
     return not run["returned"], -run["priority"], run["available_at"], run["id"]
 
 
-def chosen(
-    before: "Seen", after: "Seen", m: Claim, new: Sequence["Row"], again: bool
-) -> Iterator[str]:
+def chosen(after: "Seen", m: Claim, new: Sequence["Row"], again: bool) -> Iterator[str]:
     """Those that were begun before come first, then the urgent, then the old; none for nobody."""
     for run in new:
         if not _fits(run, m):
@@ -46,7 +44,7 @@ def chosen(
     alone = [run["id"] for run in suspects if not _fruitful(after, run)]
     if len(alone) > 1 and any(run["id"] in alone for run in new):
         yield f"{alone} may have killed their workers, and {m.worker_id} executes them together"
-    worker = before.workers[m.worker_id]
+    worker = after.workers[m.worker_id]  # it may be given up by its own claim
     able = worker["state"] == "live" and worker["draining_at"] is None and m.limit > 0
     if after.latches or after.rows["limits"] or again or not able:
         return
@@ -102,11 +100,30 @@ def windows(before: "Seen", after: "Seen") -> Iterator[str]:
             and row["state"] == "confirmed"
             and row["undo_within"] is not None
         ]
+        if not owed and run["undo_at"] is not None:
+            yield f"{run['id']} would be undone at {run['undo_at']}, and has done nothing"
         if was.get("state") == run["state"] or run["undoing"] is not None or not owed:
             continue
         last = max(run["available_at"], after.now) + min(owed)
         if run["undo_at"] is None or run["undo_at"] > last:
             yield f"{run['id']} is {run['state']}, and is undone at {run['undo_at']}, not by {last}"
+
+
+def cancelled(before: "Seen", after: "Seen") -> Iterator[str]:
+    """Nobody is asked for it any more; and what it did, or may have done, is undone before."""
+    for run in after.rows["runs"]:
+        if (
+            run["state"] != "cancelled"
+            or before.runs.get(run["id"], {}).get("state") == "cancelled"
+        ):
+            continue
+        asked = [ask for run_id, ask in after.asks if run_id == run["id"]]
+        if asked:
+            yield f"{run['id']} is cancelled, and somebody is asked {asked} for it"
+        rows = [row for row in after.rows["effects"] if row["run_id"] == run["id"] and row["undo"]]
+        owed = [row["key"] for row in rows if row["state"] not in ("failed", "compensated")]
+        if owed:
+            yield f"{run['id']} is cancelled, and {owed} is not undone"
 
 
 def limits(after: "Seen", new: Sequence["Row"]) -> Iterator[str]:
