@@ -69,6 +69,10 @@ class Machine(RuleBasedStateMachine):
             self.start(number, 0, False)
         self.claim(0, 3, None, False)
 
+    def teardown(self) -> None:
+        if self.workers:
+            self.pair.ask()
+
     def send(self, *messages: Message, postgres: tuple[Message, ...] = ()) -> list[Any]:
         both = list(messages), list(postgres or messages)
         outcomes = self.pair.write(*both)
@@ -110,13 +114,13 @@ class Machine(RuleBasedStateMachine):
         self.send(Bury(worker_id=worker, evidence="it ended", interruption_limit=limit))
 
     @rule(which=whichever, limit=st.integers(0, 3), dead=st.none() | whichever, again=st.booleans())
-    def claim(self, which: int, limit: int, dead: int | None, again: bool) -> None:
+    def claim(self, which: int, limit: int, dead: int | None, again: bool, **of: Any) -> None:
         self.claims += not again
         gone = () if dead is None else ((chosen(self.workers, dead), "dead:its process ended"),)
+        plain: dict[str, Any] = {"agents": (AGENT,), "limit": limit}
         message = Claim(
             worker_id=chosen(self.workers, which),
-            agents=(AGENT,),
-            limit=limit,
+            **plain | of,
             dead=gone,
             expire=True,
             lease_seconds=LEASE_SECONDS,
@@ -125,6 +129,20 @@ class Machine(RuleBasedStateMachine):
         )
         [result] = self.send(message)
         self.held += [Held(run) for run in result.runs]
+
+    @rule(
+        which=whichever,
+        versions=st.sampled_from(("1", "2", "12")),
+        queues=st.sampled_from((None, ("default",), ("slow",))),
+        only=st.none() | whichever,
+    )
+    def claim_some(
+        self, which: int, versions: str, queues: tuple[str, ...] | None, only: int | None
+    ) -> None:
+        """As one does that carries other versions, serves some queues, or executes one run."""
+        agents = tuple(("agent", version) for version in versions)
+        roots = None if only is None or not self.runs else (chosen(self.runs, only),)
+        self.claim(which, 2, None, False, agents=agents, queues=queues, only=roots)
 
     @rule(seconds=st.sampled_from((1.0, 60.0, 150.0, 1000.0)))
     def time_passes(self, seconds: float) -> None:
@@ -137,13 +155,20 @@ class Machine(RuleBasedStateMachine):
         name = f"r{which % MOST_RUNS}"
         self.runs = sorted({*self.runs, name})
         labels, delay = json.dumps({"tenant": f"t{which % 2}"}), 100.0 if later else 0.0
-        run = new_run(name, f"input {which}", priority=priority, labels=labels, delay_seconds=delay)
-        self.send(Start(run=run))
+        # Those that are not claimed by everybody.
+        other: dict[str, Any] = {4: {"version": "2"}, 5: {"queue": "slow"}}.get(
+            which % MOST_RUNS, {}
+        )
+        plain = {"priority": priority, "labels": labels, "delay_seconds": delay}
+        self.send(Start(run=new_run(name, f"input {which}", **plain, **other)))
 
     def write(self, held: Held, **of: Any) -> Append:
         row: dict[str, Any] = {}
         if of.get("kind") == "effect":
-            row = {"effects": (effect(seq=held.seq + 1, state=of["state"], key=of["key"]),)}
+            undo: dict[str, Any] = {"undo": "m:f", "undo_within": 200.0}
+            undo = undo if of["key"] == "b" else {}
+            known = effect(seq=held.seq + 1, state=of["state"], key=of["key"], **undo)
+            row = {"effects": (known,)}
         return held.append(of=of, **row)
 
     def _holder(self, which: int) -> Held:
@@ -201,8 +226,10 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=whichever)
     def take(self, which: int) -> None:
+        self.take_of(self._holder(which))
+
+    def take_of(self, held: Held) -> None:
         """The oldest letter; the stores number theirs as they like."""
-        held = self._holder(which)
         one, other = (
             store.letters([held.id]).get(held.id, [])
             for store in (self.pair.sqlite, self.pair.postgres)
@@ -345,10 +372,17 @@ class Machine(RuleBasedStateMachine):
     def recall(self, which: int) -> None:
         self.send(Recall(run_id=chosen(self.runs, which), undoing='{"why": "wrong"}'))
 
-    @rule(scope=st.sampled_from(("queue", "agent")), most=st.none() | st.integers(1, 2))
-    def limit(self, scope: str, most: int | None) -> None:
-        name = "default" if scope == "queue" else "agent"
-        self.send(SetLimit(scope=scope, name=name, at_most=most, by="ann"))
+    @rule(
+        scope=st.sampled_from(("queue", "agent", "label")),
+        most=st.none() | st.integers(1, 2),
+        rate=st.none() | st.integers(1, 2),
+    )
+    def limit(self, scope: str, most: int | None, rate: int | None) -> None:
+        name = {"queue": "default", "agent": "agent", "label": "tenant"}[scope]
+        per = 500.0 if rate else None
+        self.send(
+            SetLimit(scope=scope, name=name, at_most=most, rate=rate, per_seconds=per, by="ann")
+        )
 
     # ── and once more ─────────────────────────────────────────────────────────────────────────
 

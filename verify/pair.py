@@ -10,7 +10,7 @@ from psycopg import sql
 
 from andon.store import open_store
 from andon.store.store import Message, Start
-from verify import promises
+from verify import promises, questions
 from verify.simulated.clock import Clock
 from verify.simulated.store import MemoryStore
 
@@ -28,6 +28,7 @@ class Pair:
         self.refused: Counter[str] = Counter()
         self.again = self.examples = self.sent_only = self._writes = 0
         self._ordered = False  # somebody, in this example
+        self._sound = True  # after the last write
         self._rang = {"SQLite": False, "PostgreSQL": False}
 
     def __enter__(self) -> "Pair":
@@ -59,13 +60,19 @@ class Pair:
         """Begin anew."""
         self.examples += 1
         self._ordered = False
-        self.clock = Clock()
-        self.sqlite = MemoryStore(self.clock, lambda: self._ring("SQLite"))
-        kept = [name for name in self.tables if name != "meta"]
-        self._db.execute(f"TRUNCATE {', '.join(f'andon.{name}' for name in kept)}")
-        self._db.execute("UPDATE andon.meta SET epoch = 1")
+        self.begin_anew()
         self.set_clock()
         self.compare()
+        self._sound = True
+
+    def begin_anew(self, *, alone: bool = False) -> None:
+        """`alone`: SQLite."""
+        self.clock = Clock()
+        self.sqlite = MemoryStore(self.clock, lambda: self._ring("SQLite"))
+        if not alone:
+            kept = [name for name in self.tables if name != "meta"]
+            self._db.execute("; ".join(f"DELETE FROM andon.{name}" for name in kept))
+            self._db.execute("UPDATE andon.meta SET epoch = 1")
 
     def open_targets(self) -> list[tuple[str, str]]:
         """Those that are fenced, in the order of their orders."""
@@ -82,6 +89,7 @@ class Pair:
 
         `again`: in the same moment, so that nothing but the messages could change anything.
         """
+        self._sound = False
         self.clock.now += 0.0 if again else 1.0
         self.set_clock()
         before, self._rang = self._seen, {"SQLite": False, "PostgreSQL": False}
@@ -102,7 +110,16 @@ class Pair:
         if whom := promises.concerned(before, self._seen, sqlite, first):
             for name in [name for name, rang in self._rang.items() if not rang]:
                 raise AssertionError(f"{name} wakes nobody, and {whom}")
+        self._sound = True
         return first
+
+    def ask(self) -> None:
+        """Whatever can be asked."""
+        if not self._sound:  # it has been told already what is wrong
+            return
+        self.set_clock()
+        if wrong := next(questions.wrong(self._seen, self.sqlite, self.postgres), None):
+            raise AssertionError(wrong)
 
     def write_again(self, sqlite: list[Message], postgres: list[Message], first: list[Any]) -> None:
         """As a writer does whose acknowledgement was lost: what was done is not done once more."""
@@ -147,16 +164,17 @@ class Pair:
         """And keep what was seen: nobody else writes."""
         with self._db.pipeline():  # one trip for all of them
             asked = {name: self._db.execute(f"SELECT * FROM andon.{name}") for name in self.tables}
-        here = {name: self._rows_of_sqlite(name) for name in self.tables}
+        here = {name: self.rows_of_sqlite(name) for name in self.tables}
         for name, cursor in asked.items():
-            columns = [one.name for one in cursor.description or ()]
-            there = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
-            one, other = _compared(name, here[name]), _compared(name, there)
+            one, other = compared(name, here[name]), compared(name, _named(cursor))
             if one != other:
                 raise AssertionError(f"{name}: {_differences(one, other)}")
         self._seen = promises.Seen(here, self.clock.store_now())
 
-    def _rows_of_sqlite(self, name: str) -> list[promises.Row]:
+    def rows_of_postgres(self, name: str) -> list[promises.Row]:
+        return _named(self._db.execute(f"SELECT * FROM andon.{name}"))
+
+    def rows_of_sqlite(self, name: str) -> list[promises.Row]:
         if name not in self._columns:
             found = self.sqlite.rows(f"PRAGMA table_info(andon_{name})")
             self._columns[name] = [row[1] for row in found]
@@ -165,7 +183,12 @@ class Pair:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _compared(name: str, rows: list[promises.Row]) -> list[str]:
+def _named(cursor: Any) -> list[promises.Row]:
+    columns = [one.name for one in cursor.description or ()]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
+def compared(name: str, rows: list[promises.Row]) -> list[str]:
     without = COUNTED.get(name, set())
     kept = [
         {column: _plain(value) for column, value in row.items() if column not in without}

@@ -73,6 +73,28 @@ CANARIES = (
         "OR head_seq = %(before)s::bigint) AND stop IS NULL",
         "OR head_seq > -1) AND stop IS NULL",
     ),
+    # ── two writers of PostgreSQL at once ─────────────────────────────────────────────────────
+    Canary(
+        "claimed-past-an-order-that-is-being-given",
+        "twins",
+        "store/postgres.sql",
+        "SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;",
+        "SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id;",
+    ),
+    Canary(
+        "woken-by-two",
+        "twins",
+        "store/postgres.sql",
+        "          ORDER BY wake_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED));",
+        "          ORDER BY wake_at LIMIT %(limit)s));",
+    ),
+    Canary(
+        "born-behind-an-order",
+        "twins",
+        "store/stops.py",
+        "            whom = [] if _childless(m, new) else self._whom(m)\n",
+        "            whom = []\n",
+    ),
     # ── both databases alike, and wrong ───────────────────────────────────────────────────────
     Canary(
         "claimed-although-everything-is-held",
@@ -136,5 +158,28 @@ CANARIES = (
         "core/lease.py",
         "    return now - in_contact_since >= lease_seconds\n",
         "    return now >= in_contact_since\n",
+    ),
+    Canary(
+        "buried-although-it-comes-further",
+        "twins",
+        "store/fleet.py",
+        "fruitless = 0 if progressed or not interrupted else before + 1",
+        "fruitless = 0 if not interrupted else before + 1",
+    ),
+    Canary(
+        "large-value-not-written",
+        "twins",
+        "store/sql.py",
+        "        self._insert_blobs(m.blobs)\n        for effect in m.effects:\n"
+        '            self.q("upsert_effect", run_id=m.run_id, **fields(effect))\n        if m.ask',
+        "        for effect in m.effects:\n"
+        '            self.q("upsert_effect", run_id=m.run_id, **fields(effect))\n        if m.ask',
+    ),
+    Canary(
+        "silent-owner-called-quiet",
+        "twins",
+        "store/postgres.sql",
+        "(a.quiet OR w.state IN ('gone', 'dead'))",
+        "(a.quiet OR w.state IN ('gone', 'dead', 'silent'))",
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
-from tests.store.parts import Held, effect, new_run
+from tests.store.parts import Held, blob, effect, new_run
 
 from andon.core.lease import Fence
 from andon.core.run import State
@@ -41,6 +41,7 @@ STOP = [
             "falls silent",
             "is reported",
             "is paused",
+            "is killed once more",
         ),
     )
 ]
@@ -54,8 +55,28 @@ SINGLE: list[Plot] = [
     ("spoiled",),
     ("drains",),
     ("redriven",),
+    ("along",),
+    ("rated",),
+    ("suspected",),
+    ("asked",),
 ]
-PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP]
+AMONG = [
+    ("among", what) for what in ("version", "queue", "only", "priority", "returned", "undoing")
+]
+FRUITS = [("fruits", *about) for about in itertools.product((False, True), ("buried", "silent"))]
+OWES = [
+    *[
+        ("owes", how, "confirmed")
+        for how in ("fails", "sleeps", "strands", "pause", "kill", "halt")
+    ],
+    ("owes", "is paused while it works", "confirmed"),
+    *itertools.product(
+        ("owes",),
+        ("is given back", "cancel", "is cancelled while it works"),
+        ("confirmed", "started", None),
+    ),
+]
+PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP, *AMONG, *FRUITS, *OWES]
 
 
 class Plots(Machine):
@@ -77,6 +98,7 @@ class Plots(Machine):
             self.workers, self.runs, self.held = [], [], []
             self.begin(2, 2)
             self.play(plot)
+        self.pair.ask()
 
     @rule(plot=st.sampled_from(PLOTS))
     def play(self, plot: Plot) -> None:
@@ -335,6 +357,9 @@ class Plots(Machine):
                 self._outlive()
             case "is paused":
                 self._give("pause", held.id)
+            case "is killed once more":
+                self._give("kill", held.id)
+                self.order(0, "kill", "agent", 30.0)
             case _:  # to one of two orders
                 self._give("kill", held.id)
                 self.report(-2, "verified")
@@ -342,3 +367,127 @@ class Plots(Machine):
         self._claim_all()
         self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
         held.look_again(self.pair.sqlite)
+
+    def _among(self, what: str) -> None:
+        """Some wait, and not all of them are for whoever claims; nor is any the next one."""
+        new = [f"s{len(self.runs) + number}" for number in range(3)]
+        self.runs += new
+        of: dict[str, Any] = {"version": "2", "queue": "slow", "priority": 1}
+        of = {what: of[what]} if what in of else {}
+        for name, more in zip(new, ({}, of, {}), strict=True):
+            self.send(Start(run=new_run(name, **more)))
+        if not self._able():
+            self.register()
+        worker = self.workers.index(self._able()[-1])
+        wanted: dict[str, Any] = {"only": {"only": (new[1],)}, "queue": {"queues": ("default",)}}
+        if what in ("returned", "undoing"):
+            self.claim(worker, 1, None, False, only=(new[2],))
+            held = self.held[-1]
+            if what == "undoing":
+                self.send(Recall(run_id=held.id, undoing='{"why": "wrong"}'))
+            self.send(self.settlement(held, State.QUEUED, True, False, False))
+        agents = {"undoing": (("agent", "2"),)}.get(what, (("agent", "1"),))
+        for limit in (1, 3):
+            self.claim(worker, limit, None, False, agents=agents, **wanted.get(what, {}))
+
+    def _fruits(self, fruitful: bool, how: str) -> None:
+        """Its workers die again and again, with a step more each time or without."""
+        held = self._own()
+        for _ in range(4):
+            written = ("started", "done") if fruitful else ("started", "retrying")
+            for state in written:
+                self.send(held.append(of={"state": state}))
+            if how == "buried":
+                bury = Bury(worker_id=self.worker_of(held), evidence="", interruption_limit=3)
+                self.send(bury)
+            else:
+                self._outlive()
+            self.register()
+            self._claim_all()
+            held = next(one for one in reversed(self.held) if one.id == held.id)
+            held.look_again(self.pair.sqlite)
+
+    def _suspected(self) -> None:
+        """Several have been there when their worker died: they are not together again."""
+        self._start_another(together=3)
+        self._claim_all()
+        held = self.held[-1]
+        for _ in range(2):
+            bury = Bury(worker_id=self.worker_of(held), evidence="it ended", interruption_limit=9)
+            self.send(bury)
+            self.register()
+            self._claim_all()
+            held = self.held[-1]
+
+    def _owes(self, how: str, state: str | None) -> None:
+        """It has done something that is to be undone, unless somebody goes on in time."""
+        held = self._own()
+        undo: dict[str, Any] = {"undo": "m:f", "undo_within": 20.0}
+        if state is not None:
+            owed = effect(seq=held.seq + 1, kind="compensatable", state=state, **undo)
+            self.send(held.append(of={"state": state}, effects=(owed,)))
+        self.send(self._asking(held))
+        match how:
+            case "is given back":
+                self.send(Bury(worker_id=self.worker_of(held), evidence="it ended"))
+            case "fails":
+                self.send(self.settlement(held, State.QUEUED, False, False, True))
+            case "sleeps":
+                self.send(self.settlement(held, State.SUSPENDED, False, True, False))
+                self.send(Deliver(run_id=held.id, kind="event", body="1", name="e", message_id="e"))
+            case "strands":
+                self.send(self.settlement(held, State.STRANDED, False, False, False))
+                self.send(Move(run_id=held.id, seen="stranded", state="queued"))
+            case "halt":
+                self.order(0, "halt", "fleet", 30.0)
+            case "is paused while it works" | "is cancelled while it works":
+                self._give("pause" if "paused" in how else "cancel", held.id)
+                self.send(self.settlement(held, State.QUEUED, True, False, False))
+            case _:
+                self.send(self.settlement(held, State.SUSPENDED, False, True, False))
+                self._give(how, held.id)
+        self.time_passes(100.0)
+        self.register()
+        self._claim_all()
+        held.look_again(self.pair.sqlite)
+
+    def _along(self) -> None:
+        """What is written with an entry, or with an end, is there with it."""
+        held = self._own()
+        self.send(Checkpoint(run_id=held.id, fence=held.fence, op=":0", body="1"))
+        asking = self._asking(held)
+        self.send(asking)
+        assert asking.ask is not None
+        kept: dict[str, Any] = {
+            "blobs": (blob("one"),),
+            "close_ask": asking.ask.id,
+            "checkpoint_of": ":0",
+        }
+        self.send(held.append(**kept))
+        self.send(self._asking(held))
+        ended = held.entry(kind="end", state=State.FAILED, place="", name="")
+        undone = effect(seq=held.seq, kind="compensatable", state="compensated", undo="m:f")
+        rest: dict[str, Any] = {"effects": (undone,), "blobs": (blob("two"),), "undone": True}
+        self.send(held.settle(State.FAILED, entries=(ended,), **rest))
+
+    def _rated(self) -> None:
+        """Only so many begin in a time."""
+        for scope in ("agent", "label"):
+            self.limit(scope, None, 2)
+            self._start_another(together=4)
+            for seconds in (1.0, 60.0, 1000.0):
+                self._claim_all()
+                self.time_passes(seconds)
+                if self._able():
+                    self.beat(self.workers.index(self._able()[-1]))
+            self.limit(scope, None, None)
+
+    def _asked(self) -> None:
+        """It has letters of which it took one, and snapshots."""
+        held = self._own()
+        for number in range(3):
+            named = {"name": "e", "message_id": f"e{number}"}
+            self.send(Deliver(run_id=held.id, kind="event", body=str(number), **named))
+            self.send(held.append(of={"kind": "snapshot"}))
+            self.send(held.append())
+        self.take_of(held)

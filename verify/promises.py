@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from andon.store.orders import Bury, Ended, Escalate, Order, Reauthorize, Report, Resume
+from andon.store.reads import fields
 from andon.store.store import (
     Append,
     Beat,
@@ -21,6 +22,7 @@ from andon.store.store import (
     Settle,
     Start,
 )
+from verify import queueing
 
 Row = dict[str, Any]
 Done = tuple[Any, Any]  # a message that was not refused, and its outcome
@@ -44,6 +46,8 @@ class Seen:
         self.entries = {(row["run_id"], row["seq"]): row for row in rows["journal"]}
         self.effects = {(row["run_id"], row["name"], row["key"]): row for row in rows["effects"]}
         self.kept = {(row["run_id"], row["op"]): row["body"] for row in rows["checkpoints"]}
+        asks = [row for row in rows["asks"] if row["answered_at"] is None]
+        self.asks = {(row["run_id"], row["id"]) for row in asks}  # that are open
         # By what was ordered, not by what the store has made of it.
         holds = [row for row in rows["stops"] if row["scope"] != "run" and row["kind"] != "cancel"]
         self.latches = [row for row in holds if not row["lifted_at"]]
@@ -98,6 +102,9 @@ def broken(
     yield from _stops(after)
     yield from _proofs(before, after, done)
     yield from _latches(before, after, done)
+    yield from queueing.fruits(before, after, done)
+    yield from queueing.windows(before, after)
+    yield from queueing.cancelled(before, after)
 
 
 def done_twice(
@@ -154,10 +161,10 @@ def _append(before: Seen, after: Seen, m: Append, _: Any) -> Iterator[str]:
         return  # it was written before
     if not before.owns(m):
         yield f"an entry of {m.run_id} is taken from {m.fence}, who does not own it"
-    for effect in m.effects:
-        row = after.effects.get((m.run_id, effect.name, effect.key), {})
-        if (row.get("state"), row.get("seq")) != (effect.state, effect.seq):
-            yield f"the ledger of {m.run_id} does not say that {effect.key} is {effect.state}"
+    if m.ask is not None and (m.run_id, m.ask.id) not in after.asks:
+        yield f"{m.run_id} waits for an answer to {m.ask.id}, which nobody is asked"
+    if m.close_ask is not None and (m.run_id, m.close_ask) in after.asks:
+        yield f"{m.run_id} waits no more for an answer to {m.close_ask}, and somebody is asked"
     if m.take is not None and not all(r["taken"] for r in after.rows["inbox"] if r["id"] == m.take):
         yield f"letter {m.take} of {m.run_id} was taken, and would be taken again"
     if m.checkpoint_of is not None and (m.run_id, m.checkpoint_of) in after.kept:
@@ -170,6 +177,15 @@ def _written(after: Seen, m: Append | Settle) -> Iterator[str]:
     for entry in m.entries:
         if after.entries.get((m.run_id, entry.seq), {}).get("hash") != entry.hash:
             yield f"entry {entry.seq} of {m.run_id} is acknowledged and not there"
+    for effect in m.effects:
+        row = after.effects.get((m.run_id, effect.name, effect.key), {})
+        if row.get("seq", -1) < effect.seq:
+            yield f"the ledger of {m.run_id} does not know of {effect.key} at {effect.seq}"
+        elif row["seq"] == effect.seq and row != {**row, **fields(effect)}:
+            yield f"the ledger of {m.run_id} does not say that {effect.key} is {effect}: {row}"
+    for blob in m.blobs:
+        if {"name": blob.name, "body": blob.body} not in after.rows["blobs"]:
+            yield f"{blob.name} of {m.run_id} is acknowledged and not there"
 
 
 def _child(parent: Row, child: Row | None, name: str) -> Iterator[str]:
@@ -245,11 +261,8 @@ def _claim(before: Seen, after: Seen, m: Claim, outcome: Any) -> Iterator[str]:
         yield f"{m.worker_id} claims, and is {worker['state']} or leaves"
     for run in new:
         yield from _claimed(before.runs[run["id"]], run, after)
-    for limit in after.rows["limits"]:
-        scope, name, most = limit["scope"], limit["name"], limit["at_most"]
-        busy = [r for r in after.rows["runs"] if r["state"] == "running" and r[scope] == name]
-        if len(busy) > most and any(run in busy for run in new):
-            yield f"{len(busy)} runs of {scope} {name} at once: at most {most}"
+    yield from queueing.limits(after, new)
+    yield from queueing.chosen(after, m, new, len(new) < len(outcome.runs))
     yield from _late(before, after)
 
 
@@ -313,6 +326,8 @@ def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
             yield f"what executes {run['id']} is still believed"
         if not run["stop"]:
             yield f"{run['id']} would go on afterwards"
+    elif was["stop"] is not None and target is None:  # of another order, and not proved
+        yield f"nobody sees to it that {run['id']} has stopped"
     # What waits is held by the fleet's latch.
     elif _goes_on(run) and (m.scope != "fleet" or m.kind == "cancel"):
         yield f"{run['id']} is still {run['state']}"

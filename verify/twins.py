@@ -1,7 +1,8 @@
 """SQLite and PostgreSQL are given the same messages, and must be the same afterwards.
 
 Hypothesis chooses the messages (see machine.py), and shrinks what tells the two apart to the fewest
-steps. Both have the same virtual clock, so that every time in every row is compared too.
+steps. Both have the same virtual clock, so that every time in every row is compared too. And two
+writers of PostgreSQL meet (see meetings.py).
 """
 
 import time
@@ -29,8 +30,10 @@ def check(effort: Effort, say: Say) -> Outcome:
 
 def compare(url: str, effort: Effort, say: Say) -> Outcome:
     """The same, with a database that is there and empty."""
+    from verify.meetings import Meetings
     from verify.pair import Pair
     from verify.plots import PLOTS, Plots
+    from verify.scenes import SCENES
 
     began = time.monotonic()
     violations: list[str] = []
@@ -54,9 +57,14 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
 
         test: Any = seed(effort.seed)(machine) if effort.seed else machine
         plot: Any = None
+        meetings = Meetings(pair)
+        # Who is held up is so before each statement of his, or if there is no time before some.
+        every = 1 if effort.until_red or effort.scale >= 1 else 4
         try:
             for plot in PLOTS:
                 Plots(pair).play_alone(plot)
+            for plot in SCENES:
+                meetings.play(SCENES[plot], every)
             plot = None
             run_state_machine_as_test(test, settings=options)
         except Exception as error:  # noqa: BLE001 (whatever tells the two apart)
@@ -64,13 +72,15 @@ def compare(url: str, effort: Effort, say: Say) -> Outcome:
             story = story.replace("\n", "; ")
             violations.append(f"{error}: {story} (python verify/verify.py --only twins)")
             say(violations[-1])
+        finally:
+            meetings.close()
         unmet = _unmet(pair) if not violations else []
         return Outcome(
             layer="twins",
             injected=", ".join(f"{name} {count}" for name, count in sorted(pair.sent.items()))
-            + f"; sent again {pair.again}; refused: "
+            + f"; sent again {pair.again}; met {meetings.met}; refused: "
             + ", ".join(f"{name} {count}" for name, count in sorted(pair.refused.items())),
-            faults=pair.refused.total() + pair.again,
+            faults=pair.refused.total() + pair.again + meetings.met,
             runs=pair.examples,
             violations=violations,
             guards=unmet,

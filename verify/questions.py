@@ -1,0 +1,114 @@
+"""What the two stores answer when they are asked: the same, and what is in the rows."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from andon.core.journal import Entry
+from andon.core.struct import Struct
+from andon.store.rows import EventRow, Filter, Letter
+from verify.promises import Seen
+
+# What each database numbers by itself.
+_NUMBERED = (Letter, EventRow)
+_PLAIN: tuple[str, ...] = (
+    "workers",
+    "latches",
+    "stops",
+    "unproved",
+    "supervisors",
+    "agents",
+    "limits",
+    "usage",
+)
+_PLAIN += ("queues", "forsaken", "stranded_versions", "now", "obligations", "waiting", "asks")
+_PLAIN += ("unfinished", "events")
+# In which order they are told matters to whoever asks.
+_ORDERED = ("load", "sent", "journal", "descendants", "agents", "runs", "of a label", "latches")
+_STATES = ("queued", "running", "suspended")
+
+Ask = Callable[[Any], Any]  # of a store
+
+
+def _questions(seen: Seen) -> dict[str, Ask]:
+    asked: dict[str, Ask] = {name: _call(name) for name in _PLAIN}
+    asked["fleet"] = lambda store: store.fleet(0.0)
+    asked["runs"] = lambda store: store.runs(Filter())
+    asked["of a label"] = lambda store: store.runs(Filter(label=("tenant", "t0")))
+    asked["among"] = lambda store: store.among(list(seen.runs), _STATES)
+    for run_id in seen.runs:
+        for name in ("load", "run", "ledger", "attempts", "journal", "last_entry", "descendants"):
+            asked[f"{name} {run_id}"] = _call(name, run_id)
+        asked[f"sent {run_id}"] = _call("sent", run_id, "e")
+    for worker_id in seen.workers:
+        asked[f"held by {worker_id}"] = _call("held_by", worker_id)
+        asked[f"hear {worker_id}"] = _call("hear", worker_id)
+    for stop_id in seen.stops:
+        asked[f"targets {stop_id}"] = _call("targets", stop_id)
+    return asked
+
+
+def _call(name: str, *given: Any) -> Ask:
+    return lambda store: getattr(store, name)(*given)
+
+
+def wrong(seen: Seen, sqlite: Any, postgres: Any) -> Iterator[str]:
+    for what, ask in _questions(seen).items():
+        ordered = what.startswith(_ORDERED)
+        one, other = (_plain(ask(store), ordered=ordered) for store in (sqlite, postgres))
+        if one != other:
+            yield f"{what}: SQLite answers {one}, PostgreSQL {other}"
+    for run_id in seen.runs:
+        yield from _loaded(seen, run_id, sqlite.load(run_id))
+
+
+def _loaded(seen: Seen, run_id: str, loaded: Any) -> Iterator[str]:
+    """What a run goes on from is all that was written since its last snapshot, and no more."""
+    journal = [row for (of, _), row in sorted(seen.entries.items()) if of == run_id]
+    snapshots = [row["seq"] for row in journal if row["kind"] == "snapshot"]
+    since = max(snapshots, default=0)
+    if [entry.seq for entry in loaded.entries] != [r["seq"] for r in journal if r["seq"] >= since]:
+        yield f"{run_id} goes on from {[entry.seq for entry in loaded.entries]}, not from {since}"
+    rows = sorted((row for row in seen.rows["inbox"] if row["run_id"] == run_id), key=_number)
+    unread = [row["id"] for row in rows if not row["taken"]]
+    if [letter.id for letter in loaded.letters] != unread:
+        yield f"{run_id} reads {loaded.letters}, and has not read {unread}"
+    quiet = {
+        row["fence"]
+        for row in seen.rows["attempts"]
+        if row["run_id"] == run_id
+        and (row["quiet"] or seen.workers[row["worker"]]["state"] in ("gone", "dead"))
+    }
+    if loaded.quiet_fences != quiet:
+        yield f"{run_id}: nothing executes under {loaded.quiet_fences}, it is said; {quiet} is so"
+    kept = {op: body for (of, op), body in seen.kept.items() if of == run_id}
+    if loaded.checkpoints != kept:
+        yield f"{run_id} goes on from {loaded.checkpoints}, and has kept {kept}"
+
+
+def _number(row: dict[str, Any]) -> int:
+    return int(row["id"])
+
+
+def _plain(answer: Any, *, ordered: bool) -> Any:  # noqa: PLR0911 (a table)
+    """As it is compared: without what each database numbers by itself, or puts in any order."""
+    match answer:
+        case Struct() | Entry():
+            fields = [name for name in answer.__struct_fields__ if not _is_own(answer, name)]
+            return tuple(_plain(getattr(answer, name), ordered=ordered) for name in fields)
+        case dict():
+            return sorted((repr(key), _plain(one, ordered=ordered)) for key, one in answer.items())
+        case set() | frozenset():
+            return sorted(map(repr, answer))
+        case list():
+            found = [_plain(one, ordered=ordered) for one in answer]
+            return found if ordered else sorted(found, key=repr)
+        case tuple():
+            return tuple(_plain(one, ordered=ordered) for one in answer)
+        case bool() | int() | float():
+            return round(float(answer), 6)
+        case _:
+            return answer
+
+
+def _is_own(answer: Any, name: str) -> bool:
+    return name == "id" and isinstance(answer, _NUMBERED)

@@ -1,0 +1,156 @@
+"""What promises.py says, about who waits: in which order, for whom, how long, how often.
+
+As there, nothing of the product is asked: it is looked up in the rows before and after a message.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from andon.store.orders import Bury
+from andon.store.store import Claim
+
+if TYPE_CHECKING:
+    from verify.promises import Done, Row, Seen
+
+# It tried, and has not come further.
+BARE = ("begun", "started", "retrying")
+# Nobody goes on with it: what it did is undone after a time.
+UNRESUMED = ("queued", "stranded", "paused", "dead")
+
+
+def _fits(run: "Row", m: Claim) -> bool:
+    """Whether a worker that claims so can execute it; to undo it, any version will do."""
+    names = [name for name, _ in m.agents]
+    carried = (run["agent"], run["version"]) in m.agents
+    carried |= run["undoing"] is not None and run["agent"] in names
+    served = m.queues is None or run["queue"] in m.queues
+    return carried and served and (m.only is None or run["root_id"] in m.only)
+
+
+def _place(run: "Row") -> tuple[Any, ...]:
+    return not run["returned"], -run["priority"], run["available_at"], run["id"]
+
+
+def chosen(after: "Seen", m: Claim, new: Sequence["Row"], again: bool) -> Iterator[str]:
+    """Those that were begun before come first, then the urgent, then the old; none for nobody."""
+    for run in new:
+        if not _fits(run, m):
+            yield f"{run['id']} is claimed by {m.worker_id}, which cannot execute it: {m}"
+    from_ = max(1, m.interruption_limit // 2)
+    suspects = [
+        r for r in after.rows["runs"] if r["worker"] == m.worker_id and r["fruitless"] >= from_
+    ]
+    alone = [run["id"] for run in suspects if not _fruitful(after, run)]
+    if len(alone) > 1 and any(run["id"] in alone for run in new):
+        yield f"{alone} may have killed their workers, and {m.worker_id} executes them together"
+    worker = after.workers[m.worker_id]  # it may be given up by its own claim
+    able = worker["state"] == "live" and worker["draining_at"] is None and m.limit > 0
+    if after.latches or after.rows["limits"] or again or not able:
+        return
+    left = [
+        run
+        for run in after.rows["runs"]
+        if (run["state"], run["stop"]) == ("queued", None)
+        and run["available_at"] <= after.now
+        and run["fruitless"] < from_
+        and _fits(run, m)
+    ]
+    if left and len(new) < m.limit:
+        yield f"{left[0]['id']} waits, and {m.worker_id} has room for it"
+    passed = [run["id"] for run in left for one in new if _place(run) < _place(one)]
+    if passed:
+        yield f"{passed} wait, and {[run['id'] for run in new]} are claimed before"
+
+
+def _fruitful(seen: "Seen", run: "Row") -> bool:
+    """Whether this attempt has come further than the one before it."""
+    entries = [row for (run_id, _), row in seen.entries.items() if run_id == run["id"]]
+    return any(row["fence"] == run["fence"] and row["state"] not in BARE for row in entries)
+
+
+def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[str]:
+    """Who interrupts its workers again and again, and comes no further, is buried; nobody else."""
+    if len(done) != 1 or not isinstance(m := done[0][0], Bury | Claim):
+        return
+    for was in before.rows["runs"]:
+        run, owner = after.runs[was["id"]], after.workers.get(was["worker"], {})
+        lost = was["state"] == "running" and owner.get("state") in ("dead", "silent")
+        if not lost or was["stop"] is not None:
+            continue
+        expected = 0 if _fruitful(before, was) else was["fruitless"] + 1
+        if run["fruitless"] != expected:
+            yield f"{run['id']} was interrupted {expected} times for nothing: {run['fruitless']}"
+        if (run["state"] == "dead") != (expected >= m.interruption_limit):
+            yield f"{run['id']} is {run['state']} after {expected} of {m.interruption_limit}"
+
+
+def windows(before: "Seen", after: "Seen") -> Iterator[str]:
+    """What nobody resumes is undone in time; and what somebody executes or has put away, is not."""
+    for run in after.rows["runs"]:
+        was = before.runs.get(run["id"], {})
+        if run["state"] not in UNRESUMED:
+            if run["undo_at"] is not None:
+                yield f"{run['id']} is {run['state']}, and would be undone at {run['undo_at']}"
+            continue
+        owed = [
+            row["undo_within"]
+            for (run_id, *_), row in after.effects.items()
+            if run_id == run["id"]
+            and row["state"] == "confirmed"
+            and row["undo_within"] is not None
+        ]
+        if not owed and run["undo_at"] is not None:
+            yield f"{run['id']} would be undone at {run['undo_at']}, and has done nothing"
+        if was.get("state") == run["state"] or run["undoing"] is not None or not owed:
+            continue
+        last = max(run["available_at"], after.now) + min(owed)
+        if run["undo_at"] is None or run["undo_at"] > last:
+            yield f"{run['id']} is {run['state']}, and is undone at {run['undo_at']}, not by {last}"
+
+
+def cancelled(before: "Seen", after: "Seen") -> Iterator[str]:
+    """Nobody is asked for it any more; and what it did, or may have done, is undone before."""
+    for run in after.rows["runs"]:
+        if (
+            run["state"] != "cancelled"
+            or before.runs.get(run["id"], {}).get("state") == "cancelled"
+        ):
+            continue
+        asked = [ask for run_id, ask in after.asks if run_id == run["id"]]
+        if asked:
+            yield f"{run['id']} is cancelled, and somebody is asked {asked} for it"
+        rows = [row for row in after.rows["effects"] if row["run_id"] == run["id"] and row["undo"]]
+        owed = [row["key"] for row in rows if row["state"] not in ("failed", "compensated")]
+        if owed:
+            yield f"{run['id']} is cancelled, and {owed} is not undone"
+
+
+def limits(after: "Seen", new: Sequence["Row"]) -> Iterator[str]:
+    """So many at once, and so many in a time: of a queue, an agent, or each value of a label."""
+    for limit in after.rows["limits"]:
+        for value in {_slot(limit, run) for run in new} - {None}:
+            runs = [run for run in after.rows["runs"] if _slot(limit, run) == value]
+            busy = [run["id"] for run in runs if run["state"] == "running"]
+            what = f"{limit['scope']} {limit['name']} {value}"
+            if limit["at_most"] is not None and len(busy) > limit["at_most"]:
+                yield f"{busy} of {what} at once: at most {limit['at_most']}"
+            if limit["rate"] is None:
+                continue
+            begun = [
+                run["id"]
+                for run in runs
+                for row in after.rows["attempts"]
+                if (row["run_id"], row["number"]) == (run["id"], 1)
+                and row["claimed_at"] > limit["set_at"]
+            ]
+            periods = 1 + (after.now - limit["set_at"]) / limit["per_seconds"]
+            if len(begun) > limit["rate"] * periods + 1e-6:
+                yield f"{begun} of {what} have begun: {limit['rate']} in {limit['per_seconds']} s"
+
+
+def _slot(limit: "Row", run: "Row") -> Any:
+    """Where a run counts; None if the limit is not about it."""
+    if limit["scope"] == "label":
+        return json.loads(run["labels"]).get(limit["name"])
+    return "" if run[limit["scope"]] == limit["name"] else None
