@@ -165,6 +165,20 @@ def test_of_suspects_one_at_a_time_runs_also_under_limits(store: Store) -> None:
     assert "plain" in {run.id for run in found.runs}
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_suspect_that_is_to_be_undone_is_undone_by_any_version(
+    store: Store, limited: bool
+) -> None:
+    if limited:
+        limit(store, "agent:agent", at_most=9)
+    start(store, "old", version="0")
+    do(store, Move(run_id="old", seen="queued", state="queued", undoing="{}"))
+    register(store, "lost")
+    assert ids(store, "lost") == ["old"]
+    register(store)
+    assert ids(store, dead=(("lost", "dead:seen"),), interruption_limit=2) == ["old"]
+
+
 def test_a_claim_that_is_sent_again_answers_what_it_has_claimed(store: Store) -> None:
     register(store)
     limit(store, "agent:agent", at_most=1, rate=1, per_seconds=3600)

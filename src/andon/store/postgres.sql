@@ -183,9 +183,12 @@ WITH ready AS (
      AND (r.fruitless < %(suspect_from)s OR (
        r.id = (SELECT s.id FROM andon.runs s
                 WHERE s.state = 'queued' AND s.fruitless >= %(suspect_from)s
-                  AND s.available_at + 0 <= (SELECT andon.now())
-                  AND jsonb_build_array(s.agent, s.version)
-                      = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+                  AND s.stop IS NULL AND s.available_at + 0 <= (SELECT andon.now())
+                  AND (jsonb_build_array(s.agent, s.version)
+                       = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+                       OR (s.undoing IS NOT NULL
+                           AND s.agent = ANY (ARRAY(
+                             SELECT jsonb_array_elements(%(agents)s::text::jsonb) ->> 0))))
                   AND (%(only)s::text IS NULL
                        OR s.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
                   AND (%(queues)s::text IS NULL
@@ -242,9 +245,12 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
    AND (r.fruitless < %(suspect_from)s OR (
      r.id = (SELECT s.id FROM andon.runs s
               WHERE s.state = 'queued' AND s.fruitless >= %(suspect_from)s
-                AND s.available_at + 0 <= (SELECT andon.now())
-                AND jsonb_build_array(s.agent, s.version)
-                    = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+                AND s.stop IS NULL AND s.available_at + 0 <= (SELECT andon.now())
+                AND (jsonb_build_array(s.agent, s.version)
+                     = ANY (ARRAY(SELECT jsonb_array_elements(%(agents)s::text::jsonb)))
+                     OR (s.undoing IS NOT NULL
+                         AND s.agent = ANY (ARRAY(
+                           SELECT jsonb_array_elements(%(agents)s::text::jsonb) ->> 0))))
                 AND (%(only)s::text IS NULL
                      OR s.root_id IN (SELECT jsonb_array_elements_text(%(only)s::text::jsonb)))
                 AND (%(queues)s::text IS NULL

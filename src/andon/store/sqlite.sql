@@ -172,8 +172,10 @@ UPDATE andon_runs
       AND (r.fruitless < :suspect_from OR (
         r.id = (SELECT s.id FROM andon_runs s
                  WHERE s.state = 'queued' AND s.fruitless >= :suspect_from
-                   AND +s.available_at <= unixepoch('subsec')
-                   AND (s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+                   AND s.stop IS NULL AND +s.available_at <= unixepoch('subsec')
+                   AND ((s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+                        OR (s.undoing IS NOT NULL
+                            AND s.agent IN (SELECT value ->> 0 FROM json_each(:agents))))
                    AND (:only IS NULL OR s.root_id IN (SELECT value FROM json_each(:only)))
                    AND (:queues IS NULL OR s.queue IN (SELECT value FROM json_each(:queues)))
                  ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
@@ -213,8 +215,10 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
    AND (r.fruitless < :suspect_from OR (
      r.id = (SELECT s.id FROM andon_runs s
               WHERE s.state = 'queued' AND s.fruitless >= :suspect_from
-                AND +s.available_at <= unixepoch('subsec')
-                AND (s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+                AND s.stop IS NULL AND +s.available_at <= unixepoch('subsec')
+                AND ((s.agent, s.version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:agents))
+                     OR (s.undoing IS NOT NULL
+                         AND s.agent IN (SELECT value ->> 0 FROM json_each(:agents))))
                 AND (:only IS NULL OR s.root_id IN (SELECT value FROM json_each(:only)))
                 AND (:queues IS NULL OR s.queue IN (SELECT value FROM json_each(:queues)))
               ORDER BY s.returned DESC, s.priority DESC, s.available_at, s.id LIMIT 1)
