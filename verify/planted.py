@@ -420,7 +420,7 @@ CANARIES = (
         "        except OSError as error:\n",
     ),
     Canary(
-        "lifted-by-who-has-not-seen-it",
+        "latch-lifted-by-who-has-not-seen-it",
         "power",
         "supervisor/latch.py",
         "            refusal = may_clear(found, epoch, taken) or kept\n",
