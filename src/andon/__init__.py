@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from andon.runtime.cleanup import cleanup
     from andon.runtime.client import Client
     from andon.runtime.context import Context
-    from andon.runtime.effects import did_not_happen, effect_of, happened, unknown
+    from andon.runtime.declaring import did_not_happen, effect_of, happened, unknown
     from andon.runtime.serving import serving
     from andon.runtime.sync import current
     from andon.supervisor.panic import halt
@@ -34,12 +34,12 @@ _HOME = {
     "agent": "andon.runtime.agent",
     "cleanup": "andon.runtime.cleanup",
     "current": "andon.runtime.sync",
-    "did_not_happen": "andon.runtime.effects",
-    "effect_of": "andon.runtime.effects",
+    "did_not_happen": "andon.runtime.declaring",
+    "effect_of": "andon.runtime.declaring",
     "halt": "andon.supervisor.panic",
-    "happened": "andon.runtime.effects",
+    "happened": "andon.runtime.declaring",
     "serving": "andon.runtime.serving",
-    "unknown": "andon.runtime.effects",
+    "unknown": "andon.runtime.declaring",
 }
 
 __all__ = [

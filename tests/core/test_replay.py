@@ -195,6 +195,21 @@ def test_a_step_that_is_heard_of_again_after_its_cancellation_is_not_cancelled()
     assert (record.state, record.body) == (Mark.DONE, "1")
 
 
+@pytest.mark.parametrize("end", [Mark.DONE, Mark.FAILED])
+def test_a_wait_that_was_cancelled_while_its_end_was_written_is_waited_for_again(end: str) -> None:
+    nap = {"kind": EntryKind.SLEEP, "name": "sleep"}
+    journal = Journal().write(":0", Mark.WAITING, **nap, body="99.5").write(":0", end, **nap)
+    assert found(journal.replay(), ":0", **nap).body is None
+    record = found(journal.write(":0", Mark.CANCELLED, **nap).replay(), ":0", **nap)
+    assert (record.state, record.body) == (Mark.CANCELLED, "99.5")
+
+
+def test_an_event_that_was_there_and_given_back_has_no_end_to_wait_until() -> None:
+    go = {"kind": EntryKind.EVENT, "name": "go"}
+    journal = Journal().write(":0", **go, body='"went"').write(":0", Mark.CANCELLED, **go)
+    assert found(journal.replay(), ":0", **go).body is None
+
+
 def test_what_the_code_cancelled_twice_is_cancelled() -> None:
     journal = cancelled_effect().write(":0", Mark.CANCELLED, **PAY)
     record = found(journal.replay(), ":0", **PAY)

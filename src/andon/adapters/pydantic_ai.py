@@ -31,7 +31,7 @@ from andon.core.journal import EntryKind
 from andon.errors import BadInput, Rejected, Stopped
 from andon.runtime import branch
 from andon.runtime.agent import Agent as RunAgent
-from andon.runtime.effects import Declaration
+from andon.runtime.declaring import Declaration
 from andon.runtime.operation import Threads
 from andon.runtime.sync import on_loop
 from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy

@@ -126,6 +126,7 @@ class Record(msgspec.Struct, kw_only=True):
     later: str | None = None  # what is known of an effect that the agent's code has cancelled
     undone: bool = False  # an effect that was confirmed, and whose undo was started since
     stale: bool = False  # nothing was written about it since the code cancelled it
+    waits: str | None = None  # of a wait: for what, and until when
 
     def reopen(self) -> None:
         """Try it again; but an effect only as far as it is known not to have happened."""
@@ -146,6 +147,10 @@ ANSWERS = _SETTLED - {"cancelled"}
 # About the run, not an operation of it.
 _ENDS = frozenset({EntryKind.START, EntryKind.END, EntryKind.COMPENSATE})
 _UNDOES = frozenset({EffectState.COMPENSATED, EffectState.CONFIRMED})
+
+
+def _is_wait(record: Record) -> bool:
+    return record.waits is not None or record.kind == EntryKind.EVENT
 
 
 def split(place: str) -> tuple[str, int]:
@@ -213,6 +218,11 @@ class Replay:
         if entry.state == Mark.CANCELLED and before == EffectState.CONFIRMED:
             record.later = before  # it was confirmed while it was being cancelled
             return
+        if entry.state == Mark.WAITING:
+            record.waits = entry.body
+        if entry.state == Mark.CANCELLED and before in ANSWERS and _is_wait(record):
+            # How it had ended nobody has got: if it is asked for again, it is waited for again.
+            record.body, record.blob = record.waits, None
         if entry.state not in (Mark.BEGUN, Mark.CANCELLED):  # these know nothing new
             record.body, record.blob = entry.body, entry.blob
 

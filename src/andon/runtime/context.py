@@ -156,8 +156,9 @@ class Context(Loop):
         `function` receives `key` and `fence` if it has parameters of these names.
         """
         from andon.runtime import effects
+        from andon.runtime.declaring import declaration
 
-        declared = effects.declaration(function, kind, probe, undo, undo_within)
+        declared = declaration(function, kind, probe, undo, undo_within)
         effect = named(function, name)
         refuse_wrong_arguments(effect, function, args, kwargs)
         operation = Operation(

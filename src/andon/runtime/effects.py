@@ -7,10 +7,8 @@ before the next thing happens.
 import asyncio
 import contextlib
 import random
-import re
-from collections.abc import Callable, Hashable, Iterator
-from math import inf
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -18,20 +16,19 @@ from andon.core import value
 from andon.core.effect import (
     OPEN,
     EffectState,
-    Kind,
     Move,
     Verdict,
     after_answer,
-    kind_of,
     next_move,
 )
 from andon.core.journal import Entry, Mark
 from andon.core.queue import Retry
-from andon.errors import BadInput, DidNotHappen, NotStorable, Stopped
+from andon.errors import DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime import doubts
 from andon.runtime.attempt import Attempt
 from andon.runtime.calling import accepted, reference_of
+from andon.runtime.declaring import Declaration, Happened, Postponed
 from andon.runtime.describing import describe
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
@@ -39,115 +36,8 @@ from andon.runtime.operation import Operation, invoke, is_async
 from andon.store.rows import Letter
 from andon.store.store import EffectRow
 
-F = TypeVar("F", bound=Callable[..., Any])
 # A probe is a question to the outside and may fail by itself; a person is asked after these.
 PROBE_TRIES = 3
-
-
-class Happened(msgspec.Struct, frozen=True):
-    """A probe's answer: it happened, with this result."""
-
-    result: Any = None
-
-
-class Unknown(msgspec.Struct, frozen=True):
-    """A probe's answer: it cannot tell."""
-
-
-def happened(result: Any = None) -> Happened:
-    """For a probe to return: the effect happened, and this is what it returned."""
-    return Happened(result)
-
-
-def did_not_happen(reason: str | None = None) -> DidNotHappen:
-    """For a probe to return, or an effect to raise: it certainly did not happen."""
-    return DidNotHappen(reason)
-
-
-def unknown() -> Unknown:
-    """For a probe to return: it cannot tell. A person is asked."""
-    return Unknown()
-
-
-class Postponed(DidNotHappen):
-    """It did not happen yet: not a failure, and tried again when the code calls it again."""
-
-
-class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What an effect says about itself."""
-
-    kind: Kind
-    probe: Callable[..., Any] | None
-    undo: Callable[..., Any] | None
-    undo_within: float | None
-
-
-def effect_of(
-    *,
-    kind: str | None = None,
-    probe: Callable[..., Any] | None = None,
-    undo: Callable[..., Any] | None = None,
-    undo_within: str | float | None = None,
-) -> Callable[[F], F]:
-    """Declare what an effect is and how its outcome can be found out or undone."""
-    declared = _declare(kind, probe, undo, undo_within)
-
-    def mark(function: F) -> F:
-        function.__andon_effect__ = declared  # type: ignore[attr-defined]
-        return function
-
-    return mark
-
-
-def _declare(
-    kind: str | None,
-    probe: Callable[..., Any] | None,
-    undo: Callable[..., Any] | None,
-    undo_within: str | float | None,
-) -> Declaration:
-    try:
-        found = kind_of(kind, probe=probe is not None, undo=undo is not None)
-    except ValueError:
-        raise BadInput(f"effect kind {kind!r}: expected one of {', '.join(Kind)}") from None
-    if found is Kind.PROBEABLE and probe is None:
-        raise BadInput("a probeable effect needs probe=: the function that asks the outside")
-    if found is Kind.COMPENSATABLE and undo is None:
-        raise BadInput("a compensatable effect needs undo=: the function that undoes it")
-    for function in (probe, undo):
-        if function is not None and (not callable(function) or not isinstance(function, Hashable)):
-            raise BadInput(f"probe= and undo=: expected a function, found {function!r}")
-    within = _seconds(undo_within)
-    if within is not None and (undo is None or not 0 < within < inf):
-        raise BadInput(
-            f"undo_within={undo_within!r}: expected undo= with it, and more than 0 seconds"
-        )
-    return Declaration(kind=found, probe=probe, undo=undo, undo_within=within)
-
-
-def declaration(
-    function: Callable[..., Any],
-    kind: str | None,
-    probe: Callable[..., Any] | None,
-    undo: Callable[..., Any] | None,
-    undo_within: str | float | None,
-) -> Declaration:
-    """The arguments of ctx.effect if it has any, else the function's own declaration."""
-    own: Declaration | None = getattr(function, "__andon_effect__", None)
-    if own is None or (kind, probe, undo, undo_within) != (None, None, None, None):
-        return _declare(kind, probe, undo, undo_within)
-    return own
-
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def _seconds(duration: str | float | None) -> float | None:
-    if duration is None or isinstance(duration, int | float):
-        return duration
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", duration)
-    if match is None:
-        raise BadInput(f"duration {duration!r}: expected seconds, or text like '90s', '15m', '2h'")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 class _Effect:
@@ -230,7 +120,8 @@ class _Effect:
                 case Move.PROBE:
                     verdict, result = await self._find_out()
                 case Move.RECORD:
-                    return await self._confirm(result)
+                    with self._noting(EffectState.CONFIRMED):
+                        return await self._confirm(result)
                 case Move.UNDO:
                     await self._undo()
                 case Move.ASK:
@@ -254,7 +145,7 @@ class _Effect:
         """Start it, do it, confirm it. (False, None): it raised, and its outcome is in doubt."""
         if not self._may_execute():
             raise await self._fail()
-        with self._waiting():
+        with self._noting():
             if self.cause is not None:
                 await self._plan_retry()
             if self.until is not None:
@@ -308,13 +199,16 @@ class _Effect:
             self.attempt.done_operating(hand)
 
     @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Nothing is executed. If the code gives up waiting, nobody needs an answer any more."""
+    def _noting(self, standing: EffectState | None = None) -> Iterator[None]:
+        """Nothing is executed: it waits, or writes what it knows. That the code gives up is noted.
+
+        Then nobody needs an answer any more.
+        """
         try:
             yield
         except asyncio.CancelledError:
             if not self.attempt.stopping:
-                self.standing = _standing(self.state)
+                self.standing = standing or _standing(self.state)
                 self._cancel(**({} if self.asked is None else {"close_ask": self.asked}))
             raise
 
@@ -381,7 +275,8 @@ class _Effect:
     async def _probe(self) -> tuple[Verdict, Any]:
         assert self.declared.probe is not None
         for last in (False,) * (PROBE_TRIES - 1) + (True,):
-            await self.attempt.boundary()
+            with self._noting():
+                await self.attempt.boundary()
             try:
                 with self.operation:
                     found = await self._call(self.declared.probe, *self.args)
@@ -410,7 +305,8 @@ class _Effect:
         point("effect:probed", self.operation)
         if verdict is not Verdict.DID_NOT_HAPPEN:
             return verdict, result
-        await self.write(EffectState.PLANNED)
+        with self._noting(EffectState.PLANNED):
+            await self.write(EffectState.PLANNED)
         self.quiet = False
         return Verdict.NOT_ASKED, None
 
@@ -421,16 +317,18 @@ class _Effect:
         a worker that was frozen, after its successor has done everything again.
         """
         assert self.declared.undo is not None
-        await self._write_intent()
-        await self.attempt.boundary()
+        with self._noting():
+            await self._write_intent()
+            await self.attempt.boundary()
         with self.operation:
             await self._call(self.declared.undo, None, *self.args)
         point("effect:undone", self.operation)
-        await self.write(EffectState.COMPENSATED)
+        with self._noting(EffectState.COMPENSATED):
+            await self.write(EffectState.COMPENSATED)
 
     async def _ask(self) -> Letter:
         """Open an ask, once, and wait for a person."""
-        with self._waiting():
+        with self._noting():
             if self.asked is None:
                 name = self.operation.name
                 self.asked = doubts.new_ask_id(self.attempt, name, self.key)
@@ -445,15 +343,18 @@ class _Effect:
         verdict, given = doubts.decision(letter)
         self.asked = None
         if after_answer(verdict) is not Move.RECORD:
-            await self.write(EffectState.PLANNED, take=letter.id)
+            with self._noting(EffectState.PLANNED):
+                await self.write(EffectState.PLANNED, take=letter.id)
             return False, None
         try:
             raw, back = value.encode_result(given, "the answer", self.decoder)
         except NotStorable as error:  # not what the code expects as a result: asked again
             self.cause = describe(error)
-            await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
+            with self._noting(EffectState.IN_DOUBT):
+                await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
             return False, None
-        await self.write(EffectState.CONFIRMED, raw, take=letter.id)
+        with self._noting(EffectState.CONFIRMED):
+            await self.write(EffectState.CONFIRMED, raw, take=letter.id)
         return True, back
 
     def _noted(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ on every operation raises Stopped: code that catches it once is not free.
 """
 
 import asyncio
-import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -124,7 +123,6 @@ class Leaving:
         self._held: Append | None = None  # what waits for the next write: see together
         self._holding: set[Any] = set()  # tasks that wait for the others before they unwind
         self._movers: list[asyncio.Future[None]] = []
-        self.tasks.on_still = self._move_from_thread
 
     def dissolve(self) -> None:
         """Nothing of it executes any more: its parts end without a search for garbage."""
@@ -310,8 +308,3 @@ class Leaving:
         for mover in movers:
             if not mover.done():
                 mover.set_result(None)
-
-    def _move_from_thread(self) -> None:
-        if self.order is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self.move)

@@ -69,10 +69,11 @@ class Loop:
 
         `effect` is its kind, if the function is not declared. `approve`: ask a person before.
         """
-        from andon.runtime import effects, tools
+        from andon.runtime import tools
+        from andon.runtime.declaring import declaration
 
         call = Call(call_id, name, arguments, 0)
-        declared = effects.declaration(function, effect, probe, undo, None)
+        declared = declaration(function, effect, probe, undo, None)
         ask = self.ask if approve is True else approve or None
         return await tools.tool(self._attempt, ask, call, function, declared, retries, timeout)
 

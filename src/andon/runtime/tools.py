@@ -20,6 +20,7 @@ from andon.errors import BadInput, Rejected, StepFailed
 from andon.runtime import doubts, effects, steps
 from andon.runtime.attempt import Attempt
 from andon.runtime.calling import refuse_wrong_arguments
+from andon.runtime.declaring import Declaration
 from andon.runtime.journaling import Draft
 from andon.runtime.operation import Operation, invoke, is_async, named
 from andon.store.store import EffectRow
@@ -139,7 +140,7 @@ async def tool(
     ask: Callable[..., Any] | None,
     call: Call,
     function: Callable[..., Any],
-    declared: effects.Declaration,
+    declared: Declaration,
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:

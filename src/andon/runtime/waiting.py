@@ -5,6 +5,7 @@ the letter or the time, and replayed.
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 from andon.points import point
@@ -28,6 +29,7 @@ class Waiting(Journaling):
         self.sync = False  # the agent is a plain function, in a thread
         self._taken: set[int] = set()  # letters that this attempt has used
         self._considering = False
+        self.tasks.on_still = self._from_thread
 
     def take_letter(self, kind: str, name: str) -> Letter | None:
         for letter in self.letters:
@@ -100,6 +102,17 @@ class Waiting(Journaling):
                 wait.future.set_result(letter)
         self.consider_soon()
 
+    def _from_thread(self) -> None:
+        """A thread of the run has ended."""
+        if self.waits or self.order is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._grown_still)
+
+    def _grown_still(self) -> None:
+        self.consider_soon()
+        if self.order is not None:
+            self.move()
+
     def consider_soon(self) -> None:
         if self.waits and self.reason is None and not self._considering:
             self._considering = True
@@ -113,6 +126,8 @@ class Waiting(Journaling):
             return
         if self.main is None or self.main.done():
             return  # what still waits is what nobody waits for any more
+        if len(self.tasks.executing) > self.sync:  # beside the thread of a plain agent itself
+            return  # one that ran into its limit: a stop would be said to be proved, and it acts
         if not self.sync and not self.tasks.all_wait({wait.task for wait in pending}):
             return
         soon = self.host.clock.now() + LINGER_SECONDS

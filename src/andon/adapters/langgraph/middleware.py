@@ -12,7 +12,7 @@ from andon.core.effect import SETTLED, EffectState
 from andon.errors import AndonError, BadInput, Rejected
 from andon.runtime import asking
 from andon.runtime.asking import Answer
-from andon.runtime.effects import Declaration, Postponed, declaration
+from andon.runtime.declaring import Declaration, Postponed, declaration
 from andon.runtime.operation import inside
 from andon.store.graphs import GraphFilter
 from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done, Open, Policy

@@ -10,7 +10,7 @@ from agents.models.fake_id import FAKE_RESPONSES_ID
 
 from andon.errors import BadInput
 from andon.runtime.conversations import Conversation
-from andon.runtime.effects import did_not_happen, happened
+from andon.runtime.declaring import did_not_happen, happened
 from andon.runtime.sync import current
 from andon.transcript.wire import plain
 

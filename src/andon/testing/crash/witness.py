@@ -21,7 +21,7 @@ from andon import points
 from andon.core import value
 from andon.core.journal import EntryKind
 from andon.errors import DidNotHappen, NotStorable
-from andon.runtime.effects import Happened, Unknown
+from andon.runtime.declaring import Happened, Unknown
 from andon.runtime.operation import is_async
 from andon.testing.crash.kills import INSIDE, NAMED, WATCHED, Kill
 from andon.testing.crash.lines import Line, Notebook, read

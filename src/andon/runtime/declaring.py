@@ -1,0 +1,119 @@
+"""What an effect says about itself, and what its probe answers."""
+
+import re
+from collections.abc import Callable, Hashable
+from math import inf
+from typing import Any, TypeVar
+
+import msgspec
+
+from andon.core.effect import Kind, kind_of
+from andon.errors import BadInput, DidNotHappen
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """A probe's answer: it happened, with this result."""
+
+    result: Any = None
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """A probe's answer: it cannot tell."""
+
+
+def happened(result: Any = None) -> Happened:
+    """For a probe to return: the effect happened, and this is what it returned."""
+    return Happened(result)
+
+
+def did_not_happen(reason: str | None = None) -> DidNotHappen:
+    """For a probe to return, or an effect to raise: it certainly did not happen."""
+    return DidNotHappen(reason)
+
+
+def unknown() -> Unknown:
+    """For a probe to return: it cannot tell. A person is asked."""
+    return Unknown()
+
+
+class Postponed(DidNotHappen):
+    """It did not happen yet: not a failure, and tried again when the code calls it again."""
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """What an effect says about itself."""
+
+    kind: Kind
+    probe: Callable[..., Any] | None
+    undo: Callable[..., Any] | None
+    undo_within: float | None
+
+
+def effect_of(
+    *,
+    kind: str | None = None,
+    probe: Callable[..., Any] | None = None,
+    undo: Callable[..., Any] | None = None,
+    undo_within: str | float | None = None,
+) -> Callable[[F], F]:
+    """Declare what an effect is and how its outcome can be found out or undone."""
+    declared = _declare(kind, probe, undo, undo_within)
+
+    def mark(function: F) -> F:
+        function.__andon_effect__ = declared  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def _declare(
+    kind: str | None,
+    probe: Callable[..., Any] | None,
+    undo: Callable[..., Any] | None,
+    undo_within: str | float | None,
+) -> Declaration:
+    try:
+        found = kind_of(kind, probe=probe is not None, undo=undo is not None)
+    except ValueError:
+        raise BadInput(f"effect kind {kind!r}: expected one of {', '.join(Kind)}") from None
+    if found is Kind.PROBEABLE and probe is None:
+        raise BadInput("a probeable effect needs probe=: the function that asks the outside")
+    if found is Kind.COMPENSATABLE and undo is None:
+        raise BadInput("a compensatable effect needs undo=: the function that undoes it")
+    for function in (probe, undo):
+        if function is not None and (not callable(function) or not isinstance(function, Hashable)):
+            raise BadInput(f"probe= and undo=: expected a function, found {function!r}")
+    within = _seconds(undo_within)
+    if within is not None and (undo is None or not 0 < within < inf):
+        raise BadInput(
+            f"undo_within={undo_within!r}: expected undo= with it, and more than 0 seconds"
+        )
+    return Declaration(kind=found, probe=probe, undo=undo, undo_within=within)
+
+
+def declaration(
+    function: Callable[..., Any],
+    kind: str | None,
+    probe: Callable[..., Any] | None,
+    undo: Callable[..., Any] | None,
+    undo_within: str | float | None,
+) -> Declaration:
+    """The arguments of ctx.effect if it has any, else the function's own declaration."""
+    own: Declaration | None = getattr(function, "__andon_effect__", None)
+    if own is None or (kind, probe, undo, undo_within) != (None, None, None, None):
+        return _declare(kind, probe, undo, undo_within)
+    return own
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _seconds(duration: str | float | None) -> float | None:
+    if duration is None or isinstance(duration, int | float):
+        return duration
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", duration)
+    if match is None:
+        raise BadInput(f"duration {duration!r}: expected seconds, or text like '90s', '15m', '2h'")
+    return float(match[1]) * _UNITS[match[2]]
