@@ -1,6 +1,7 @@
 """Timeouts: a step's own, and those of the agent's code around steps and waits."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -203,3 +204,29 @@ async def test_what_the_code_gave_up_asking_about_is_asked_anew(lab: Lab, snapsh
         assert await lab.result(run) == "ordered"
     assert calls == ["order"]
     assert lab.effects(run) == {"order": "confirmed"}
+
+
+async def test_a_run_whose_thread_outlives_its_limit_is_not_suspended_before_that_ends(
+    lab: Lab,
+) -> None:
+    """A stop of a suspended run is proved at once, and this one may still act."""
+    ends = threading.Event()
+
+    def order() -> None:
+        ends.wait(30)
+
+    async def body(ctx: andon.Context) -> str:
+        found: str = await ctx.effect(order, key="k", timeout=0.05)
+        return found
+
+    async with lab.working(agent(body)) as worker:
+        run = await lab.client.start("agent")
+        await until(lambda: lab.store.asks(run))
+        [attempt] = worker.active
+        await until(lambda: attempt.waits)
+        attempt._consider()
+        assert attempt.reason is None
+        ends.set()
+        await lab.reach(run, "suspended")
+        await lab.client.answer(run, "happened", "ordered")
+        assert await lab.result(run) == "ordered"
