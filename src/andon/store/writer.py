@@ -93,9 +93,6 @@ class Writer:
             self._put([])
         return outcomes
 
-    def _nothing_queued(self) -> bool:
-        return not self._turn and not self._waiting
-
     def _put(self, items: list[Item]) -> None:
         with self._counting:
             self._waiting += 1
