@@ -128,7 +128,12 @@ async def compensatable(*, key: str, fence: Fence) -> str:
     return await act("compensatable", key, fence)
 
 
-@andon.effect_of(undo=take_back)
+def plain_take_back(result: Any, *, key: str, fence: Fence) -> None:
+    the_world().look_at_given(key, result)
+    the_world().undo(key, fence)
+
+
+@andon.effect_of(undo=plain_take_back)
 def plain_compensatable(*, key: str, fence: Fence) -> str:
     """In a thread, which nobody can end."""
     the_world().act("compensatable", key, fence)

@@ -93,8 +93,9 @@ async def shielded(ctx: andon.Context, number: int) -> int:
     found = 0
     with world.shield(ctx.run_id, seconds):
         async with ctx.shield("block", at_most=seconds):
-            for more in (0, 100, 200, 300):
+            for more in range(0, 600, 100):
                 found += await step(ctx, number + more, dwell)
+                await pass_time(DWELL_SECONDS)  # the agent's own code
     return found
 
 

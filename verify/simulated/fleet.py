@@ -53,6 +53,8 @@ FAULTY_LEASES = 8
 ANEW_LEASES = 5
 LETTERS = {"event": 1, "events": 2, "impatient": 1}  # that a word waits for
 SAGAS = 0.1  # of all runs
+LATE = 0.3  # of all waits of somebody who has no patience
+HASTE = 0.3  # of all shields, where there are orders at all
 AGAIN_SECONDS = 0.01  # about as long as a commit takes
 STEPS = 60_000  # callbacks; a story has some hundreds
 
@@ -212,9 +214,12 @@ class Fleet:
             process.frozen_until = self.clock.now + self._pause_seconds()
             self.tell(process, f"is frozen for {process.frozen_until - self.clock.now:.1f} s")
         elif process.incarnations and self.strikes("drain"):
-            self.tell(process, "is told to go")
-            grace = self.chance.uniform(0.1, 4.0)
-            process.loop.call_soon(process.worker.tell, "SIGTERM", grace, context=Context())
+            self._tell_to_go(process)
+
+    def _tell_to_go(self, process: Process) -> None:
+        self.tell(process, "is told to go")
+        grace = self.chance.uniform(0.1, 4.0)
+        process.loop.call_soon(process.be_told, grace, context=Context())
 
     def pass_point(self, name: str, _about: object = None) -> None:
         """A point of andon.points: the process dies here, or stands still while others go on."""
@@ -365,9 +370,23 @@ class Fleet:
             again = partial(self._send, run_id, number, given)
             self.later(self.chance.uniform(0.0, AGAIN_SECONDS), again)
 
-    def _order(self) -> None:
+    def send_late(self, run_id: str, number: int, seconds: float) -> None:
+        """A letter often comes when whoever waits for it is about to give up."""
+        if self.faulty and self.chance.random() < LATE:
+            late = seconds - self.chance.uniform(0.0, 3 * AGAIN_SECONDS)
+            self.later(late, partial(self._send, run_id, number, 0))
+
+    def interrupt(self, run_id: str, seconds: float) -> None:
+        """Somebody often has no patience just then: who is told seldom is never told in time."""
+        if self.orders and self.chance.random() < HASTE:
+            self.later(self.chance.uniform(0.0, seconds), partial(self._order, run_id))
+        elif self.frequency["drain"] and self.chance.random() < HASTE:
+            gone = partial(self._tell_to_go, self.current)
+            self.later(self.chance.uniform(0.0, seconds), gone)
+
+    def _order(self, run_id: str | None = None) -> None:
         running = self.store.rows("SELECT id FROM andon_runs WHERE state = 'running' ORDER BY id")
-        run_id = self.chance.choice([one for (one,) in running] or list(self.scripts))
+        run_id = run_id or self.chance.choice([one for (one,) in running] or list(self.scripts))
         kind = self.chance.choice(("pause", "kill", "kill", "cancel"))
         row = self.store.run(run_id)
         if not self.faulty or row is None or row.state in TERMINAL:

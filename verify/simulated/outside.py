@@ -7,7 +7,7 @@ still be the owner as far as it may know, and nobody acts after its stop was pro
 import contextvars
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from andon.errors import AndonError
 from andon.runtime import requests
 from andon.runtime.clock import own_time
 from andon.store.rows import AskRow
+from andon.store.store import EffectRow
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -106,12 +107,11 @@ class World:
         self._look_at_orders(key)
         if key in self.acknowledges:
             self.answered(self.acknowledges[key])
-        with self.underway(key):
+        with self.underway(key, self.fleet.current):
             yield
 
     @contextmanager
-    def underway(self, key: str) -> Iterator[None]:
-        process = self.fleet.current
+    def underway(self, key: str, process: "Process") -> Iterator[None]:
         self.flying.setdefault(key, []).append(process)
         try:
             yield
@@ -126,6 +126,15 @@ class World:
         self.standing[key] = self.standing.get(key, 0) + 1
         if self.standing[key] > 1:
             self.wrong(f"{key} happened twice")
+
+    def look_at_certain(self, process: "Process", effects: Iterable[EffectRow]) -> None:
+        """What is written to be certain, or to be in nobody's hands, is not in who writes it's."""
+        for one in effects:
+            open_ = one.state in ("started", "in_doubt", "undoing")
+            if one.state == "started" and one.quiet:
+                self.wrong(f"{one.key} is begun, and the ledger says that nobody acts")
+            if (one.quiet or not open_) and process in self.flying.get(one.key, ()):
+                self.wrong(f"{process.name} writes {one.key} {one.state}, and still is about it")
 
     def undo(self, key: str, fence: Fence) -> None:
         self._look_at_stops(key, fence.counter)
@@ -189,6 +198,7 @@ class World:
         process, number = self.fleet.current, attempt.get()
         owned = process.worker.attempts[run_id]
         leaving = owned.reason is not None
+        self.fleet.interrupt(run_id, seconds)
         until = self.shields[run_id, number] = process.loop.time() + seconds
         try:
             yield
@@ -286,17 +296,21 @@ class World:
             self.wrong(f"{key} is not durable, and what is after it begins")
 
     def _look_at_orders(self, key: str) -> None:
-        """Who has said that it heard of an order begins nothing more."""
+        """Who has said that it heard of an order, or is to go, begins nothing more."""
         run_id = key.partition("/")[0]
         if self.shields.get((run_id, attempt.get()), 0.0) > self.fleet.clock.now:
             return
-        if self.fleet.orders and self.fleet.store.rows(
-            "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
-            " ON a.run_id = t.run_id AND a.fence = t.fence"
-            " WHERE t.run_id = ? AND a.number = ? AND t.stage = 'acknowledged'",
-            run_id,
-            attempt.get(),
-        ):
+        heard = self.fleet.current.leaving or (
+            self.fleet.orders
+            and self.fleet.store.rows(
+                "SELECT 1 FROM andon_targets t JOIN andon_attempts a"
+                " ON a.run_id = t.run_id AND a.fence = t.fence"
+                " WHERE t.run_id = ? AND a.number = ? AND t.stage = 'acknowledged'",
+                run_id,
+                attempt.get(),
+            )
+        )
+        if heard:
             self.deaf[run_id, attempt.get()] += 1
             if self.deaf[run_id, attempt.get()] > UNDER_WAY:
                 self.wrong(f"{key} begins although its stop was heard of")
@@ -375,6 +389,7 @@ class Person:
     def __init__(self, world: World) -> None:
         self.world = world
         self.seen: dict[tuple[str, str], float] = {}
+        self.ignored: dict[str, bool] = {}  # questions that have their time, and it is let pass
 
     def look(self) -> None:
         fleet = self.world.fleet
@@ -403,6 +418,10 @@ class Person:
 
     def _decide(self, ask: AskRow) -> None:
         """What the code itself asked for."""
+        if ask.expires_at is not None and self.ignored.setdefault(
+            ask.question, self.world.fleet.chance.random() < 0.5
+        ):
+            return
         number = int(ask.question.rpartition("-")[2])
         decision = self.world.fleet.chance.choice(("approve", "edit"))
         given = number if decision == "approve" else number + 1000

@@ -16,7 +16,7 @@ from unittest import mock
 from andon import points
 from andon.core.lease import renew_every
 from andon.errors import StoreUnavailable
-from andon.runtime import cleanup, progress
+from andon.runtime import branch, cleanup, progress
 from andon.runtime import worker as runtime
 from andon.settings import Settings
 from andon.store import writer as store_writer
@@ -47,6 +47,7 @@ class Process:
         self.incarnations: list[str] = []
         self.told: set[str] = set()  # whose death it was told of
         self.threads = 0  # that have been begun and have not ended
+        self.leaving = False  # it has heard that it is to go
         self.bell: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
@@ -85,6 +86,10 @@ class Process:
         finally:
             self.fleet.current = before
 
+    def be_told(self, grace: float) -> None:
+        self.leaving = True
+        self.worker.tell("SIGTERM", grace)
+
     def stop_listening(self) -> None:
         self.bell = None
 
@@ -101,8 +106,8 @@ class _Commits(Writer):
 
     def __init__(self, *args: Any, process: Process, **options: Any) -> None:
         self._process = process
-        self._flight: tuple[list[Any], int] | None = None  # sent, with unknown outcome
-        self._working = False
+        # What is being committed, perhaps once more: what comes meanwhile is the next batch.
+        self._flight: tuple[list[Any], int] | None = None
         super().__init__(*args, **options)
 
     async def write(self, message: Message) -> Any:
@@ -113,8 +118,8 @@ class _Commits(Writer):
 
     def _put(self, items: list[Any]) -> None:
         super()._put(items)
-        if not self._working:
-            self._working = True
+        if self._flight is None:
+            self._flight = self._take()
             self._soon()
 
     def _soon(self, most_seconds: float = 0.01) -> None:
@@ -122,12 +127,12 @@ class _Commits(Writer):
         self._process.loop.call_later(fleet.chance.uniform(0.0, most_seconds), self._turn_over)
 
     def _turn_over(self) -> None:
-        """What the thread does, once: take what waits, commit it, and say so."""
-        batch, taken = self._flight or self._take()
+        """What the thread does, once: commit what it took, say so, and take what waits."""
+        assert self._flight is not None
+        batch, taken = self._flight
         try:
             outcomes = self._commit([message for message, _, _ in batch]) if batch else []
         except StoreUnavailable:  # unknown: the same again, before anything else
-            self._flight = batch, taken
             self._soon(0.5)
             return
         except Exception as error:  # noqa: BLE001 (as the thread does)
@@ -135,8 +140,8 @@ class _Commits(Writer):
         self._flight = None
         self._waiting -= taken
         self._settle(batch, outcomes)
-        self._working = not self._items.empty()
-        if self._working:
+        if not self._items.empty():
+            self._flight = self._take()
             self._soon()
 
     def _take(self) -> tuple[list[Any], int]:
@@ -209,15 +214,21 @@ class _Threads:
         """Begun after a while, and then it takes a while: only what was not begun is cancelled."""
         future: Future[Any] = Future()
         self._process.threads += 1
+        underway = self._process.fleet.world.underway(_key_in_hand(), self._process)
+        underway.__enter__()
+
+        def end() -> None:
+            self._process.threads -= 1
+            underway.__exit__(None, None, None)
 
         def begin() -> None:
             if future.set_running_or_notify_cancel():
                 self._later(work)
             else:
-                self._process.threads -= 1
+                end()
 
         def work() -> None:
-            self._process.threads -= 1
+            end()
             try:
                 future.set_result(call())
             except Exception as error:  # noqa: BLE001 (whoever waits is told)
@@ -231,6 +242,11 @@ class _Threads:
         self._process.loop.call_later(fleet.chance.uniform(0.0, fleet.thread_seconds), what)
 
     def shutdown(self, **_: Any) -> None: ...
+
+
+def _key_in_hand() -> str:
+    """Of the effect that a thread is for, if it is for one."""
+    return getattr(branch.inside.get(), "key", None) or ""
 
 
 class _Watch:

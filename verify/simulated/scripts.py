@@ -139,7 +139,7 @@ def expected(run_id: str, script: list[str]) -> list[Any]:
             "joined": [twice, twice + 200 if number % 2 else effect],
             "race": number * 4 + 200,
             "behind": twice + 200,
-            "shielded": number * 8 + 1200,
+            "shielded": number * 12 + 3000,
             "booked": [twice, twice, twice + 200],
             "unkeyed": [f"{run_id}/unkeyed-{number}.{one}" for one in range(2)],
             "pieces": list(range(PIECES)),

@@ -13,7 +13,7 @@ from andon.errors import StoreUnavailable
 from andon.store import migrate, queries
 from andon.store.sql import SqlStore
 from andon.store.sqlite import SqliteStore
-from andon.store.store import Append, Message, Outcome
+from andon.store.store import Append, Message, Outcome, Settle
 from verify.simulated.clock import Clock
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class ProcessStore:
         outcomes = self._store.write(batch)
         for message, outcome in zip(batch, outcomes, strict=True):
             fleet.note_write(process, message, outcome)
+            if isinstance(message, Append | Settle) and not isinstance(outcome, Exception):
+                fleet.world.look_at_certain(process, message.effects)
         if fleet.strikes("slow disk"):
             fleet.pass_time(fleet.chance.uniform(0.1, 0.6) * fleet.lease_seconds)
         if fleet.strikes("lost acknowledgement"):

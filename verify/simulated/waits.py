@@ -42,6 +42,7 @@ async def impatient(ctx: andon.Context, number: int) -> Any:
     """Waits only so long, and again: what came in that moment is not lost."""
     name = f"event-{number}"
     for tries in range(TRIES):
+        the_world().fleet.send_late(ctx.run_id, number, IMPATIENT_SECONDS)
         try:
             async with asyncio.timeout(IMPATIENT_SECONDS):
                 return await ctx.event(name)
@@ -53,9 +54,11 @@ async def impatient(ctx: andon.Context, number: int) -> Any:
 async def ask(ctx: andon.Context, number: int) -> None:
     """What a person says is what the code gets; and on replay the same, or again nothing."""
     question = f"{ctx.run_id}/question-{number}"
+    the_world().lies_down(question)
     try:
         said = await ctx.ask(question, number, expires=EXPIRES_SECONDS if number % 2 else None)
     except Unresolved:
+        the_world().slept(question, EXPIRES_SECONDS)
         await step(ctx, number, tail="unanswered")
     else:
         the_world().told(question, said.decision, said.value)

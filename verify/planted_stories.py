@@ -1,0 +1,67 @@
+"""Bugs that the simulation finds by what its world, its people and its ledger see."""
+
+from verify.planted import Canary
+
+CANARIES = (
+    # ── who may still be about an effect ──────────────────────────────────────────────────────
+    Canary(
+        "thread-called-quiet",
+        "simulation",
+        "runtime/effects.py",
+        "self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)",
+        "self.standing, self.quiet = EffectState.IN_DOUBT, True",
+    ),
+    Canary(
+        "quiet-as-it-was-before",
+        "simulation",
+        "runtime/effects.py",
+        "        self.quiet = False\n        intent",
+        "        intent",
+    ),
+    # ── undos ─────────────────────────────────────────────────────────────────────────────────
+    Canary(
+        "undo-not-waited-for",
+        "simulation",
+        "runtime/compensating.py",
+        '            await self._call(row, undo)\n            point("undo:executed", row)\n',
+        "            asyncio.ensure_future(self._call(row, undo))\n"
+        '            point("undo:executed", row)\n',
+    ),
+    Canary(
+        "undo-in-doubt-not-waited-for",
+        "simulation",
+        "runtime/effects.py",
+        "            await self._call(self.declared.undo, None, *self.args)\n",
+        "            asyncio.ensure_future(self._call(self.declared.undo, None, *self.args))\n",
+    ),
+    # ── shields ───────────────────────────────────────────────────────────────────────────────
+    Canary(
+        "shield-without-a-limit",
+        "simulation",
+        "runtime/leaving.py",
+        "        return any(limit > self.loop.time() for limit in self.shields.values())\n",
+        "        return bool(self.shields)\n",
+    ),
+    Canary(
+        "shield-cut-by-a-drain",
+        "simulation",
+        "runtime/drain.py",
+        '                if not attempt.shielded:\n                    attempt.leave("stopped")\n',
+        '                attempt.leave("stopped")\n',
+    ),
+    Canary(
+        "shield-left-at-a-boundary",
+        "simulation",
+        "runtime/drain.py",
+        "                if not attempt.active and not attempt.shielded:\n",
+        "                if not attempt.active:\n",
+    ),
+    # ── questions ─────────────────────────────────────────────────────────────────────────────
+    Canary(
+        "ask-that-never-expires",
+        "simulation",
+        "runtime/context.py",
+        'wait_noting_cancel(operation, "answer", ask_id, until)',
+        'wait_noting_cancel(operation, "answer", ask_id, None)',
+    ),
+)
