@@ -124,6 +124,60 @@ CANARIES = (
         'elif row.state != State.RUNNING and not self.q("is_awaited", run_id=row.id):',
         "elif row.state != State.RUNNING:",
     ),
+    # ── several orders, frozen processes, supervisors ─────────────────────────────────────────
+    Canary(
+        "milder-order-left-standing",
+        "twins",
+        "store/stops.py",
+        "                self._fence(row, _mark(m.id, kind, m.by, m.why))\n",
+        "                self._fence(row, row.stop or _mark(m.id, kind, m.by, m.why))\n",
+    ),
+    Canary(
+        "proved-although-another-order-is-not",
+        "twins",
+        "store/stops.py",
+        '                rows = self.q("executing")  # what waits is held by the latch\n',
+        '                rows = self.q("executing")\n'
+        "                rows = [(one.id,) for one in self._rows_of(run for (run,) in rows)\n"
+        "                        if one.state == State.RUNNING]\n",
+    ),
+    Canary(
+        "frozen-process-forgotten",
+        "twins",
+        "store/stops.py",
+        "    return row.frozen is not None and row.state in (State.PAUSED, State.QUEUED)\n",
+        "    return False\n",
+    ),
+    Canary(
+        "frozen-process-of-one-database",
+        "twins",
+        "store/postgres.sql",
+        """ WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND left(a.ending, 6) = 'frozen'
+   AND r.state IN ('paused', 'queued') ORDER BY r.id;""",
+        """ WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND left(a.ending, 6) = 'frozen'
+   AND r.state = 'queued' ORDER BY r.id;""",
+    ),
+    Canary(
+        "silent-supervisor-believed",
+        "twins",
+        "store/supervisors.py",
+        '        for (other,) in self.q("overdue_supervisors", supervisor_id=m.supervisor_id):\n',
+        "        for (other,) in ():\n",
+    ),
+    Canary(
+        "silent-supervisor-called-ended",
+        "twins",
+        "store/supervisors.py",
+        '        stage = Stage.UNPROVED if m.state == "silent" else Stage.VERIFIED\n',
+        "        stage = Stage.VERIFIED\n",
+    ),
+    Canary(
+        "supervisor-not-told",
+        "twins",
+        "store/supervisors.py",
+        '            for row in self.q("told_supervisor", supervisor_id=m.supervisor_id)\n',
+        '            for row in self.q("told_supervisor", supervisor_id=m.supervisor_id)[1:]\n',
+    ),
     Canary(
         "lifted-by-who-has-not-seen-it",
         "twins",

@@ -17,7 +17,8 @@ from andon.core.run import State
 from andon.errors import BadInput, Conflict
 from andon.store.orders import Bury, Ended, Order
 from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
-from verify.machine import LEASE_SECONDS, Machine
+from verify.boxes import BOXES, Boxes
+from verify.machine import LEASE_SECONDS
 
 Plot = tuple[Any, ...]  # its name, and what it is about
 
@@ -76,10 +77,10 @@ OWES = [
         ("confirmed", "started", None),
     ),
 ]
-PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP, *AMONG, *FRUITS, *OWES]
+PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP, *AMONG, *FRUITS, *OWES, *BOXES]
 
 
-class Plots(Machine):
+class Plots(Boxes):
     """The moves, and what consists of several."""
 
     @initialize(

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from andon.store.orders import Bury, Ended, Escalate, Order, Reauthorize, Report, Resume
+from andon.store.orders import Attend, Bury, Ended, Escalate, Order, Reauthorize, Report, Resume
 from andon.store.reads import fields
 from andon.store.store import (
     Append,
@@ -22,12 +22,11 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from verify import queueing
+from verify import queueing, supervising
 
 Row = dict[str, Any]
 Done = tuple[Any, Any]  # a message that was not refused, and its outcome
 OVER = ("succeeded", "failed", "cancelled", "dead")
-KINDS = ("pause", "cancel", "kill", "halt")  # the mildest first
 HARD = ("kill", "halt")
 
 
@@ -105,6 +104,7 @@ def broken(
     yield from queueing.fruits(before, after, done)
     yield from queueing.windows(before, after)
     yield from queueing.cancelled(before, after)
+    yield from supervising.ends(before, after, done)
 
 
 def done_twice(
@@ -306,16 +306,14 @@ def _order(before: Seen, after: Seen, m: Order, outcome: str) -> Iterator[str]:
             for wrong in _reached(was, after.runs[was["id"]], m, target):
                 yield f"{m.kind} {m.scope} {m.name}: {wrong}"
         marked, now = (one.runs[was["id"]]["stop"] for one in (before, after))
-        if marked and now and _milder(json.loads(now)["kind"], json.loads(marked)["kind"]):
-            yield f"{m.kind} of {was['id']} makes milder what was ordered before: {marked}"
+        if marked and now and before.within(was["id"], m):
+            old, new = json.loads(marked)["kind"], json.loads(now)["kind"]
+            if new != supervising.decisive(m.kind, old):
+                yield f"{m.kind} of {was['id']} after {old}: it would be as if {new} was ordered"
+    yield from supervising.frozen(before, after, m)
     for worker in before.rows["workers"] if m.kind == "halt" else ():
         if worker["state"] == "live" and (m.id, f"worker:{worker['id']}") not in after.targets:
             yield f"halt: nobody sees to it that {worker['id']} ends"
-
-
-def _milder(new: str, old: str) -> bool:
-    """Whether a run would end otherwise than somebody wanted; cancelled is final."""
-    return new != "cancel" and KINDS.index(new) < KINDS.index(old)
 
 
 def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
@@ -468,6 +466,7 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
         worker = after.workers.get(target["worker"], {})
         gone = worker.get("state") in ("gone", "dead")
         said = key in reported or (target["run_id"], target["fence"]) in words
+        said |= target["target"].startswith("supervisor:")  # see supervising.py
         if not gone and not said:
             yield f"the stop of {target['target']} is called proved: {target['evidence']}"
 
@@ -492,6 +491,7 @@ _JUDGES: dict[type, Callable[[Seen, Seen, Any, Any], Iterator[str]]] = {
     Claim: _claim,
     Escalate: _late,
     Order: _order,
+    Attend: supervising.attend,
     Move: _move,
     Resume: _resume,
     Reauthorize: _reauthorize,

@@ -269,6 +269,21 @@ def test_the_severer_of_two_orders_decides(
     assert all(closed(store, one) for one in receipts)
 
 
+@pytest.mark.parametrize("kind", ["pause", "kill", "halt"])
+def test_an_order_about_everything_waits_for_what_another_one_is_ending(
+    store: Store, kind: str
+) -> None:
+    begin(store)
+    first = order(store, "kill", "run:r")
+    receipt = order(store, kind)
+    assert stages(store, receipt)["run:r"] == "fenced"
+    assert not closed(store, receipt)
+    do(store, Bury(worker_id="w", evidence="killed"))
+    assert closed(store, first)
+    assert closed(store, receipt)
+    assert state(store) == ("killed", False)
+
+
 # ── children ──────────────────────────────────────────────────────────────────────────────────
 
 

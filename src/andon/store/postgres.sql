@@ -792,7 +792,9 @@ SELECT DISTINCT up.id FROM up JOIN andon.runs a ON a.id = up.above
  ORDER BY up.id;
 
 -- executing --
-SELECT id FROM andon.runs WHERE worker IS NOT NULL AND state = 'running' ORDER BY id;
+-- Also what another order has fenced, and may not have ended yet.
+SELECT id FROM andon.runs WHERE worker IS NOT NULL AND state = 'running'
+ UNION SELECT run_id FROM andon.targets WHERE run_id IS NOT NULL AND ended_at IS NULL ORDER BY 1;
 
 -- frozen --
 -- Nobody executes them, and their processes are there all the same.

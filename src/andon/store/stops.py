@@ -183,9 +183,8 @@ class SqlStops(SqlLimits):
                     self.q("ask_run", run_id=row.id, stop=_mark(m.id, kind, m.by, m.why))
             case Deed.FENCE:
                 self._aim(m.id, row, Stage.REQUESTED)
-                before = json.loads(row.stop)["kind"] if row.stop else kind
-                last = kind if replaces(kind, Kind(before)) else Kind(before)
-                self._fence(row, _mark(m.id, last, m.by, m.why))
+                # Severer than any order that a run may still be executed under.
+                self._fence(row, _mark(m.id, kind, m.by, m.why))
             case _:
                 pass
 

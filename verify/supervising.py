@@ -1,0 +1,90 @@
+"""What a store promises about supervisors, runs whose processes they froze, and several orders."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from andon.store.orders import Attend, Dismiss, Order, Report
+
+if TYPE_CHECKING:
+    from verify.promises import Done, Row, Seen
+
+
+KINDS = ("pause", "cancel", "kill", "halt")  # the mildest first
+
+
+def decisive(new: str, old: str) -> str:
+    """Which of two orders decides: the severer one, and a cancel, which is final."""
+    return new if new == "cancel" else max(new, old, key=KINDS.index)
+
+
+def attend(before: "Seen", after: "Seen", m: Attend, outcome: Any) -> Iterator[str]:
+    """Who attends is told of everything that has to be ended where it is, and of a halt."""
+    was = _supervisors(before).get(m.supervisor_id)
+    alive = was is not None and was["state"] == "live"
+    if outcome.known != alive:
+        yield f"{m.supervisor_id} is told that it is known: {outcome.known}"
+    wanted = {
+        (row["stop_id"], row["target"])
+        for row in after.rows["targets"]
+        if row["supervisor"] == m.supervisor_id and row["stage"] == "fenced" and not row["ended_at"]
+    }
+    told = {(one.stop_id, one.target) for one in outcome.told if one.hard}
+    if wanted != told:
+        yield f"{m.supervisor_id} is told of {sorted(told)}, and has to end {sorted(wanted)}"
+    halts = any(latch["kind"] == "halt" for latch in after.latches)
+    if (outcome.halt is not None) != halts:
+        yield f"{m.supervisor_id} is told of a halt: {outcome.halt}, there is one: {halts}"
+
+
+def frozen(before: "Seen", after: "Seen", m: Order) -> Iterator[str]:
+    """A run whose process is frozen is stopped when that is gone, not before; or was paused."""
+    for run in before.rows["runs"] if m.kind != "pause" else ():
+        attempt = before.attempts.get((run["id"], run["fence"]), {})
+        worker = before.workers.get(attempt.get("worker"), {})
+        there = worker.get("state") == "live" and worker.get("supervisor") is not None
+        stands = there and (attempt["ending"] or "").startswith("frozen")
+        if (
+            not stands
+            or run["state"] not in ("paused", "queued")
+            or not before.within(run["id"], m)
+        ):
+            continue
+        target = after.targets.get((m.id, f"run:{run['id']}"))
+        if target is None or (target["worker"], target["stage"]) != (worker["id"], "fenced"):
+            yield f"{m.kind} of {run['id']}: nobody ends its frozen process: {target}"
+        elif target["supervisor"] != worker["supervisor"]:
+            yield f"{m.kind} of {run['id']}: its supervisor is not told: {target}"
+        if after.runs[run["id"]]["fence"] <= run["fence"]:
+            yield f"{m.kind} of {run['id']}: its frozen process would be believed"
+
+
+def ends(before: "Seen", after: "Seen", done: "Sequence[Done]") -> Iterator[str]:
+    """A supervisor is silent when its lease is over, and else what was said of it."""
+    said = {m.supervisor_id: m.state for m, _ in done if isinstance(m, Dismiss)}
+    reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, Report)}
+    now, was = _supervisors(after), _supervisors(before)
+    for name, row in was.items():
+        state = now[name]["state"]
+        over = row["lease_until"] <= after.now and state == "silent"
+        if state != row["state"] and not over and said.get(name) != state and state != "live":
+            yield f"{name} was {row['state']} and is called {state}"
+    for key, target in after.targets.items():
+        name = target["target"].removeprefix("supervisor:")
+        news = before.targets.get(key, {}).get("stage") != target["stage"]
+        is_one = name != target["target"] and target["stage"] == "verified"
+        if is_one and news and said.get(name) not in ("gone", "dead") and key not in reported:
+            yield f"{name} is called ended: {target['evidence']}"
+    for m, _ in done:
+        if isinstance(m, Attend):
+            yield from _late(was, now, after.now, m.supervisor_id)
+
+
+def _late(was: "dict[str, Row]", now: "dict[str, Row]", at: float, by: str) -> Iterator[str]:
+    for name, row in was.items():
+        over = row["state"] == "live" and row["lease_until"] < at and name != by
+        if over and now[name]["state"] == "live":
+            yield f"{name} is silent, and {by} attends and does not say so"
+
+
+def _supervisors(seen: "Seen") -> "dict[str, Row]":
+    return {row["id"]: row for row in seen.rows["supervisors"]}
