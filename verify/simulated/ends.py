@@ -109,7 +109,8 @@ def _waits(fleet: "Fleet", run_id: str) -> Iterator[str]:
 
 def _tidied(fleet: "Fleet", run_id: str) -> Iterator[str]:
     """Every attempt but the last one, which may still be about it, unless its process is gone."""
-    if not any(fleet.frequency[fault] for fault in ("crash", "drain")) and not fleet.orders:
+    ends = fleet.poisoned or any(fleet.frequency[fault] for fault in ("crash", "drain"))
+    if not ends and not fleet.orders:
         for one in fleet.store.attempts(run_id)[:-1]:
             left = fleet.world.mess.get((run_id, one.number))
             if left and one.ending in ("suspended", "failed"):

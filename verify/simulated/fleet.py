@@ -90,8 +90,8 @@ class Fleet:
         self.jumps, self.orders = draw((0, 0, 2)), draw((0, 0, 1, 4))
         self.workers = draw((1, 2, 2, 3))
         self.scripts = {f"r{number}": self._script() for number in range(draw((1, 1, 2, 3)))}
-        poisoned = any("poison" in script for script in self.scripts.values())
-        self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if poisoned else NO_LIMIT)
+        self.poisoned = any("poison" in script for script in self.scripts.values())
+        self.settings = settings_of(LEASE_SECONDS, POISON_LIMIT if self.poisoned else NO_LIMIT)
         self.damages = draw((0,) * 9 + (1,))
         # Nobody can end a thread: a slow one outlives its attempt, and its worker's name.
         self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
@@ -274,8 +274,8 @@ class Fleet:
     def undisturbed(self) -> bool:
         """Whether nothing ends anybody either."""
         ends = ("crash", "drain", "provider error")
-        poisoned = any("poison" in script for script in self.scripts.values())
-        return self.calm() and not (self.orders or poisoned or any(self.frequency[e] for e in ends))
+        dies = self.poisoned or any(self.frequency[name] for name in ends)
+        return self.calm() and not (self.orders or dies)
 
     def jumped_lately(self) -> bool:
         return self.clock.now - self.jumped_at < 3 * self.lease_seconds
