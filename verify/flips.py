@@ -42,7 +42,9 @@ FAULTS = 1000  # at scale 1
 LEAST = 70
 SLOW_SECONDS = 20.0
 KINDS = ("bit in the database", "zeroed page", "swapped pages", "cut database", "bit in the WAL",
-         "zeroed piece of the WAL", "cut WAL")  # fmt: skip
+         "zeroed piece of the WAL", "cut WAL", "lost line")  # fmt: skip
+# Of which every line follows from others. A page that was never written is whole, and an old one.
+LINES = ("andon_journal", "andon_attempts", "andon_effects", "andon_blobs")
 # By the clock of who looks, or by whether a process is alive now.
 UNCHAINED = {"created_at", "changed_at", "available_at", "wake_at", "claimed_at", "ended_at",
              "ending", "labels", "queue", "priority", "version", "worker", "undo", "undo_within",
@@ -80,8 +82,12 @@ def check(effort: Effort, say: Say, outcome: Outcome) -> None:
             kind = KINDS[number % len(KINDS)]
             hurt = "andon.db-wal" if "WAL" in kind else "andon.db"
             place = copy(logged if "WAL" in kind else whole, folder)
-            where = damage(place / hurt, kind, chance, pages)
-            name = f"{kind} at byte {where} (seed {effort.seed}, number {number})"
+            if kind == "lost line":
+                where, name = 0, f"{lose(place / hurt, chance)} is lost"
+            else:
+                where = damage(place / hurt, kind, chance, pages)
+                name = f"{kind} at byte {where}"
+            name += f" (seed {effort.seed}, number {number})"
             tally.kinds[kind] += 1
             at_the_end = kind == "cut WAL" or (hurt == "andon.db-wal" and where in last)
             judge(tally, name, place, truths[hurt], earlier=at_the_end)
@@ -195,6 +201,16 @@ def damage(path: Path, kind: str, chance: random.Random, of: dict[str, list[int]
         del found[where:]
     path.write_bytes(found)
     return where
+
+
+def lose(path: Path, chance: random.Random) -> str:
+    """One line, and nothing else, as if it had never been written; answers which."""
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        table = chance.choice(LINES)
+        rows = [row for (row,) in db.execute(f"SELECT rowid FROM {table} ORDER BY rowid")]
+        place = chance.randrange(len(rows))
+        db.execute(f"DELETE FROM {table} WHERE rowid = ?", (rows[place],))
+        return f"line {place} of {table}"
 
 
 # ── what a reader is told ─────────────────────────────────────────────────────────────────────────

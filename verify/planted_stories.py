@@ -1,4 +1,4 @@
-"""Bugs that the simulation finds by what its world, its people and its ledger see."""
+"""Bugs that are found by what is looked at from outside: by worlds, people, ledgers, readers."""
 
 from verify.planted import Canary
 
@@ -55,6 +55,14 @@ CANARIES = (
         "runtime/drain.py",
         "                if not attempt.active and not attempt.shielded:\n",
         "                if not attempt.active:\n",
+    ),
+    # ── what a reader of a damaged store is told ──────────────────────────────────────────────
+    Canary(
+        "attempts-not-walked",
+        "flips",
+        "control/verify.py",
+        "    yield from _attempts(store, row)\n",
+        "",
     ),
     # ── questions ─────────────────────────────────────────────────────────────────────────────
     Canary(
