@@ -2,16 +2,13 @@
 
 import itertools
 import os
-import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
+from tests.databases import Databases
 
-from andon.store import open_store
 from andon.testing.postgres import Cluster, PostgresMissing
 
 NOT_FOUND = "PostgreSQL not found"
@@ -97,27 +94,17 @@ def postgres_url(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def tables(cluster: Cluster) -> str:
-    """A database with andon's tables and nothing in them: to copy it is quicker than to make it."""
-    cluster.start()
-    url = cluster.fresh_database()
-    open_store(url).close()
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute("DELETE FROM andon.meta")  # else a copy would be taken for a restored one
-    return url.rpartition("/")[2]
+def databases(cluster: Cluster) -> Databases:
+    """Databases with andon's tables and nothing in them."""
+    return Databases(cluster)
 
 
 @pytest.fixture
-def postgres_with_tables_url(cluster: Cluster, tables: str) -> Iterator[str]:
+def postgres_with_tables_url(databases: Databases) -> Iterator[str]:
     """A database for one test, as it is when a store was opened for the first time."""
-    cluster.start()
-    name = f"{tables}_{secrets.token_hex(4)}"
-    with psycopg.connect(cluster.url(), autocommit=True) as db:
-        command = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-        db.execute(command.format(sql.Identifier(name), sql.Identifier(tables)))
-    yield cluster.url(name)
-    cluster.start()
-    cluster.drop_database(name)
+    url = databases.take()
+    yield url
+    databases.give_back(url)
 
 
 @pytest.fixture

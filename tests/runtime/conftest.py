@@ -5,7 +5,9 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 
+import psycopg
 import pytest
+from tests import databases
 from tests.runtime.harness import Lab
 
 from andon.testing.postgres import Cluster
@@ -36,15 +38,8 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def empty(url: str) -> None:
     """As it was when it was new, but for the names of what was in it."""
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as connection:
-        tables = connection.execute(
-            "SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables"
-            " WHERE schemaname IN ('andon', 'public')"
-            " AND (schemaname, tablename) NOT IN (('andon', 'meta'), ('andon', 'schema'))"
-        ).fetchall()
-        connection.execute(f"TRUNCATE {tables[0][0]}".encode())
+    with psycopg.connect(url) as db:
+        databases.empty(db, kept=("andon.meta", "andon.schema"))
 
 
 @pytest.fixture

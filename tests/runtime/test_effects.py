@@ -644,10 +644,13 @@ async def test_a_plain_effect_that_ran_into_its_timeout_is_still_executing(lab: 
 
     async with lab.working(agent(body)):
         run = await lab.client.start("agent")
-        await lab.asked(run)
+        await until(lambda: lab.store.asks(run))
         assert world.done == [1]
         assert not world.probes
+        assert (await lab.client.get(run)).state == "running"  # as long as its thread acts
         go.set()
+        await lab.asked(run)
+        assert not world.probes
 
 
 # ── keys, fences and arguments ────────────────────────────────────────────────────────────────────

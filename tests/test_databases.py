@@ -1,0 +1,78 @@
+"""What a test leaves in its database, no other test finds."""
+
+import psycopg
+import pytest
+from tests.databases import Databases
+
+from andon.store import open_store
+from andon.testing.postgres import Cluster
+
+DDL = [
+    "ALTER TABLE andon.runs ADD COLUMN mine integer",
+    "ALTER TABLE andon.runs ALTER COLUMN state SET DEFAULT 'x'",
+    "ALTER TABLE andon.runs SET (autovacuum_enabled = off)",
+    "ALTER TABLE andon.runs ADD CONSTRAINT mine CHECK (fence >= 0)",
+    "CREATE INDEX mine ON andon.runs (state)",
+    "CREATE TABLE public.mine (n integer)",
+    "CREATE SCHEMA mine",
+    "CREATE OR REPLACE FUNCTION andon.now() RETURNS double precision LANGUAGE sql AS 'SELECT 1.0'",
+    "CREATE FUNCTION mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+    (
+        "CREATE TRIGGER mine BEFORE UPDATE ON andon.runs FOR EACH ROW"
+        " EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    ),
+    (
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
+        " current_database()); END $$"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def some(cluster: Cluster) -> Databases:
+    """No other test takes one of these."""
+    return Databases(cluster)
+
+
+def number(url: str) -> object:
+    """What tells one database from another, whatever it is called."""
+    with psycopg.connect(url) as db:
+        return db.execute(
+            "SELECT oid FROM pg_database WHERE datname = current_database()"
+        ).fetchone()
+
+
+def test_rows_and_their_numbers_are_gone_and_so_is_the_name(some: Databases) -> None:
+    url = some.take()
+    store = open_store(url)  # still open when it is given back
+    with psycopg.connect(url, autocommit=True) as db:
+        log = (
+            "INSERT INTO andon.logs (run_id, attempt, at, level, text)"
+            " VALUES ('r', 1, 0, 'info', %s) RETURNING id"
+        )
+        first = [db.execute(log, [text]).fetchone() for text in ("x", "y" * 100_000)]
+    before = number(url)
+    some.give_back(url)
+    store.close()
+    again = some.take()
+    assert number(again) == before
+    assert again != url
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(url)
+    with psycopg.connect(again, autocommit=True) as db:
+        for table in ("logs", "meta"):
+            assert db.execute(f"SELECT count(*) FROM andon.{table}".encode()).fetchone() == (0,)
+        assert db.execute(log, ["x"]).fetchone() == first[0]
+    some.give_back(again)
+
+
+@pytest.mark.parametrize("change", DDL)
+def test_one_that_was_changed_is_nobody_elses(some: Databases, change: str) -> None:
+    url = some.take()
+    before = number(url)
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(change.encode())
+    some.give_back(url)
+    again = some.take()
+    assert number(again) != before
+    some.give_back(again)
