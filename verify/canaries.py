@@ -17,14 +17,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verify import planted, planted_stores, planted_stories
+from verify import planted, planted_stores, planted_stories, planted_writers
 from verify.layer import Say
 from verify.planted import Canary
 
 ROOT = Path(__file__).resolve().parent.parent
 # Generous: a layer that is broken by its canary must not hold up the others for ever.
 LIMIT_SECONDS = 900
-CANARIES = planted.CANARIES + planted_stores.CANARIES + planted_stories.CANARIES
+CANARIES = (
+    planted.CANARIES + planted_stores.CANARIES + planted_stories.CANARIES + planted_writers.CANARIES
+)
 
 
 @dataclass

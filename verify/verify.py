@@ -29,6 +29,7 @@ LAYERS = (
     "model",
     "simulation",
     "twins",
+    "writers",
     "points",
     "syscalls",
     "power",

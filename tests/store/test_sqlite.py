@@ -1,5 +1,6 @@
 """Promises of the SQLite store that no other database has to make."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -15,7 +16,7 @@ from andon.control import happenings, operations
 from andon.core.journal import check_chain
 from andon.errors import BadInput, Corrupt, Fenced, StoreError, StoreUnavailable
 from andon.runtime import requests
-from andon.store import open_store, sqlite
+from andon.store import bell, open_store, sqlite
 from andon.store.rows import Filter
 from andon.store.sqlite import SqliteStore
 from andon.store.sqlite_disk import file_system, refuse_unsafe
@@ -293,3 +294,15 @@ def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
     assert "TEMP B-TREE" not in words
     assert claim(store).runs == []
     store.close()
+
+
+def test_who_listened_on_a_loop_that_is_closed_leaves_no_socket_open(tmp_path: Path) -> None:
+    ears = bell.Bell(str(tmp_path))
+    loop = asyncio.new_event_loop()
+    end = ears.listen_on(loop, lambda: None)
+    loop.close()
+    before = len(os.listdir("/proc/self/fd"))
+    end()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert not os.listdir(tmp_path)
+    ears.close()

@@ -13,7 +13,7 @@ from tests.chaos.fleet import Forker
 from tests.verify.planted import found
 
 from andon.points import POINTS
-from verify import calls, fuzz, mutation, points, power, scene, syscalls
+from verify import calls, fuzz, mutation, points, power, scene, syscalls, writers
 from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome
 
@@ -233,3 +233,24 @@ def test_every_declared_point_has_a_trial(scale: float) -> None:
     tasks = points.tasks(Effort("any", scale))
     assert {name for task in tasks for name in task.points} == set(POINTS)
     assert {task.database for task in tasks} == {"sqlite", "postgres"}
+
+
+# ── the writer alone ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_writer_tells_everybody_what_became_of_their_message_and_of_no_other() -> None:
+    outcome = writers.check(SMALL, lambda _: None)
+    assert not outcome.violations
+    assert not outcome.guards
+    assert outcome.runs == writers.FEWEST
+
+
+def test_a_writer_that_says_so_of_what_was_left_out_is_found(tmp_path: Path) -> None:
+    code = f"""{START}
+from verify import writers
+print(*writers.check(small, str).violations, sep="\\n")
+"""
+    right = "                del items[place], outcomes[place]\n"
+    assert "is told what is None's" in found(
+        tmp_path, code, "store/line.py", right, "                pass\n"
+    )

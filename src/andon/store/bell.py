@@ -146,8 +146,10 @@ class Bell:
 
         def end() -> None:
             unname()
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            try:
                 loop.call_soon_threadsafe(close)
+            except RuntimeError:  # it is closed, and watches nothing
+                receiver.close()
 
         loop.add_reader(receiver, hear)
         return end
