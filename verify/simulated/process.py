@@ -224,8 +224,6 @@ class _Threads:
         def begin() -> None:
             if future.set_running_or_notify_cancel():
                 self._later(work)
-            else:
-                end()
 
         def work() -> None:
             end()
@@ -234,6 +232,7 @@ class _Threads:
             except Exception as error:  # noqa: BLE001 (whoever waits is told)
                 future.set_exception(error)
 
+        future.add_done_callback(lambda done: end() if done.cancelled() else None)
         self._later(begin)
         return future
 

@@ -19,6 +19,7 @@ from andon.store.store import Store, WorkerRow
 from andon.supervisor import home as homes
 
 AGAIN_SECONDS = 0.01
+SEEN_SECONDS = 0.1  # nobody sees a pull and lifts it in less; two clocks agree no better than this
 Say = Callable[..., None]
 
 
@@ -56,8 +57,8 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
     if any(latch.kind == Kind.HALT and latch.scope == Scope.FLEET for latch in store.latches()):
         return str(found)
     row = store.stop(str(found))
-    on_its_way = time.monotonic() - words["began"]
-    if row is not None and row.lifted_at and store.now() - row.lifted_at < on_its_way:
+    seen_for = time.monotonic() - words["began"] - SEEN_SECONDS
+    if row is not None and row.lifted_at and store.now() - row.lifted_at < seen_for:
         return str(found)  # by somebody who had seen this very pull
     # It was lifted in the store and not here: the order of this host is an old one there.
     return _ordered(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
