@@ -304,5 +304,8 @@ def test_who_listened_on_a_loop_that_is_closed_leaves_no_socket_open(tmp_path: P
     before = len(os.listdir("/proc/self/fd"))
     end()
     assert len(os.listdir("/proc/self/fd")) == before - 1
+    with pytest.raises(RuntimeError):
+        ears.listen_on(loop, lambda: None)
+    assert len(os.listdir("/proc/self/fd")) == before - 1
     assert not os.listdir(tmp_path)
     ears.close()

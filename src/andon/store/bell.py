@@ -151,7 +151,11 @@ class Bell:
             except RuntimeError:  # it is closed, and watches nothing
                 receiver.close()
 
-        loop.add_reader(receiver, hear)
+        try:
+            loop.add_reader(receiver, hear)
+        except RuntimeError:  # it was closed meanwhile
+            end()
+            raise
         return end
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
