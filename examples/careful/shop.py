@@ -1,6 +1,6 @@
 """The same agent, written so that its worker may die anywhere.
 
-andon crashtest examples/careful/shop.py:shop order=A-1
+andon crashtest examples/careful/shop.py
 """
 
 from pathlib import Path
@@ -62,7 +62,7 @@ def archive(order: str, number: str) -> str:
 
 
 @andon.agent
-async def shop(ctx: andon.Context, order: str) -> str:
+async def shop(ctx: andon.Context, order: str = "A-1") -> str:
     await ctx.effect(reserve, order, key=f"stock-{order}")
     await ctx.effect(charge, order, 30, key=f"charge-{order}")
     await ctx.effect(post, order, key=f"parcel-{order}")

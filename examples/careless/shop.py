@@ -1,6 +1,6 @@
 """A shop agent as one writes it first. Everything works, until its worker dies.
 
-andon crashtest examples/careless/shop.py:shop order=A-1
+andon crashtest examples/careless/shop.py
 """
 
 import random
@@ -43,7 +43,7 @@ def archive(order: str, number: str) -> str:
 
 
 @andon.agent
-async def shop(ctx: andon.Context, order: str) -> str:
+async def shop(ctx: andon.Context, order: str = "A-1") -> str:
     await ctx.step(reserve, order)
     await ctx.effect(charge, order, 30, key=str(uuid.uuid4()))  # another key on every replay
     await ctx.effect(post, order)  # says nothing about itself

@@ -84,6 +84,31 @@ def test_a_question_is_a_finding_only_if_that_is_asked_for(
     assert run(capsys, *words, "--strict")[0] == 1
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["by its import", "by its code"])
+def test_a_store_that_the_agent_opens_by_itself_is_that_of_the_test(
+    tmp_path: Path, early: bool
+) -> None:
+    agent, real = tmp_path / "opens.py", tmp_path / "real.db"
+    agent.write_text(
+        "import andon, threading\n"
+        "from andon.settings import load\n"
+        "from andon.store import open_store, rows\n"
+        f"opened = open_store(load({{}}).store) if {early} else None\n"
+        "if opened:\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "def look():\n"
+        "    store = opened or open_store(load({}).store)\n"
+        "    return [row.id for row in store.runs(rows.Filter())]\n"
+        "@andon.agent\n"
+        "async def asks(ctx): return await ctx.step(look) == [ctx.run_id]\n"
+    )
+    words = ["andon", "crashtest", str(agent), "--points", "step:executed", "--json"]
+    environ = {**os.environ, "ANDON_STORE": f"sqlite:///{real}"}
+    done = subprocess.run([sys.executable, "-m", *words], env=environ, stdout=-1, check=True)
+    assert json.loads(done.stdout)["result"] is True
+    assert not real.exists()
+
+
 STRANGE = 'a/b:c#1 \x01\x85\ufffe\u202e]]>"<&'
 
 

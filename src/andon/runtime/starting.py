@@ -72,7 +72,7 @@ def bind(row: AgentRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     if missing:
         raise BadInput(
             f"agent {row.name!r}: missing argument {', '.join(map(repr, missing))}; "
-            f"it takes {takes}"
+            f"it takes {takes}; give {' '.join(f'{name}=…' for name in missing)}"
         )
     return bound
 

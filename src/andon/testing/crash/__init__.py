@@ -131,8 +131,8 @@ class CrashTest:
             raise BadInput("the plain run succeeded: --fails expects one that fails")
         if not self.options.fails and not outcome.succeeded:
             raise BadInput(
-                f"the plain run {outcome.state}: {outcome.error}. Its folder was empty: "
-                "--before COMMAND, before=…, brings what it reads. If it is meant to fail: "
+                f"the plain run {outcome.state}: {outcome.error.rstrip('.')}. Its folder was "
+                "empty: --before COMMAND, before=…, brings what it reads. If it is meant to fail: "
                 "--fails, fails=True"
             )
 

@@ -69,7 +69,8 @@ def main() -> None:
 
     def become(order: bytes) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        found = load(*sys.argv[2:5]) if agents is None else agents
-        worker.obey(msgspec.json.decode(order, type=worker.Order), found)
+        told = msgspec.json.decode(order, type=worker.Order)
+        os.environ["ANDON_STORE"] = told.url  # for what of theirs opens the store by itself
+        worker.obey(told, load(*sys.argv[2:5]) if agents is None else agents)
 
     serve(become, sweeps=True)

@@ -60,7 +60,25 @@ def _is_there(module: str, file: str) -> bool:
 def environment(folder: Path) -> dict[str, str]:
     """Nothing of the real home and store."""
     own = {name: text for name, text in os.environ.items() if not name.startswith("ANDON_")}
-    return {**own, "ANDON_HOME": str(folder / "home")}
+    return {**own, "ANDON_HOME": str(folder / "home"), "ANDON_STORE": _unused(folder)}
+
+
+def _unused(folder: Path | str) -> str:
+    return f"sqlite:///{folder}/imported.db"
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """A store that is opened by an import meanwhile is none of the real ones."""
+    configured = os.environ.get("ANDON_STORE")
+    with tempfile.TemporaryDirectory(prefix="andon-crashtest-") as own:
+        os.environ["ANDON_STORE"] = _unused(own)
+        try:
+            yield
+        finally:
+            del os.environ["ANDON_STORE"]
+            if configured is not None:
+                os.environ["ANDON_STORE"] = configured
 
 
 @contextlib.contextmanager
