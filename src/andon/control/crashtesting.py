@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from andon.control import output
+from andon.control import loading, output
 from andon.core.effect import Kind
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
@@ -19,6 +19,12 @@ from andon.testing.crash.report import Effect, Report, Tried
 
 # Beside the bar there are its label, two numbers and the time that is left.
 BAR_COLUMNS, BESIDE_BAR = 36, 36
+
+
+def load(target: str) -> list[Agent]:
+    """Its agents. A store that their import opens is none of the real ones."""
+    with crash.scratch.importing():
+        return loading.load(target)
 
 
 def run(

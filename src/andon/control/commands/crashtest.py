@@ -43,8 +43,7 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
     """
     # All of andon is imported before their folder is searched first: their queue.py is theirs.
     from andon.control import arguments as typed
-    from andon.control import crashtesting, loading
-    from andon.testing.crash import scratch
+    from andon.control import crashtesting
 
     document = input_file.read() if input_file else None
     options = {name: found for name, found in given.items() if found is not None}
@@ -53,10 +52,8 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
         name: typed.parse(text)
         for name, text in (typed.pair(one, "event") for one in given["send"])
     }
-    with scratch.importing():
-        agents = loading.load(target)
     return crashtesting.run(
-        agents,
+        crashtesting.load(target),
         typed.arguments(arguments, document),
         {"store": asked().store, **options},
         junit=junit,
