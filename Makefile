@@ -48,7 +48,7 @@ stops: .venv/.dev ## measure how soon a stop ends the step in flight, in andon a
 	$(BIN)/python bench/stops.py
 
 chaos: .venv/.dev ## run the long programme of kills
-	$(PYTEST) tests/chaos tests/adapters -m chaos
+	$(PYTEST) tests/chaos tests/adapters tests/hostile -m chaos
 
 matrix: .venv/.dev ## kill agents at every moment, with andon and without; writes docs/kill-matrix.md
 	$(BIN)/python verify/matrix.py

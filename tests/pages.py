@@ -5,6 +5,8 @@ A code block may be marked by a comment on the line before it:
     <!-- file: NAME -->   the block is a complete file of that name
     <!-- run -->          the `$ ` lines of the block are executed, one after the other
     <!-- run: postgres --> the same, with ANDON_STORE naming an empty PostgreSQL database
+    <!-- paste -->        the block is typed into a shell as one piece
+    <!-- prints -->       and this is what it prints
 
 The lines below a command are what it prints. They are compared by their words: numbers, ids and
 times differ from one execution to the next, and `…` stands for more of the same.
@@ -12,6 +14,7 @@ times differ from one execution to the next, and `…` stands for more of the sa
 
 import contextlib
 import os
+import pty
 import re
 import selectors
 import subprocess
@@ -38,6 +41,8 @@ _FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+# Colours, and the marks around what is pasted.
+_CODES = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 # Words without a digit: what differs between two executions has one, or is a name of the machine.
 _WORD = re.compile(r"[A-Za-z_]{2,}")
 
@@ -135,33 +140,35 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
+def environment(folder: Path, **environ: str) -> dict[str, str]:
+    """The environment of a reader: `andon` on PATH, a home of its own."""
+    programs = folder / ".bin"
+    programs.mkdir()
+    (programs / "andon").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m andon "$@"\n')
+    (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANDON_")}
+    # Unbuffered, a print is several writes, between which another process may print.
+    kept.pop("PYTHONUNBUFFERED", None)
+    return {
+        **kept,
+        "ANDON_HOME": str(folder / ".home"),  # what a page halts is its own
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONUTF8": "1",
+        **environ,
+    }
+
+
 class Shell:
     """A bash in which the commands of a page are typed."""
 
     def __init__(self, folder: Path, **environ: str) -> None:
-        programs = folder / ".bin"
-        programs.mkdir()
-        (programs / "andon").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m andon "$@"\n')
-        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-        for program in programs.iterdir():
-            program.chmod(0o755)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANDON_")}
-        # Unbuffered, a print is several writes, between which another process may print.
-        kept.pop("PYTHONUNBUFFERED", None)
-        path = f"{programs}:{os.environ['PATH']}"
-        home = str(folder / ".home")  # what a page halts is its own
-        source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self._bash = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             cwd=folder,
-            env={
-                **kept,
-                "ANDON_HOME": home,
-                "PATH": path,
-                "PYTHONPATH": source,
-                "PYTHONUTF8": "1",
-                **environ,
-            },
+            env=environment(folder, **environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -249,3 +256,66 @@ def follow(page: Path, folder: Path, **environ: str) -> str:
                 for command in commands(block):
                     printed += f"$ {command.line}\n{shell.execute(command)}"
     return printed
+
+
+def paste(page: Path, folder: Path, *shell: str) -> str:
+    """Paste the blocks marked so into a shell at once; answers what it printed until its end.
+
+    The shell has a terminal, as a person's has; without words it is a bash that reads a script.
+    """
+    for block in blocks(page):
+        if block.mark.startswith("file: "):
+            (folder / block.mark.removeprefix("file: ")).write_text(block.text)
+    text = "".join(block.text for block in blocks(page) if block.mark == "paste")
+    if not shell:
+        done = subprocess.run(
+            ["bash"],
+            input=text.encode(),
+            cwd=folder,
+            env=environment(folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        return done.stdout.decode()
+    return _in_terminal(shell, f"{text}exit\n", folder)
+
+
+def _in_terminal(shell: tuple[str, ...], text: str, folder: Path) -> str:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execvpe(shell[0], shell, environment(folder))
+    try:
+        os.write(terminal, text.encode())
+        return _until_closed(terminal)
+    finally:
+        for one in descendants(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, 9)
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def _until_closed(terminal: int) -> str:
+    printed, until = b"", time.monotonic() + LIMIT_SECONDS
+    with selectors.DefaultSelector() as selector:
+        selector.register(terminal, selectors.EVENT_READ)
+        while True:
+            assert selector.select(until - time.monotonic()), printed.decode(errors="replace")
+            try:
+                found = os.read(terminal, 65536)
+            except OSError:  # nobody has it open any more
+                found = b""
+            if not found:
+                return _CODES.sub("", printed.decode(errors="replace"))
+            printed += found
+
+
+def promised(page: Path) -> list[str]:
+    """The lines that pasted blocks print, in order."""
+    return [
+        line for block in blocks(page) if block.mark == "prints" for line in block.text.splitlines()
+    ]

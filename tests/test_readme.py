@@ -4,9 +4,13 @@ The README's program is executed as the README says: its worker is killed with S
 payment is out, another one goes on, and the provider's own file says what was paid.
 """
 
+import re
+import shlex
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from tests import pages
 
 README = pages.ROOT / "README.md"
@@ -20,10 +24,70 @@ def name_of(page: Path) -> str:
     return page.relative_to(pages.ROOT).as_posix()
 
 
-def test_the_readme_is_true(tmp_path: Path) -> None:
-    printed = pages.follow(README, tmp_path)
-    assert '"done"' in printed
+# Pasted without pauses, into a script and into a terminal.
+@pytest.mark.parametrize("shell", [(), ("bash", "--norc", "-i")], ids=["script", "terminal"])
+def test_the_readme_is_true(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    printed = pages.paste(README, tmp_path, *shell)
+    left = iter(printed.splitlines())
+    for line in pages.promised(README):
+        words = pages.Command("", [line])
+        assert any(not words.missing(said) for said in left), f"{line}\nprinted:\n{printed}"
     assert (tmp_path / "payments.txt").read_text().split() == ["A-1", "A-2"]
+
+
+def test_a_pasted_block_is_plain_for_every_shell() -> None:
+    """An interactive zsh takes # for a word, and somebody else's prompt for a command."""
+    for page in pages.PAGES:
+        for block in pages.blocks(page):
+            if block.mark == "paste":
+                assert not [one for one in block.text.splitlines() if "#" in one or one[:2] == "$ "]
+
+
+def test_a_page_names_every_package_that_it_needs() -> None:
+    """At its top, in one line that can be pasted."""
+    for page in [*(pages.ROOT / "docs" / "guides").glob("*.md"), pages.ROOT / "docs/quickstart.md"]:
+        lacking = needed(page) - named(page)
+        assert not lacking, f"{name_of(page)}: no pip install line above its code names {lacking}"
+
+
+def needed(page: Path) -> set[str]:
+    """The distributions that the code of a page imports."""
+    known = packages_distributions()
+    found = {"andon"}
+    for block in pages.blocks(page):
+        if block.language == "python":
+            names = re.findall(r"^(?:import|from) (\w+)", block.text, re.MULTILINE)
+            found |= {normal(known[name][0]) for name in names if name in known}
+    return found
+
+
+def named(page: Path) -> set[str]:
+    """The distributions that the pip lines above the first code bring, extras included."""
+    head = page.read_text("utf-8").partition("```python")[0]
+    found = set[str]()
+    for line in re.findall(r"pip install ([^`\n]+)", head):
+        for word in [word for word in shlex.split(line) if word != "."]:  # a clone
+            requirement = Requirement(word)
+            found.add(normal(requirement.name))
+            if requirement.name == "andon":
+                for text in requires("andon") or ():
+                    one = Requirement(text)
+                    extras = requirement.extras or {""}
+                    if any(not one.marker or one.marker.evaluate({"extra": x}) for x in extras):
+                        found.add(normal(one.name))
+                        found |= brought_by(one.name)
+    return found
+
+
+def brought_by(name: str) -> set[str]:
+    """What it needs by itself, without any extra."""
+    all_of_it = [Requirement(text) for text in requires(name) or ()]
+    plain = [one for one in all_of_it if not one.marker or one.marker.evaluate({"extra": ""})]
+    return {normal(one.name) for one in plain}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,17 @@ def test_a_setting_like_no_other_is_refused_with_all_there_are(tmp_path: Path) -
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", ["many", "", [1], {"a": 1}, True])
 def test_what_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    or_time = " or a time like 90s or 5m" if name.endswith("_seconds") else ""
     assert refusal(tmp_path, given={name: value}) == (
-        f"setting {name!r} in the arguments: expected a number, found {value!r}"
+        f"setting {name!r} in the arguments: expected a number{or_time}, found {value!r}"
     )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
+def test_a_time_is_said_as_everywhere(text: str, seconds: float, tmp_path: Path) -> None:
+    (tmp_path / "andon.toml").write_text(f'lease_seconds = "{text}"')
+    assert load(environ={}, folder=tmp_path).lease_seconds == seconds
+    assert load(environ={"ANDON_GRACE_SECONDS": text}, folder=tmp_path).grace_seconds == seconds
 
 
 @pytest.mark.parametrize("name", MORE_THAN_0)

@@ -28,7 +28,6 @@ from tests.chaos.freeze import (
     freeze_at_random,
     frozen_in,
     has_begun_anew,
-    holds_the_write_lock,
     until_frozen,
     until_live,
 )
@@ -145,8 +144,6 @@ class Brains:
             owner = site.ready_worker(settings=SETTINGS, faults="attempt:loaded=freeze")
             until_frozen(owner, "attempt:loaded")
             begun_anew = has_begun_anew(site, frozen)
-            if holds_the_write_lock(site):  # the known limit; then nobody writes
-                owner.kill()
             frozen.thaw()
             until_live(site, frozen, begun_anew)
             owner.thaw()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.chaos.fleet import Forker, Process, until
 
+from andon.host.proc import alive
 from andon.runtime import requests
 from andon.store import open_store
 from andon.testing import FakeModel, call
@@ -127,8 +128,15 @@ class Trial:
             if left_alone and self._live(model, "resume", "") is None:
                 self.found.broken = "what was left alone hangs"
             self.found.refused = sum(one.status == 400 for one in model.requests)
+        self._outlast()
         self._count()
         return self.found
+
+    def _outlast(self) -> None:
+        """Wait for programs that tools have started, and that nobody has ended."""
+        path = self.folder / "programs"
+        pids = [int(line) for line in path.read_text().split()] if path.exists() else []
+        until(lambda: not any(map(alive, pids)), f"the programs of {self.cell}", HANG_SECONDS)
 
     def _live(self, model: FakeModel, phase: str, moment: str) -> int | None:
         """One process; None: it hangs, and was ended."""

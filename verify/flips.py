@@ -131,7 +131,7 @@ def fill(site: Site) -> None:
     until(lambda: site.state("tour") == site.state("waiting") == "suspended", "those that wait")
     worker.kill()
     site.start(agents.steady, 3, run="queued")
-    requests.start(site.store, agents.steady, ("x" * 2 * value.INLINE_BYTES,), id="large")
+    requests.start(site.store, agents.acting, ("x" * 2 * value.INLINE_BYTES,), id="large")
 
 
 def write_more(folder: Path) -> Path:

@@ -19,12 +19,13 @@ from tests.control.hosts import Host, gone
 from tests.control.terminal import Process, until
 from tests.control.test_halt import BUSY
 
+from andon.host import proc
+from andon.host.proc import alive
 from andon.runtime.liveness import this_process
 from andon.store.orders import Reauthorize, TargetRow
 from andon.store.store import Register
 from andon.supervisor import home as homes
 from andon.supervisor.latch import Latch
-from andon.supervisor.linux import alive
 
 RUN = "r"
 # It ends as soon as somebody has run away from it, who does not.
@@ -35,6 +36,46 @@ while not os.path.exists("escaped") or not os.path.getsize("escaped"):
     time.sleep(0.01)
 """
 )
+# Its main thread leaves, as `exit(2)` does it; the kernel calls the process a zombie, and it acts.
+LEADERLESS = """
+import ctypes, os, platform, threading, time
+import andon
+
+def act():
+    os.open("alive", os.O_WRONLY)
+    open("escaped", "w").write(str(os.getpid()))
+    time.sleep(600)
+
+async def leave():
+    threading.Thread(target=act).start()
+    while not os.path.exists("escaped") or not os.path.getsize("escaped"):
+        time.sleep(0.01)
+    number = 93 if platform.machine() == "aarch64" else 60
+    ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_long(0))
+
+@andon.agent
+async def leaderless(ctx: andon.Context) -> None:
+    await ctx.step(leave)
+"""
+# Its step starts a program that runs away from it, and waits.
+LAUNCHES = """
+import asyncio, subprocess, sys
+import andon
+
+async def launch(code):
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    await asyncio.sleep(600)
+
+@andon.agent
+async def launches(ctx: andon.Context, code: str) -> None:
+    await ctx.step(launch, code)
+"""
+ORPHAN = """
+import os, time
+os.open("alive", os.O_WRONLY)
+open("escaped", "w").write(str(os.getpid()))
+time.sleep(600)
+"""
 AWAY = {"ANDON_STORE": "sqlite:////nowhere/andon.db"}
 NOT_PROVED = 3
 NOBODY = 1 << 22  # no kernel counts so far
@@ -178,6 +219,44 @@ def stopped(host: Host) -> None:
         assert not alive(worker.process.pid), "proved, and its process lives"
 
 
+def leaderless(host: Host) -> None:
+    """A worker whose main thread has left is not gone while another thread of it acts."""
+    (host.folder / "leaderless.py").write_text(LEADERLESS)
+    with counted(host.folder) as reader, host.process("work", "leaderless.py") as worker:
+        worker.says("is ready")
+        run = host.start("leaderless")
+        host.pid_in("escaped")
+        assert host.json("kill", run)["proved"]
+        assert all_gone(reader), "proved, and a thread of it lives"
+
+
+def launched(host: Host) -> None:
+    """What a step has started is ended with its run, whoever has run away from whom."""
+    (host.folder / "launches.py").write_text(LAUNCHES)
+    with counted(host.folder) as reader, host.process("work", "launches.py") as worker:
+        worker.says("is ready")
+        run = host.start("launches", f"code={ORPHAN}")
+        host.pid_in("escaped")
+        assert host.json("kill", run)["proved"]
+        assert all_gone(reader), "proved, and what it had started lives"
+
+
+def orphaned(host: Host) -> None:
+    """A worker dies, and another one ends what it had started before it goes on with its run."""
+    (host.folder / "launches.py").write_text(LAUNCHES)
+    with counted(host.folder) as reader, host.process("work", "launches.py") as worker:
+        worker.says("is ready")
+        run = host.start("launches", f"code={ORPHAN}")
+        orphan = host.pid_in("escaped")
+        (host.folder / "escaped").unlink()
+        worker.process.kill()
+        with host.process("work", "launches.py"):
+            assert host.pid_in("escaped") != orphan, "the run goes on"
+            assert not alive(orphan), "its run goes on elsewhere, and it lives"
+            assert host.json("kill", run)["proved"]
+        assert all_gone(reader), "proved, and what it had started lives"
+
+
 def newer(host: Host) -> None:
     """A lift in the store is followed here, unless it was pulled again since: then that holds."""
     latch = Latch(str(host.home))
@@ -291,11 +370,11 @@ def stranger(host: Host) -> None:
 
 def _blame(host: Host, pid: int) -> None:
     """Write it down as somebody's who is dead."""
-    ticks = homes.start_ticks(pid) or 0
+    ticks = proc.start_ticks(pid)
     homes.make(str(host.home))
     for name, owner, boot, started in (
-        ("used", pid, homes.boot(), ticks + 1),
-        ("owned", NOBODY, homes.boot(), ticks + 1),
+        ("used", pid, proc.boot_id(), ticks + 1),
+        ("owned", NOBODY, proc.boot_id(), ticks + 1),
         ("booted", NOBODY, "another", ticks),
     ):
         entry = homes.this_process(f"s{name}", "supervisor")
@@ -313,6 +392,7 @@ SCENES = {
     "halt:latched": (touched, newer),
     "halt:sent": (elsewhere, unseen),
     "halt:killing": (frozen, stopped, cut_off, stalled),
+    "stop:told": (leaderless, launched, orphaned),
     "supervisor:spawned": (left_behind, neighbours, upgraded, stranger),
 }
 STORED = (newer, elsewhere, unseen)

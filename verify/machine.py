@@ -12,7 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_row
 
 from andon.core.run import State
-from andon.store.orders import Bury, Ended, Escalate, Heard, Order, Reauthorize, Report, Resume
+from andon.store.orders import (
+    Bury,
+    Ended,
+    Escalate,
+    Heard,
+    Order,
+    Reauthorize,
+    Report,
+    Resume,
+    Started,
+)
 from andon.store.store import (
     Append,
     Ask,
@@ -88,7 +98,8 @@ class Machine(RuleBasedStateMachine):
     def register(self) -> None:
         name = f"w{len(self.workers)}"
         self.workers.append(name)
-        row, agents = worker_row(name), (agent_row(),)
+        embedded = len(self.workers) % 2 == 0  # every other one is in a program
+        row, agents = worker_row(name).but(embedded=embedded), (agent_row(),)
         self.send(Register(worker=row, agents=agents, lease_seconds=LEASE_SECONDS))
 
     @rule(which=whichever)
@@ -108,15 +119,17 @@ class Machine(RuleBasedStateMachine):
                 alive = what != "leaves"
                 self.send(Depart(worker_id=worker, drain='{"exit": "clean"}', alive=alive))
 
-    @rule(which=st.integers(1, 11), limit=st.sampled_from((1, 10)))
-    def bury(self, which: int, limit: int) -> None:
+    @rule(which=st.integers(1, 11), limit=st.sampled_from((1, 10)), ordered=st.booleans())
+    def bury(self, which: int, limit: int, ordered: bool) -> None:
         worker = chosen(self.workers, which)
-        self.send(Bury(worker_id=worker, evidence="it ended", interruption_limit=limit))
+        bury = Bury(worker_id=worker, evidence="it ended", interruption_limit=limit)
+        self.send(bury.but(ordered=ordered))
 
     @rule(which=whichever, limit=st.integers(0, 3), dead=st.none() | whichever, again=st.booleans())
     def claim(self, which: int, limit: int, dead: int | None, again: bool, **of: Any) -> None:
         self.claims += not again
-        gone = () if dead is None else ((chosen(self.workers, dead), "dead:its process ended"),)
+        how = of.pop("how", "dead:its process ended")
+        gone = () if dead is None else ((chosen(self.workers, dead), how),)
         plain: dict[str, Any] = {"agents": (AGENT,), "limit": limit}
         message = Claim(
             worker_id=chosen(self.workers, which),
@@ -143,6 +156,11 @@ class Machine(RuleBasedStateMachine):
         agents = tuple(("agent", version) for version in versions)
         roots = None if only is None or not self.runs else (chosen(self.runs, only),)
         self.claim(which, 2, None, False, agents=agents, queues=queues, only=roots)
+
+    @rule(which=whichever, dead=whichever, sight=st.sampled_from(("process", "silent")))
+    def claim_from_elsewhere(self, which: int, dead: int, sight: str) -> None:
+        """As one does that sees no more of another worker than that its lock is free."""
+        self.claim(which, 1, dead, False, how=f"{sight}:its lock is free")
 
     @rule(seconds=st.sampled_from((1.0, 60.0, 150.0, 1000.0)))
     def time_passes(self, seconds: float) -> None:
@@ -254,16 +272,30 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.held)
+    @rule(which=whichever, threads=st.booleans())
+    def launch(self, which: int, threads: bool) -> None:
+        """It starts a process, or threads of it go on. What was so stays so, whoever owns it."""
+        held = self._holder(which)
+        mark = 1 << 62 | held.fence.counter << 12
+        fence = held.fence.counter
+        self.send(Started(run_id=held.id, fence=fence, mark=mark, threads=threads))
+
+    @precondition(lambda self: self.held)
     @rule(
         which=whichever,
         state=st.sampled_from(ENDS),
         returned=st.booleans(),
         wakes=st.booleans(),
         failed=st.booleans(),
+        cleared=st.booleans(),
     )
-    def settle(self, which: int, state: State, returned: bool, wakes: bool, failed: bool) -> None:
+    def settle(
+        self, which: int, state: State, returned: bool, wakes: bool, failed: bool, cleared: bool
+    ) -> None:
         held = self._holder(which)
-        self.send(self.settlement(held, state, returned, wakes, failed))
+        also = "7 sh" if cleared and wakes else ""
+        settlement = self.settlement(held, state, returned, wakes, failed)
+        self.send(settlement.but(cleared=cleared, also=also))
         held.look_again(self.pair.sqlite)
 
     def settlement(
@@ -302,8 +334,11 @@ class Machine(RuleBasedStateMachine):
         kind=st.sampled_from(("pause", "cancel", "kill", "halt")),
         scope=st.sampled_from(("run", "run", "run", "run", "run", "agent", "label", "fleet")),
         within=st.sampled_from((0.0, 30.0)),
+        spare=st.sampled_from((None, True, False)),
     )
-    def order(self, which: int, kind: str, scope: str, within: float) -> None:
+    def order(
+        self, which: int, kind: str, scope: str, within: float, spare: bool | None = None
+    ) -> None:
         named = {"run": chosen(self.runs, which), "agent": "agent", "label": "tenant", "fleet": ""}
         if kind == "halt":  # one of all is enough: after it hardly anything happens any more
             kind, scope = ("halt", "fleet") if which == 0 else ("kill", scope)
@@ -318,6 +353,7 @@ class Machine(RuleBasedStateMachine):
                 within=within,
                 by="ann",
                 why="unease",
+                spare=spare,
             )
         )
 

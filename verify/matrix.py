@@ -33,7 +33,14 @@ from verify import matrix_page, scene, session  # noqa: E402
 from verify.cells import Cell, Found, Trial, of_driver  # noqa: E402
 from verify.layer import Effort, Outcome, Say  # noqa: E402
 
-DRIVERS = ("loop", "loop_by_message", "langgraph", "openai_agents", "pydantic_ai")
+DRIVERS = (
+    "loop",
+    "loop_by_message",
+    "loop_by_program",
+    "langgraph",
+    "openai_agents",
+    "pydantic_ai",
+)
 # Of a layer: at least so many cells of each driver.
 LEAST = 20
 

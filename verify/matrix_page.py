@@ -25,6 +25,7 @@ one is done by then, and kept where that is done for each; before the intent, ne
 SAID = {
     "loop": "The loop without a framework",
     "loop_by_message": "The same loop, saved after every message",
+    "loop_by_program": "The same loop, with tools that act through programs",
     "langgraph": "LangGraph",
     "openai_agents": "OpenAI Agents",
     "pydantic_ai": "Pydantic AI",

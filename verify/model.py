@@ -18,6 +18,7 @@ from verify.takeover import (
     always_quiet,
     confirmed_in_vain,
     last_writer,
+    process_is_enough,
     repeats,
     stuck,
     twice,
@@ -25,12 +26,16 @@ from verify.takeover import (
 
 # How often the run is claimed at most; each more makes it five times as many worlds.
 CLAIMS = {"ci": 3, "verify": 4, "soak": 5}
+# A program that acts by itself makes six times as many.
+APART_CLAIMS = 3
 FAULTS = {
     "freezes": "freeze",
     "dies": "death",
     "has its lease end": "end of a lease",
     "acts, and sees an error": "lost answer",
     "fails to act, and sees an error": "failed call",
+    "sees an error": "program left to itself",
+    "is gone as seen from another host, and replaced": "death that nobody can look into",
 }
 WITHOUT: dict[str, tuple[Model, Accident]] = {
     "the takeover rule": (Model(Kind.PROBEABLE, rule=always_quiet), twice),
@@ -41,6 +46,22 @@ WITHOUT: dict[str, tuple[Model, Accident]] = {
     "writing an undo down first": (
         Model(Kind.COMPENSATABLE, undo_is_written_first=False),
         confirmed_in_vain,
+    ),
+    "ending what the dead have started": (
+        Model(Kind.PROBEABLE, apart=True, programs_are_ended=False),
+        twice,
+    ),
+    "a look at what the dead have started": (
+        Model(Kind.PROBEABLE, apart=True, certain=process_is_enough),
+        twice,
+    ),
+    "noting a program before it starts": (
+        Model(Kind.PROBEABLE, apart=True, programs_are_noted_first=False),
+        twice,
+    ),
+    "ending the program of a call that raised": (
+        Model(Kind.PROBEABLE, apart=True, doubt_ends_programs=False),
+        twice,
     ),
     "a person who makes certain": (Model(Kind.IRREVERSIBLE, person_makes_certain=False), twice),
 }
@@ -56,12 +77,17 @@ def check(effort: Effort, say: Say) -> Outcome:
     injected: Counter[str] = Counter()
     violations: list[str] = []
     worlds = 0
-    for kind in CHANGING:
-        search = Search(Model(kind, claims=claims))
+    for kind, apart in [
+        *((kind, False) for kind in CHANGING),
+        *((kind, True) for kind in CHANGING),
+    ]:
+        most = min(claims, APART_CLAIMS) if apart else claims
+        search = Search(Model(kind, apart=apart, claims=most))
         worlds += len(search.came_from)
-        say(f"{kind}: {len(search.came_from)} worlds with {claims} claims at most")
+        through = " through a program" if apart else ""
+        say(f"{kind}{through}: {len(search.came_from)} worlds with {most} claims at most")
         injected.update(_faults(search))
-        violations += _accidents(kind, search, claims)
+        violations += _accidents(f"{kind}{through}", search, most)
     missed = []
     for what, (model, accident) in WITHOUT.items():
         path = Search(model, accident).accident
@@ -89,7 +115,7 @@ def _faults(search: Search) -> Counter[str]:
     return Counter(FAULTS[ending] for ending in endings if ending in FAULTS)
 
 
-def _accidents(kind: Kind, search: Search, claims: int) -> list[str]:
+def _accidents(kind: str, search: Search, claims: int) -> list[str]:
     replay = "python verify/verify.py --only model"
     found: list[str] = []
     for what, is_wrong in (("happens twice", twice), ("is confirmed in vain", confirmed_in_vain)):

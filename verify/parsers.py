@@ -25,9 +25,9 @@ from tests.transcript.judge import refusal
 from tests.transcript.test_fuzz import Book, judge, results
 
 from andon import transcript
-from andon.control import arguments, cli, operations
+from andon.control import arguments, cli, registration
 from andon.control.wire import Wire
-from andon.core import latch, notice, value
+from andon.core import duration, latch, notice, value
 from andon.core.journal import Entry, chain, check_chain
 from andon.errors import AndonError, Corrupt
 from andon.runtime import answering, requests
@@ -95,9 +95,8 @@ def typed(content: bytes) -> str:
 
 
 def times(content: bytes) -> str:
-    with contextlib.suppress(AndonError):
-        if not 0 < arguments.seconds(text(content)) < float("inf"):
-            return "a time that is none was accepted"
+    if not 0 <= (duration.seconds(text(content)) or 0) < float("inf"):
+        return "a time that is none was accepted"
     found = arguments.moment(text(content), 1e9)
     return "" if abs(found) < float("inf") else "a moment that is none was accepted"
 
@@ -105,7 +104,7 @@ def times(content: bytes) -> str:
 def command(folder: Path) -> Feed:
     """The whole command line, in a folder with a store of its own; only what starts nothing."""
     store = f"sqlite:///{folder}/andon.db"
-    operations.REGISTRATION_SECONDS = 0.0  # for an agent that nobody carries
+    registration.REGISTRATION_SECONDS = 0.0  # for an agent that nobody carries
     with contextlib.closing(open_store(store)) as opened:
         requests.start(opened, agents.waiting, (), id="r-7", labels={"a": "b"})
     waits = {"pause", "cancel", "kill", "wait"}  # for others, unless they are told not to

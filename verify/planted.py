@@ -120,11 +120,9 @@ CANARIES = (
         "stopped-said-before-it-is",
         "simulation",
         "runtime/stopping.py",
-        "        attempt = self._find(run_id, told.fence)\n        if attempt is None:\n"
-        "            self._say_ended((run_id, told.fence))\n",
-        "        attempt = self._find(run_id, told.fence)\n"
-        "        self._say_ended((run_id, told.fence))\n"
-        "        if attempt is None:\n            pass\n",
+        "        self._hard.add((run_id, told.fence))\n",
+        "        self._hard.add((run_id, told.fence))\n"
+        "        self._say_ended((run_id, told.fence))\n",
     ),
     Canary(
         "polite-order-ignored",
@@ -376,22 +374,24 @@ CANARIES = (
         "stopped-where-nobody-can-see",
         "points",
         "control/halted.py",
-        "    here = one.boot and (one.boot, one.namespace) == (homes.boot(), homes.namespace())\n",
-        "    here = True\n",
+        "    here = (proc.boot_id(), proc.pid_namespace())\n",
+        "    here = (one.boot, one.namespace)\n",
     ),
     Canary(
         "stopped-and-not-killed",
         "points",
         "control/ending.py",
-        "        while not killing.strike():\n",
-        "        while False:\n",
+        "        if not remains.end(GONE_SECONDS):\n"
+        "            return Outcome(why_not=_why_alive(remains))\n"
+        "        below",
+        "        below",
     ),
     Canary(
         "lifted-without-a-reason",
         "points",
         "control/commands/again.py",
-        "    if not by.strip() or not why.strip():\n",
-        "    if not by.strip():\n",
+        "        why = why if why.strip() else _reason()\n",
+        "        why = why if why.strip() else '-'\n",
     ),
     Canary(
         "commit-error-taken-for-success",

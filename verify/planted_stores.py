@@ -114,7 +114,7 @@ CANARIES = (
         "children-not-reached",
         "twins",
         "store/stops.py",
-        '                rows = self.q("descendants", run_id=m.name)\n',
+        '                rows = self.q("descendants", run_id=m.name, over=m.kind == Kind.KILL)\n',
         "                rows = [(m.name,)]\n",
     ),
     Canary(
@@ -175,8 +175,8 @@ CANARIES = (
         "supervisor-not-told",
         "twins",
         "store/supervisors.py",
-        '            for row in self.q("told_supervisor", supervisor_id=m.supervisor_id)\n',
-        '            for row in self.q("told_supervisor", supervisor_id=m.supervisor_id)[1:]\n',
+        '        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)\n',
+        '        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)[1:]\n',
     ),
     Canary(
         "lifted-by-who-has-not-seen-it",
@@ -216,9 +216,23 @@ CANARIES = (
     Canary(
         "buried-although-it-comes-further",
         "twins",
-        "store/fleet.py",
-        "fruitless = 0 if progressed or not interrupted else before + 1",
-        "fruitless = 0 if not interrupted else before + 1",
+        "core/queue.py",
+        "    return 0 if lost.finished or moved else lost.fruitless + 1\n",
+        "    return 0 if moved else lost.fruitless + 1\n",
+    ),
+    Canary(
+        "buried-although-its-checkpoint-moves",
+        "twins",
+        "core/queue.py",
+        "    return 0 if lost.finished or moved else lost.fruitless + 1\n",
+        "    return 0 if lost.finished else lost.fruitless + 1\n",
+    ),
+    Canary(
+        "same-checkpoint-called-progress",
+        "twins",
+        "core/queue.py",
+        "    moved = lost.checkpoint is not None and not lost.known\n",
+        "    moved = lost.checkpoint is not None\n",
     ),
     Canary(
         "large-value-not-written",
@@ -233,7 +247,7 @@ CANARIES = (
         "silent-owner-called-quiet",
         "twins",
         "store/postgres.sql",
-        "(a.quiet OR w.state IN ('gone', 'dead'))",
-        "(a.quiet OR w.state IN ('gone', 'dead', 'silent'))",
+        "(a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL))",
+        "(a.quiet OR w.state IN ('dead', 'silent') OR (w.state = 'gone' AND a.mark IS NULL))",
     ),
 )

@@ -17,8 +17,9 @@ from andon.core.run import State
 from andon.errors import BadInput, Conflict
 from andon.store.orders import Bury, Ended, Order
 from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
-from verify.boxes import BOXES, Boxes
+from verify.boxes import BOXES
 from verify.machine import LEASE_SECONDS
+from verify.orphans import BESIDE, HARD, ORPHANS, Orphans
 
 Plot = tuple[Any, ...]  # its name, and what it is about
 
@@ -43,6 +44,7 @@ STOP = [
             "is reported",
             "is paused",
             "is killed once more",
+            "says goodbye",
         ),
     )
 ]
@@ -64,7 +66,12 @@ SINGLE: list[Plot] = [
 AMONG = [
     ("among", what) for what in ("version", "queue", "only", "priority", "returned", "undoing")
 ]
-FRUITS = [("fruits", *about) for about in itertools.product((False, True), ("buried", "silent"))]
+FRUITS = [
+    ("fruits", *about)
+    for about in itertools.product(
+        ("nothing", "a step", "a checkpoint", "the same checkpoint"), ("buried", "silent")
+    )
+]
 OWES = [
     *[
         ("owes", how, "confirmed")
@@ -77,10 +84,25 @@ OWES = [
         ("confirmed", "started", None),
     ),
 ]
-PLOTS = [*SINGLE, *DUE, *UNFIT, *LATE, *HELD, *CHILD, *STOP, *AMONG, *FRUITS, *OWES, *BOXES]
+PLOTS = [
+    *SINGLE,
+    *DUE,
+    *UNFIT,
+    *LATE,
+    *HELD,
+    *CHILD,
+    *STOP,
+    *AMONG,
+    *FRUITS,
+    *OWES,
+    *BOXES,
+    *ORPHANS,
+    *BESIDE,
+    *HARD,
+]
 
 
-class Plots(Boxes):
+class Plots(Orphans):
     """The moves, and what consists of several."""
 
     @initialize(
@@ -129,18 +151,12 @@ class Plots(Boxes):
         self.runs += new
         self.send(*(Start(run=new_run(name, labels='{"tenant": "t0"}')) for name in new))
 
-    def _give(self, kind: str, run_id: str) -> None:
+    def _give(self, kind: str, run_id: str, **of: Any) -> None:
         self.orders += 1
-        order = Order(id=f"o{self.orders}", kind=kind, scope="run", name=run_id, within=30.0)
-        self.send(order)
+        name = f"o{self.orders}"
+        self.send(Order(id=name, kind=kind, scope="run", name=run_id, within=30.0, **of))
 
-    def _outlive(self) -> None:
-        """Everybody is silent but one, who is in contact long enough to say so."""
-        self.register()
-        for _ in range(6):
-            self.time_passes(LEASE_SECONDS / 3)
-            self.beat(len(self.workers) - 1)
-        self.claim(len(self.workers) - 1, 9, None, False)
+    own, give = _own, _give
 
     def _try_late(self, held: Held, *messages: Message) -> None:
         self.send(*messages)
@@ -352,10 +368,8 @@ class Plots(Boxes):
                 self.send(self.settlement(held, State.SUCCEEDED, False, False, False))
             case "says so":
                 self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
-            case "dies":
-                self.send(Bury(worker_id=worker, evidence="it ended"))
-            case "falls silent":
-                self._outlive()
+            case "dies" | "says goodbye" | "falls silent":
+                self.lose(worker, then)
             case "is paused":
                 self._give("pause", held.id)
             case "is killed once more":
@@ -391,13 +405,16 @@ class Plots(Boxes):
         for limit in (1, 3):
             self.claim(worker, limit, None, False, agents=agents, **wanted.get(what, {}))
 
-    def _fruits(self, fruitful: bool, how: str) -> None:
-        """Its workers die again and again, with a step more each time or without."""
+    def _fruits(self, fruit: str, how: str) -> None:
+        """Its workers die again and again, each time with a step or checkpoint more, or none."""
         held = self._own()
-        for _ in range(4):
-            written = ("started", "done") if fruitful else ("started", "retrying")
+        for number in range(5):
+            written = ("started", "done") if fruit == "a step" else ("started", "retrying")
             for state in written:
                 self.send(held.append(of={"state": state}))
+            if "checkpoint" in fruit:
+                body = "1" if fruit == "the same checkpoint" else str(number)
+                self.send(Checkpoint(run_id=held.id, fence=held.fence, op=":9", body=body))
             if how == "buried":
                 bury = Bury(worker_id=self.worker_of(held), evidence="", interruption_limit=3)
                 self.send(bury)

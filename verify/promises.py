@@ -228,7 +228,8 @@ def _settle(before: Seen, after: Seen, m: Settle, _: Any) -> Iterator[str]:
         yield f"{m.run_id} sleeps past a letter"
     if was["undoing"] is not None and run["state"] in OVER and not m.undone and not was["stop"]:
         yield f"{m.run_id} is over, and somebody wanted it undone"
-    if was["stop"] is not None and _goes_on(run):
+    looked_for = any(row["run_id"] == m.run_id and row["mark"] for row in _open(after))
+    if was["stop"] is not None and _goes_on(run) and not looked_for:
         yield f"{m.run_id} was to be stopped, and goes on"
 
 
@@ -270,7 +271,7 @@ def _claimed(was: Row, run: Row, after: Seen) -> Iterator[str]:
     for latch in after.latches:
         if _is_in(run, _scope(latch)):
             yield f"{run['id']} is claimed under {latch['kind']} {_scope(latch)}"
-    if run["stop"] or any(row["run_id"] == run["id"] for row in _open(after)):
+    if run["stop"] or any(r["run_id"] == run["id"] and not r["mark"] for r in _open(after)):
         yield f"{run['id']} is claimed before its stop is proved"
     if run["available_at"] > after.now:
         yield f"{run['id']} is claimed before it is due"
@@ -297,12 +298,16 @@ def _open(seen: Seen) -> list[Row]:
     return [row for row in seen.rows["targets"] if row["ended_at"] is None]
 
 
+def _targets(seen: Seen, stop_id: str) -> Iterator[Row]:
+    return (row for (of, _), row in sorted(seen.targets.items()) if of == stop_id)
+
+
 def _order(before: Seen, after: Seen, m: Order, outcome: str) -> Iterator[str]:
     if outcome != m.id or m.id in before.stops:
         return  # it was given before
     for was in before.rows["runs"]:
         if was["state"] not in OVER and before.within(was["id"], m):
-            target = after.targets.get((m.id, f"run:{was['id']}"))
+            target = next((t for t in _targets(after, m.id) if t["run_id"] == was["id"]), None)
             for wrong in _reached(was, after.runs[was["id"]], m, target):
                 yield f"{m.kind} {m.scope} {m.name}: {wrong}"
         marked, now = (one.runs[was["id"]]["stop"] for one in (before, after))
@@ -400,7 +405,9 @@ def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
             yield f"the fence of {run['id']} goes down"
     gone = {m.worker_id for m, _ in done if isinstance(m, Depart)}
     dead = {m.worker_id for m, _ in done if isinstance(m, Bury)}
-    dead |= {worker for m, _ in done if isinstance(m, Claim) for worker, _ in m.dead}
+    claims = [one for m, _ in done if isinstance(m, Claim) for one in m.dead]
+    dead |= {name for name, how in claims if supervising.is_certain(before, name, how)}
+    silent = {name for name, how in claims if name not in dead}
     for m, _ in done:
         if isinstance(m, Claim):
             yield from _outage(before, after, m)
@@ -408,7 +415,7 @@ def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
         state = after.workers[worker_id]["state"]
         if state == was["state"] or (state == "silent" and was["lease_until"] < after.now):
             continue
-        if worker_id not in {"gone": gone, "dead": dead}.get(state, ()):
+        if worker_id not in {"gone": gone, "dead": dead, "silent": silent}.get(state, ()):
             yield f"{worker_id} was {was['state']} and is called {state}"
 
 
@@ -416,7 +423,10 @@ def _outage(before: Seen, after: Seen, m: Claim) -> Iterator[str]:
     """After an outage all are silent: who comes back first does not take what others had."""
     was = before.workers[m.worker_id]
     back = was["lease_until"] <= after.now or after.now - was["contact_since"] < m.lease_seconds
+    seen = {name for name, _ in m.dead}
     for worker_id, worker in after.workers.items():
+        if worker_id in seen:
+            continue  # not because of its lease
         known = before.workers.get(worker_id, worker)["state"]
         if back and (known, worker["state"]) == ("live", "silent"):
             yield f"{worker_id} is called silent by {m.worker_id}, which has just come back itself"
@@ -442,15 +452,23 @@ def _ends(before: Seen, after: Seen) -> Iterator[str]:
 
 def _stops(after: Seen) -> Iterator[str]:
     """An order is closed when the end of every target is known; until then its runs are held."""
-    awaited = {row["run_id"]: row for row in _open(after)}
+    # What was started is looked for whoever has the run by then: its own target comes last.
+    awaited = {row["run_id"]: row for row in sorted(_open(after), key=lambda one: not one["mark"])}
     stopping = {row["stop_id"] for row in _open(after)}
     for stop in after.rows["stops"]:
         if (stop["closed_at"] is None) != (stop["id"] in stopping):
             yield f"order {stop['id']} is closed at {stop['closed_at']}: {sorted(stopping)} are not"
     for run in after.rows["runs"]:
         target = awaited.get(run["id"])
+        # An order that means nothing for a run holds nothing; what that has started is looked for.
+        idle = target and target["mark"] and run["state"] in (*OVER, "stranded", "killed")
+        if run["stop"] is None and idle:
+            continue
         if (run["stop"] is None) != (target is None):
             yield f"{run['id']} is {run['state']}, stopped by {run['stop']}, awaited: {target}"
+        elif target and target["mark"]:
+            if run["state"] in ("running", *OVER):
+                yield f"{run['id']} is {run['state']}, and what it had started is looked for"
         elif target and run["state"] != ("killed" if target["stage"] == "fenced" else "running"):
             yield f"{run['id']} is {run['state']}, and its stop is {target['stage']}"
 
@@ -458,15 +476,22 @@ def _stops(after: Seen) -> Iterator[str]:
 def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
     """That nothing executes any more is known from who executed it, or because that is gone."""
     words = {(m.run_id, m.fence) for m, _ in done if isinstance(m, Ended)}
-    words |= {(m.run_id, m.fence.counter) for m, _ in done if isinstance(m, Settle)}
+    settled = {(m.run_id, m.fence.counter) for m, _ in done if isinstance(m, Settle)}
+    buried = {m.worker_id for m, _ in done if isinstance(m, Bury)}
     reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, Report)}
     for key, target in after.targets.items():
         if target["stage"] != "verified" or before.targets.get(key, {}).get("stage") == "verified":
             continue
         worker = after.workers.get(target["worker"], {})
-        gone = worker.get("state") in ("gone", "dead")
-        said = key in reported or (target["run_id"], target["fence"]) in words
+        gone = worker.get("state") == "dead" or target["worker"] in buried
+        said = key in reported
         said |= target["target"].startswith("supervisor:")  # see supervising.py
+        attempt = target["run_id"], target["fence"]
+        if after.stops[target["stop_id"]]["kind"] not in HARD:  # of a hard stop no word is proof
+            said |= attempt in words
+            if not target["mark"]:  # nor is the end of an attempt that of what it had started
+                gone |= worker.get("state") == "gone"
+                said |= attempt in settled
         if not gone and not said:
             yield f"the stop of {target['target']} is called proved: {target['evidence']}"
 

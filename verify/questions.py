@@ -76,13 +76,18 @@ def _loaded(seen: Seen, run_id: str, loaded: Any) -> Iterator[str]:
         row["fence"]
         for row in seen.rows["attempts"]
         if row["run_id"] == run_id
-        and (row["quiet"] or seen.workers[row["worker"]]["state"] in ("gone", "dead"))
+        and (row["quiet"] or _is_over(seen.workers[row["worker"]]["state"], row["mark"]))
     }
     if loaded.quiet_fences != quiet:
         yield f"{run_id}: nothing executes under {loaded.quiet_fences}, it is said; {quiet} is so"
     kept = {op: body for (of, op), body in seen.kept.items() if of == run_id}
     if loaded.checkpoints != kept:
         yield f"{run_id} goes on from {loaded.checkpoints}, and has kept {kept}"
+
+
+def _is_over(state: str, mark: int | None) -> bool:
+    """A worker that has said goodbye does not speak for what it had started."""
+    return state == "dead" or (state == "gone" and mark is None)
 
 
 def _number(row: dict[str, Any]) -> int:

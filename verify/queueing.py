@@ -3,6 +3,7 @@
 As there, nothing of the product is asked: it is looked up in the rows before and after a message.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,21 @@ def _fruitful(seen: "Seen", run: "Row") -> bool:
     return any(row["fence"] == run["fence"] and row["state"] not in BARE for row in entries)
 
 
+def _moved(seen: "Seen", run: "Row") -> bool:
+    """Whether it has a checkpoint with which it has not died since it last finished a step."""
+    kept = sorted((op, body) for (run_id, op), body in seen.kept.items() if run_id == run["id"])
+    digest = hashlib.sha256(repr(kept).encode()).hexdigest()[:32]
+    known = []
+    for fence in sorted((f for run_id, f in seen.attempts if run_id == run["id"]), reverse=True):
+        attempt = seen.attempts[run["id"], fence]
+        if attempt["ended_at"] is None:
+            continue
+        if attempt["checkpoint"] is None:
+            break
+        known.append(attempt["checkpoint"])
+    return bool(kept) and digest not in known
+
+
 def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[str]:
     """Who interrupts its workers again and again, and comes no further, is buried; nobody else."""
     if len(done) != 1 or not isinstance(m := done[0][0], Bury | Claim):
@@ -78,7 +94,9 @@ def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[st
         lost = was["state"] == "running" and owner.get("state") in ("dead", "silent")
         if not lost or was["stop"] is not None:
             continue
-        expected = 0 if _fruitful(before, was) else was["fruitless"] + 1
+        further = _fruitful(before, was) or _moved(before, was)
+        blamed = not (isinstance(m, Bury) and m.ordered)
+        expected = 0 if further or not blamed else was["fruitless"] + 1
         if run["fruitless"] != expected:
             yield f"{run['id']} was interrupted {expected} times for nothing: {run['fruitless']}"
         if (run["state"] == "dead") != (expected >= m.interruption_limit):

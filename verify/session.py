@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from andon.host import proc
 from andon.supervisor import linux
 
 INTERRUPTED = 130  # as shells call it
@@ -72,7 +73,7 @@ def _wait_for(layers: int) -> int:
 
 def _end_the_rest() -> None:
     end = time.monotonic() + LEAVE_SECONDS
-    while rest := list(linux.descendants([os.getpid()])):
+    while rest := list(proc.descendants([os.getpid()])):
         for pid in rest if time.monotonic() > end else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -86,5 +86,17 @@ def _late(was: "dict[str, Row]", now: "dict[str, Row]", at: float, by: str) -> I
             yield f"{name} is silent, and {by} attends and does not say so"
 
 
+def is_certain(before: "Seen", worker_id: str, how: str) -> bool:
+    """Whether nothing of a worker acts, by what somebody has seen of its end.
+
+    Who is elsewhere sees its lock, and not what it has started.
+    """
+    started = any(
+        row["worker"] == worker_id and row["mark"] and not row["quiet"]
+        for row in before.attempts.values()
+    )
+    return how.startswith("dead") or (how.startswith("process") and not started)
+
+
 def _supervisors(seen: "Seen") -> "dict[str, Row]":
     return {row["id"]: row for row in seen.rows["supervisors"]}

@@ -12,7 +12,16 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from andon.core.effect import EffectState, Kind, Move, Verdict, after_answer, next_move
+from andon.core.effect import (
+    EffectState,
+    Kind,
+    Move,
+    Sight,
+    Verdict,
+    after_answer,
+    is_certain,
+    next_move,
+)
 from andon.core.journal import Entry, EntryKind, Record, Replay
 
 MOST_CLAIMS = 3  # the longest accident needs so many
@@ -23,6 +32,7 @@ class Doing(StrEnum):
     NOTHING = "nothing"
     DECIDING = "deciding"
     ACTING = "acting"  # its start is written, its call not made
+    WAITING = "waiting"  # for the program that it has started
     RETURNED = "returned"  # its call returned
     RAISED = "raised"  # its call raised
     UNDOING = "undoing"
@@ -65,6 +75,8 @@ class World(NamedTuple):
     asking: bool = False
     ledger: Ledger = Ledger()
     gone: frozenset[int] = frozenset()  # claims whose workers certainly execute nothing any more
+    programs: frozenset[int] = frozenset()  # claims with a process that acts by itself
+    noted: frozenset[int] = frozenset()  # claims of which the store knows that they started one
     calls: int = 0
     happened: int = 0
 
@@ -76,10 +88,15 @@ class World(NamedTuple):
 Steps = Iterator[tuple[str, World]]
 Rule = Callable[[EffectState | None, Kind, bool, Verdict], Move]
 Fold = Callable[[Ledger, EffectState, int], int]
+Certain = Callable[[Sight, bool], bool]
 
 
 def the_rule(state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict) -> Move:
     return next_move(state, kind, quiet=quiet, verdict=verdict)
+
+
+def the_certainty(sight: Sight, has_started: bool) -> bool:
+    return is_certain(sight, has_started=has_started)
 
 
 @cache
@@ -95,7 +112,10 @@ def the_fold(ledger: Ledger, state: EffectState, fence: int) -> int:
 
 
 class Model:
-    """The rules of the game; each argument takes one of them away."""
+    """The rules of the game; each argument takes one of them away.
+
+    `apart`: the effect acts through a program, which nothing ends but somebody on its host.
+    """
 
     def __init__(
         self,
@@ -106,8 +126,17 @@ class Model:
         provider_knows_keys: bool = True,
         undo_is_written_first: bool = True,
         person_makes_certain: bool = True,
+        apart: bool = False,
+        certain: Certain = the_certainty,
+        programs_are_ended: bool = True,
+        programs_are_noted_first: bool = True,
+        doubt_ends_programs: bool = True,
         claims: int = MOST_CLAIMS,
     ) -> None:
+        self.apart, self.certain = apart, certain
+        self.programs_are_ended = programs_are_ended
+        self.programs_are_noted_first = programs_are_noted_first
+        self.doubt_ends_programs = doubt_ends_programs
         self.kind, self.rule, self.fold, self.claims = kind, rule, fold, claims
         self.deduplicates = provider_knows_keys and kind is Kind.IDEMPOTENT
         self.undo_is_written_first = undo_is_written_first
@@ -120,8 +149,16 @@ class Model:
             yield from ((f"{name} {what}", after) for what, after in moved)
             fate = self.fate_steps(world, number, worker)
             yield from ((f"{name} {what}", after) for what, after in fate)
+        for fence in world.programs:
+            after = world._replace(programs=world.programs - {fence})
+            yield f"the program of claim {fence} acts", self.happens(after)
         if world.asking:
             yield from self.person_steps(world)
+
+    def happens(self, world: World) -> World:
+        happened = 1 if self.deduplicates else min(world.happened + 1, 2)
+        calls = min(world.calls + 1, 2) if self.deduplicates else 0  # counted where it is of use
+        return world._replace(happened=happened, calls=calls)
 
     # ── what a worker does ────────────────────────────────────────────────────────────────────
 
@@ -134,11 +171,16 @@ class Model:
             case Doing.DECIDING:
                 yield from self.decide(world, number, worker)
             case Doing.ACTING:
-                yield from self.act(world, number, worker)
+                acts = self.launch if self.apart else self.act
+                yield from acts(world, number, worker)
+            case Doing.WAITING:
+                yield from self.wait(world, number, worker)
             case Doing.RETURNED:
                 yield "confirms", self.write(world, number, EffectState.CONFIRMED, over=True)
             case Doing.RAISED:
-                yield "doubts", self.write(world, number, EffectState.IN_DOUBT, quiet=True)
+                ended = {worker.fence} if self.doubt_ends_programs else set()
+                alone = world._replace(programs=world.programs - ended)
+                yield "doubts", self.write(alone, number, EffectState.IN_DOUBT, quiet=True)
             case Doing.UNDOING:
                 after = world._replace(happened=0)
                 yield "undoes", after.having(number, worker._replace(doing=Doing.UNDONE))
@@ -190,13 +232,31 @@ class Model:
                 raise AssertionError("a run that has its outcome was claimed")
 
     def act(self, world: World, number: int, worker: Worker) -> Steps:
-        happened = 1 if self.deduplicates else min(world.happened + 1, 2)
-        calls = min(world.calls + 1, 2) if self.deduplicates else 0  # counted where it is of use
-        there = world._replace(happened=happened, calls=calls)
+        there = self.happens(world)
         yield "acts", there.having(number, worker._replace(doing=Doing.RETURNED))
         raised = worker._replace(doing=Doing.RAISED)
         yield "acts, and sees an error", there.having(number, raised)
         yield "fails to act, and sees an error", world.having(number, raised)
+
+    def launch(self, world: World, number: int, worker: Worker) -> Steps:
+        """The store knows of the program before it executes anything."""
+        fences = {worker.fence}
+        if self.programs_are_noted_first and worker.fence not in world.noted:
+            yield "notes that it starts a program", world._replace(noted=world.noted | fences)
+            return
+        there = world._replace(programs=world.programs | fences)
+        yield "starts a program", there.having(number, worker._replace(doing=Doing.WAITING))
+
+    def wait(self, world: World, number: int, worker: Worker) -> Steps:
+        late = world._replace(noted=world.noted | {worker.fence})
+        if late != world:
+            yield "notes that it has started a program", late
+        if worker.fence not in world.programs:
+            yield (
+                "sees its program end",
+                world.having(number, worker._replace(doing=Doing.RETURNED)),
+            )
+        yield "sees an error", world.having(number, worker._replace(doing=Doing.RAISED))
 
     def write(
         self,
@@ -236,15 +296,30 @@ class Model:
         if silent and world.owner == worker.fence:
             yield "has its lease end", world._replace(owner=FREE)
         if worker.held and (worker.condition is Condition.DEAD or not busy):
-            owner = FREE if world.owner in worker.held else world.owner
-            after = world._replace(gone=world.gone | worker.held, owner=owner)
-            yield "is certainly gone, and replaced", after.having(number, Worker())
+            yield from self.ends(world, number, worker)
+
+    def ends(self, world: World, number: int, worker: Worker) -> Steps:
+        """Its process is gone. Somebody on its host looks for its programs; others cannot."""
+        owner = FREE if world.owner in worker.held else world.owner
+        free = world._replace(owner=owner).having(number, Worker())
+        for sight, what in (
+            (Sight.ALL, "is certainly gone, and replaced"),
+            (Sight.PROCESS, "is gone as seen from another host, and replaced"),
+        ):
+            if not self.apart and sight is Sight.PROCESS:
+                continue  # it is the same
+            left = free
+            if sight is Sight.ALL and self.programs_are_ended:
+                left = free._replace(programs=free.programs - worker.held)
+            known = bool(worker.held & world.noted)
+            gone = worker.held if self.certain(sight, known) else frozenset()
+            yield what, left._replace(gone=left.gone | gone)
 
     def person_steps(self, world: World) -> Steps:
         """A person looks, a careful one when nobody can act any more. Or the run wakes before."""
         yield "another wait of the run ends", world._replace(asking=False)
         at_it = any(worker.doing in (Doing.ACTING, Doing.UNDOING) for worker in world.workers)
-        if self.person_makes_certain and at_it:
+        if self.person_makes_certain and (at_it or world.programs):
             return
         verdict = Verdict.HAPPENED if world.happened else Verdict.DID_NOT_HAPPEN
         happened = after_answer(verdict) is Move.RECORD
@@ -318,6 +393,10 @@ CHANGING = sorted(set(Kind) - {Kind.PURE})
 
 def always_quiet(state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict) -> Move:
     return next_move(state, kind, quiet=True, verdict=verdict)
+
+
+def process_is_enough(sight: Sight, has_started: bool) -> bool:
+    return sight is not Sight.NOTHING
 
 
 def repeats(state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict) -> Move:

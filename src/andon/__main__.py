@@ -27,7 +27,7 @@ def main() -> None:
         code = give(sys.argv[1:])
         if code is not None:
             sys.exit(code)
-    if sys.argv[1:] in (["version"], ["--version"]):
+    if sys.argv[1:] in (["version"], ["--version"], ["-V"]):
         from andon.control.version import VERSION
 
         print(f"andon {VERSION}")

@@ -17,6 +17,7 @@
     ├── Unresolved              a wait ended without an outcome: timed out or expired
     └── StoreError              the database could not answer; __cause__ has the driver's error
         └── StoreUnavailable    it may answer later: locked, full or away
+            └── StoreFull       it has no connection left
 
     Stopped (BaseException)     unwinds agent code after a stop; let it pass
 
@@ -97,9 +98,12 @@ class Corrupt(AndonError):
 class StepFailed(AndonError):
     """A step or an effect ended with an error, after its retries."""
 
-    def __init__(self, name: str, error: str, message: str, place: str = "") -> None:
+    def __init__(
+        self, name: str, error: str, message: str, place: str = "", traceback: str = ""
+    ) -> None:
         super().__init__(f"{name}: {error}: {message}")
         self.name, self.error, self.message, self.place = name, error, message, place
+        self.traceback = traceback  # of the error itself, as the journal keeps it
 
 
 class Rejected(AndonError):
@@ -122,6 +126,10 @@ class StoreError(AndonError):
 
 class StoreUnavailable(StoreError):
     """The database cannot answer now and may answer later."""
+
+
+class StoreFull(StoreUnavailable):
+    """The database has no connection left for this process."""
 
 
 class DidNotHappen(AndonError):
@@ -183,4 +191,5 @@ def step_failed(name: str, error: dict[str, Any], place: str) -> StepFailed:
         # KeyError shows its message quoted; ours is a sentence.
         members = {"__str__": StepFailed.__str__, "__doc__": StepFailed.__doc__}
         _CLASSES[kin] = type("StepFailed", bases, members)
-    return _CLASSES[kin](name, str(error.get("type", "")), str(error.get("message", "")), place)
+    kind, message = str(error.get("type", "")), str(error.get("message", ""))
+    return _CLASSES[kin](name, kind, message, place, str(error.get("traceback", "")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from math import inf
 
+from andon.core.duration import seconds
 from andon.core.struct import Struct
 from andon.errors import BadInput
 
@@ -33,7 +34,7 @@ class Settings(Struct):
     patience_seconds: float = 120.0
     # How long a worker that was told to go finishes what it has in hand. Kubernetes gives 30 s.
     grace_seconds: float = 25.0
-    # A run that interrupts its worker this often without one more finished step is buried.
+    # A run that loses its worker this often without a finished step or a new checkpoint is buried.
     interruption_limit: int = 10
     # Where a worker answers probes and metrics: -1 nowhere, 0 on any free port.
     health_port: int = -1
@@ -50,6 +51,9 @@ class Settings(Struct):
     preemption_url: str = ""
     # What the orchestrator gives before it kills: 0 is not known. `andon doctor` compares.
     orchestrator_grace_seconds: float = 0.0
+    # Where the traceback of an agent's error goes: journal and stderr, stderr, or off.
+    # It has source lines and no values of variables; but a source line can hold a secret too.
+    tracebacks: str = "journal"
     # How long a host that hears nothing from its store goes on. Three leases: others have given its
     # runs up by then, and a stop could not reach it.
     lost_contact_seconds: float = 30.0
@@ -78,6 +82,7 @@ _CHOICES = {
     "preemption": ("", "ec2", "gce", "azure", "auto"),
     "lost_contact": ("stop", "continue"),
     "on_stall": ("restart", "show"),
+    "tracebacks": ("journal", "stderr", "off"),
 }
 
 
@@ -143,9 +148,10 @@ def _checked(name: str, value: Any, source: str) -> Any:
         if isinstance(value, str):
             return _chosen(name, value, source)
         raise BadInput(f"setting {name!r} in {source}: expected text, found {value!r}")
-    number = _number(value)
+    number = _number(value, name)
     if number is None:
-        raise BadInput(f"setting {name!r} in {source}: expected a number, found {value!r}")
+        wanted = "a number or a time like 90s or 5m" if name.endswith("_seconds") else "a number"
+        raise BadInput(f"setting {name!r} in {source}: expected {wanted}, found {value!r}")
     if kind == "int" and not number.is_integer():
         raise BadInput(f"setting {name!r} in {source}: expected a whole number, found {value!r}")
     least = _LEAST.get(name)
@@ -163,10 +169,12 @@ def _chosen(name: str, value: str, source: str) -> str:
     return value
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, name: str) -> float | None:
     """A number, however it was written; None for everything else."""
     if isinstance(value, bool):
         return None
+    if isinstance(value, str) and name.endswith("_seconds") and not value.startswith("-"):
+        return seconds(value)
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -185,7 +185,7 @@ async def test_an_invocation_that_goes_further_than_it_did_is_stranded(
         await local.client.send(run, "go")
         stranded = await local.end(run)
     assert stranded.state == "stranded"
-    assert "goes further than when the run's code went on" in str(stranded.error)
+    assert "beyond the point from which the run's code continued" in str(stranded.error)
     assert len(list(near.list({"configurable": {"thread_id": run}}))) == saved
 
 

@@ -224,7 +224,10 @@ async def test_a_thread_of_a_tool_that_goes_on_is_not_said_to_have_ended(lab: La
             await until(lambda: worker._claim_number > number + 5)
             assert stage(lab, receipt) == "fenced"
             release.set()
-            assert (await closed(lab, receipt)).proved
+            found = await closed(lab, receipt)
+            assert found.verdict == "unproved", "its own process says so, and goes on"
+            [row] = [row for row in found.targets if row.mark is None]
+            assert str(row.evidence).startswith("its worker: nothing of it executes any more")
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -209,6 +209,31 @@ async def _write_on(ctx: andon.Context, words: int) -> list[int]:
 
 
 @andon.agent
+async def batch(ctx: andon.Context, items: int) -> int:
+    """One step, of which each execution comes one item further, and then does not end."""
+
+    async def work() -> int:
+        done = ctx.partial or 0
+        if done < items:
+            ctx.checkpoint(done + 1)
+            await asyncio.Event().wait()
+        return int(done)
+
+    return int(await ctx.step(work))
+
+
+@andon.agent
+async def stuck(ctx: andon.Context) -> None:
+    """One step, which comes to the same item each time."""
+
+    async def stick() -> None:
+        ctx.checkpoint("the same")
+        await asyncio.Event().wait()
+
+    await ctx.step(stick)
+
+
+@andon.agent
 async def author(ctx: andon.Context, words: int) -> list[int]:
     world.attempt.set(ctx.attempt)
 
@@ -239,5 +264,7 @@ ALL = (
     long,
     saga,
     author,
+    batch,
+    stuck,
     waiting,
 )

@@ -104,7 +104,7 @@ def test_a_step_that_is_cut_off_goes_on_from_its_partial_value(site: Site) -> No
 
 ROUNDS, WORKERS, RUNS = 5, 3, 30
 COUNTED = (
-    "runs",
+    "times",
     "finished",
     "saved",
     "cut",
@@ -171,7 +171,7 @@ def check_story(site: Site) -> None:
     begun = sum(len(found) - 1 for found in numbers.values())
     assert counted["saved"] + counted["cut"] + counted["untouched"] == given_back
     assert counted["untouched"] >= given_back - begun, "those whose code was never entered"
-    assert counted["runs"] == counted["finished"] + given_back
+    assert counted["times"] == counted["finished"] + given_back
     assert counted["resumed"] == given_back
     # The last line of a run is written before it is settled, and that is heard of after it. How
     # many there are is left to chance; tests/control/test_deploys.py has some for certain.
@@ -179,6 +179,7 @@ def check_story(site: Site) -> None:
     ended = len(set(last.values()) & set(after_told(site, "ended")))
     settled = len(after_told(site, "settled")) - given_back
     assert ended <= counted["finished"] <= settled, counted
+    check_different_runs(site, found)
     assert sum(one["state"] == "exited" for deploy in found for one in deploy["workers"]) == (
         ROUNDS * WORKERS
     )
@@ -188,6 +189,20 @@ def check_story(site: Site) -> None:
     for one in found:
         assert "0 lost" in rollouts.sentence(one)
         assert "0 doubled" in rollouts.sentence(one)
+
+
+def check_different_runs(site: Site, found: list[dict[str, Any]]) -> None:
+    """A deploy counts each run once, however many of its workers gave it back."""
+    numbers = {row.id: str(row.pid) for row in site.store.fleet(0.0)}
+    for one in found:
+        gone = {numbers[worker["worker"]] for worker in one["workers"]}
+        settled, over, ended = (
+            {key for key in after_told(site, what) if key.rpartition("@")[2] in gone}
+            for what in ("settled", "over", "ended")
+        )
+        certain = (settled - over) | (settled & ended)
+        least, most = (len({key.partition("@")[0] for key in keys}) for keys in (certain, settled))
+        assert least <= one["runs"] <= most, one
 
 
 def seen(site: Site, what: str) -> list[tuple[str, str, int]]:

@@ -4,7 +4,7 @@ import json
 import time
 
 from tests.chaos import agents, laws
-from tests.chaos.fleet import Process, Site
+from tests.chaos.fleet import Process, Site, until
 
 SETTINGS = {"interruption_limit": 3, "poll_seconds": 0.1}
 
@@ -56,6 +56,45 @@ def test_runs_with_long_steps_are_not_buried_with_the_one_that_kills_their_worke
     work_on(site, step=0.3)
     assert site.state("poison") == "dead"
     assert [site.state(f"run-{number}") for number in range(5)] == ["succeeded"] * 5
+
+
+def test_a_step_whose_checkpoint_moves_is_not_buried(site: Site) -> None:
+    """It is killed more often than its limit allows, and each time it had come further."""
+    site.start(agents.batch, 8, run="batch")
+    for number in range(1, 9):
+        worker = site.worker(settings=SETTINGS)
+        until(lambda n=number: _kept(site, "batch") == [str(n)])  # type: ignore[misc]
+        worker.kill()
+    site.worker(settings=SETTINGS)
+    until(lambda: not site.open_runs())
+    row = site.store.run("batch")
+    assert (row.state, row.interruptions) == ("succeeded", 8)
+    assert laws.result(site.store, "batch") == 8
+
+
+def test_a_step_that_kills_its_worker_at_the_same_checkpoint_is_buried(site: Site) -> None:
+    site.start(agents.stuck, run="stuck")
+    for number in range(1, 5):  # the first time its checkpoint was a new one
+        worker = site.worker(settings=SETTINGS)
+        until(lambda n=number: _is_stuck(site, n))  # type: ignore[misc]
+        worker.kill()
+    site.worker(settings=SETTINGS)
+    until(lambda: not site.open_runs())
+    row = site.store.run("stuck")
+    assert (row.state, row.interruptions) == ("dead", 4)
+    message = json.loads(row.error)["message"]
+    assert "died 4 times in a row in step 'stick'" in message
+    assert "andon dead redrive stuck" in message
+
+
+def _kept(site: Site, run_id: str) -> list[str]:
+    return list(site.store.load(run_id).checkpoints.values())
+
+
+def _is_stuck(site: Site, attempt: int) -> bool:
+    row = site.store.run("stuck")
+    begun = attempt == 1 or row.step == "stick"
+    return row.attempt == attempt and begun and bool(_kept(site, "stuck"))
 
 
 def test_interruptions_do_not_use_up_the_retries_of_the_user(site: Site) -> None:

@@ -74,6 +74,8 @@ async def _work(order: Order) -> None:
 
         sqlite.CHECKPOINT_PAGES = order.checkpoint_pages
     store = open_store(order.url)
+    if order.url.startswith("sqlite"):
+        _stop_between_transactions(store)
     if order.most_pages:
         _fill_up(store, order)
     settings = Settings(store=order.url, **order.settings)
@@ -93,6 +95,23 @@ async def _work(order: Order) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
     await worker.run()
     store.close()
+
+
+def _stop_between_transactions(store: Any) -> None:
+    """Let a frozen process hold no write lock: nobody else could write until it goes on."""
+    from tests.chaos import world
+
+    world.between = store._writing
+    stops = points.watch
+    if not isinstance(stops, points.Fault) or stops.action != signal.SIGSTOP:
+        return
+
+    def watch(name: str, about: object) -> None:
+        if name == stops.name:
+            with store._writing:
+                stops(name, about)
+
+    points.watch = watch
 
 
 class _Counting:

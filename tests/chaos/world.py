@@ -6,6 +6,7 @@ person who is asked about effects in doubt read it.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import fcntl
 import os
@@ -18,6 +19,8 @@ import andon
 
 # Which attempt of its run is acting; set by the agents, because a step is not told.
 attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
+# Held by a thread that stops its own process: no other one is inside a transaction meanwhile.
+between: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 def folder() -> Path:
@@ -111,7 +114,8 @@ async def deadly_once(key: str, number: int) -> int:
 async def _act(what: str, key: str) -> None:
     """What an effect does to the world, with room to be killed on both sides of it."""
     if allowed(f"freeze-{what}"):
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        with between:
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     record(what, key)
     await asyncio.sleep(0.002)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.control.terminal import Process, Terminal, until
 
+from andon.host.proc import alive
 from andon.store import open_store
 from andon.store.rows import RunRow
 from andon.store.store import Store
-from andon.supervisor.linux import alive
 
 
 class Host(Terminal):

@@ -8,7 +8,8 @@ from typing import Any
 from tests.control.yard import Yard
 from tests.store.parts import Held, do, effect, new_run
 
-from andon.runtime.liveness import start_ticks, this_process
+from andon.host.proc import start_ticks
+from andon.runtime.liveness import this_process
 from andon.store.orders import Enlist, Order, SupervisorRow
 from andon.store.store import Claim, Move, Start
 

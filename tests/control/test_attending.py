@@ -14,7 +14,8 @@ from tests.store.parts import Held, agent_row, do, start, take, worker_row
 from tests.store.test_stops import order, reauthorize
 
 from andon.core.stop import verdict
-from andon.runtime.liveness import start_ticks, this_process
+from andon.host.proc import start_ticks
+from andon.runtime.liveness import this_process
 from andon.store import open_store
 from andon.store.orders import Ended, Enlist, StopRow, SupervisorRow
 from andon.store.store import Beat, Register, Store, WorkerRow
@@ -48,7 +49,7 @@ def worker(
     store: Store, wired: Wired, pid: int, name: str = "w", supervisor: str = ""
 ) -> dict[str, Any]:
     """A worker in that process, of that supervisor; answers how a supervisor describes it."""
-    here, ticks = this_process(), start_ticks(pid) or 0
+    here, ticks = this_process(), start_ticks(pid)
     row = worker_row(name)
     named = {field: getattr(row, field) for field in row.__struct_fields__}
     named |= {"pid": pid, "start_ticks": ticks, "supervisor": supervisor or wired.name}
@@ -103,7 +104,26 @@ def test_a_worker_that_does_not_end_a_killed_run_is_killed_and_buried(
     assert "its supervisor saw it end (SIGKILL, asked by kill)" in (row.evidence or "")
 
 
-def test_a_worker_that_ends_it_in_time_is_left_alone(
+def test_a_worker_that_says_it_has_ended_a_killed_run_is_killed_all_the_same(
+    store: Store, wired: Wired, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    child = worker(store, wired, sleeper.pid)
+    wired.children = [child]
+    wired.start()
+    wired.told("contact")
+    start(store, "r")
+    held: Held = take(store)
+    receipt = order(store, "kill", "run:r")
+    do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
+    assert stages(store, receipt) == {"run:r": "fenced"}
+    wired.told("kill", child="child-w", order=receipt)
+    sleeper.kill()
+    sleeper.wait()
+    wired.say("exited", **exited(child))
+    proved(store, receipt)
+
+
+def test_a_worker_that_is_to_be_spared_is_left_alone_and_that_proves_nothing(
     store: Store, wired: Wired, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     wired.children = [worker(store, wired, sleeper.pid)]
@@ -111,11 +131,11 @@ def test_a_worker_that_ends_it_in_time_is_left_alone(
     wired.told("contact")
     start(store, "r")
     held: Held = take(store)
-    receipt = order(store, "kill", "run:r")
+    receipt = order(store, "kill", "run:r", spare=True)
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
-    proved(store, receipt)
     wired.contact()
     wired.contact()
+    assert stages(store, receipt) == {"run:r": "unproved"}
     assert not [one for one in wired.heard if one["do"] == "kill"]
 
 
@@ -170,7 +190,7 @@ def test_deaths_that_nobody_heard_of_are_found(
 def test_a_supervisor_of_this_host_that_died_is_dismissed_with_what_it_had(
     store: Store, wired: Wired, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    here, ticks = this_process(), start_ticks(sleeper.pid) or 0
+    here, ticks = this_process(), start_ticks(sleeper.pid)
     dead = SupervisorRow(
         id="dead",
         host=here.host,

@@ -113,7 +113,7 @@ def test_a_worker_that_dies_without_a_word_left_what_it_had(yard: Yard) -> None:
     assert only(yard)["over"]
 
 
-def test_a_run_that_is_given_back_twice_counts_twice(yard: Yard) -> None:
+def test_a_run_that_is_given_back_twice_is_one_run(yard: Yard) -> None:
     for name in ("w1", "w2", "w3"):
         yard.worker(name)
     yard.start("r")
@@ -123,7 +123,7 @@ def test_a_run_that_is_given_back_twice_counts_twice(yard: Yard) -> None:
         yard.back(held)
         yard.leave(name)
     yard.take("w3", "r")
-    assert numbers(only(yard), "runs", "saved", "resumed", "different_runs") == [2, 2, 2, 1]
+    assert numbers(only(yard), "runs", "times", "saved", "resumed") == [1, 2, 2, 2]
 
 
 def test_what_waits_for_a_dead_worker_is_not_resumed(yard: Yard) -> None:
@@ -160,7 +160,7 @@ def test_versions_are_told_before_and_after(yard: Yard) -> None:
     assert one["versions"] == {"agent": {"before": ["1"], "after": ["2"]}}
     assert one["kept_on_old_version"] == 1
     assert "agent 1 -> 2" in rollouts.headline(one)
-    assert "1 go on with the old version" in rollouts.sentence(one)
+    assert "1 continue with the old version" in rollouts.sentence(one)
 
 
 def test_a_draining_worker_says_what_holds_it_up(yard: Yard) -> None:
@@ -339,7 +339,7 @@ def test_the_command_fails_with_a_sentence(andon: Terminal, yard: Yard) -> None:
     [found] = andon.json("deploys", "--since", "1h")
     assert numbers(found, "saved", "unresumed", "over") == [1, 1, False]
     assert "expected some of" in andon.error("deploys", "--fail-on", "bad", code=2)
-    assert "like 30s" in andon.error("deploys", "--since", "soon", code=2)
+    assert "expected 10s" in andon.error("deploys", "--since", "soon", code=2)
 
 
 # ── watching real processes ───────────────────────────────────────────────────────────────────
@@ -352,7 +352,7 @@ def test_a_rolling_restart_is_followed_to_its_end(andon: Terminal) -> None:
         until(marker.exists, "the step")
         marker.unlink()
         with andon.worker(), andon.process("deploys", "watch", "--settle", "0") as watch:
-            watch.says("nobody leaves")
+            watch.says("no worker is leaving")
             first.signal(signal.SIGTERM)
             assert first.ends() == 0
             assert watch.ends() == 0
@@ -386,10 +386,10 @@ def test_a_deploy_that_nobody_resumes_is_not_over(andon: Terminal, yard: Yard) -
 
 def test_ctrl_c_ends_the_watching_and_says_so(local: Terminal) -> None:
     with local.worker(), local.process("deploys", "watch") as watch:
-        watch.says("nobody leaves")
+        watch.says("no worker is leaving")
         watch.signal(signal.SIGINT)
         assert watch.ends() == 130
-        assert "the deploy goes on" in watch.text
+        assert "the deploy continues" in watch.text
 
 
 def test_a_settling_time_is_waited_for(yard: Yard) -> None:

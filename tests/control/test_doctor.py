@@ -68,7 +68,7 @@ def test_runs_that_need_somebody_are_named(andon: Terminal) -> None:
     before = andon.json("show", "r-1"), andon.json("show", "q-1")
     found = by_name(andon.json("doctor"))
     assert found["workers"]["status"] == "warn"
-    assert "q-1: no live worker carries greet 1" in found["stranded runs"]["found"]
+    assert "q-1: no running worker serves greet (version 1)" in found["stranded runs"]["found"]
     assert found["runs"]["found"] == "1 stranded, 1 suspended"
     assert found["asks"]["advice"] == "andon show r-1"
     if andon.url.startswith("sqlite"):
@@ -128,7 +128,7 @@ def test_a_machine_without_pidfd_is_warned_about(
     [
         (25, 0, "ok", "not known (set ANDON_ORCHESTRATOR_GRACE_SECONDS)"),
         (25, 30, "ok", "of the orchestrator's 30 s"),
-        (25, 27, "warn", "leaves 2 s to say goodbye"),
+        (25, 27, "warn", "leaves 2 s to exit"),
         (25, 25, "fail", "kills after 25 s"),
         (80, 30, "fail", "kills after 30 s"),
     ],

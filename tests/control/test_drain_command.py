@@ -15,7 +15,8 @@ from tests.store.parts import do
 
 from andon.control import draining, fleet
 from andon.errors import NotFound
-from andon.runtime.liveness import start_ticks, this_process
+from andon.host.proc import start_ticks
+from andon.runtime.liveness import this_process
 from andon.store import open_store
 from andon.testing.postgres import Cluster
 
@@ -92,12 +93,12 @@ def test_an_unknown_worker_is_not_found(andon: Terminal, yard: Yard) -> None:
 
 @pytest.mark.parametrize("words", [(), ("w1", "--self"), ("--self", "--all"), ("w1", "--all")])
 def test_it_must_be_said_who(local: Terminal, words: tuple[str, ...]) -> None:
-    assert "say who" in local.error("drain", *words, code=2)
+    assert "say which workers" in local.error("drain", *words, code=2)
 
 
 def test_nobody_to_drain_is_done(andon: Terminal, yard: Yard) -> None:
     yard.worker("far")
-    assert "no live worker here" in andon.run("drain", "--self").stderr
+    assert "no worker is running here" in andon.run("drain", "--self").stderr
     assert andon.json("drain", "--self") == {"ended": True, "workers": []}
 
 
@@ -167,7 +168,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_drain(local: Terminal) -> None:
         drain.says("asked")
         drain.signal(signal.SIGINT)
         assert drain.ends() == 130
-        assert "go on draining" in drain.text
+        assert "continue to drain" in drain.text
     assert store.fleet(0.0)[0].drain_asked_at is not None
     store.close()
 
@@ -194,16 +195,20 @@ def test_a_worker_is_known_by_its_command_line(line: list[str], is_worker: bool)
 
 
 def test_workers_of_this_user_and_this_store_are_found(tmp_path: Path) -> None:
-    url = "sqlite:///here.db"
-    lines = {"7": ["andon", "work"], "8": ["vim"], str(os.getpid()): ["andon", "work"]}
-    for pid, line in lines.items():
-        (tmp_path / pid).mkdir()
-        (tmp_path / pid / "cmdline").write_bytes("\0".join(line).encode())
-        (tmp_path / pid / "environ").write_bytes(f"HOME=/root\0ANDON_STORE={url}\0".encode())
-    (tmp_path / "9").mkdir()  # ended while it was being read
-    (tmp_path / "meminfo").touch()
-    assert draining.processes(url, tmp_path) == [7]
-    assert draining.processes("sqlite:///other.db", tmp_path) == []
+    (tmp_path / "andon").write_text("input()")
+    url = f"sqlite:///{tmp_path}/here.db"
+    line = [sys.executable, str(tmp_path / "andon"), "work"]
+    env = {**os.environ, "ANDON_STORE": url}
+    with (
+        subprocess.Popen(line, stdin=subprocess.PIPE, env=env) as worker,
+        subprocess.Popen([*line[:2], "vim"], stdin=subprocess.PIPE, env=env) as other,
+    ):
+        try:
+            until(lambda: draining.processes(url) == [worker.pid], "the worker")
+            assert draining.processes(f"sqlite:///{tmp_path}/other.db") == []
+        finally:
+            worker.kill()
+            other.kill()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +301,7 @@ def test_workers_are_listed_with_what_they_hold(andon: Terminal, yard: Yard) -> 
     }
     assert (found["drains"]["in_hand"], found["drains"]["concurrency"]) == (1, 10)
     assert found["serves"]["agents"] == [{"name": "agent", "version": "2"}]
-    text = andon("workers", "--all")
+    text = andon("workers", "--old")
     assert "draining" in text
     assert "1 of 10" in text
     assert "exited" in text

@@ -9,7 +9,7 @@ from tests.control.hosts import Host, gone
 from tests.control.terminal import until
 
 from andon.control import stalls
-from andon.supervisor.linux import stat
+from andon.host.proc import stat
 
 # The writer stops inside its transaction: nobody else can write.
 AGENTS = """

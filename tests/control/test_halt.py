@@ -151,7 +151,7 @@ def test_nothing_starts_until_it_is_lifted(local: Terminal) -> None:
     latch(local).pull("ana", "odd")
     for command in (("work", "agents.py"), ("run", "agents.py:greet", "--id", "x")):
         said = local.error(*command, code=1)
-        assert "halted by ana: odd: nothing starts until: andon reauthorize" in said
+        assert "halted by ana: odd. To allow starts again: andon reauthorize" in said
     lift(local)
     local("run", "agents.py:greet", "--id", "x")
     assert local.state("x") == "succeeded"
@@ -160,7 +160,7 @@ def test_nothing_starts_until_it_is_lifted(local: Terminal) -> None:
 def test_a_home_that_cannot_be_had_is_said(local: Terminal, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = local.error("work", "agents.py", code=1, env={"ANDON_HOME": str(tmp_path / "file")})
-    assert "which counts as pulled" in said
+    assert "so nothing starts" in said
     assert "set ANDON_HOME" in said
 
 
@@ -268,10 +268,13 @@ def test_a_program_goes_on_without_its_worker(local: Terminal, tmp_path: Path) -
         assert program.stdout is not None
         until(marker.exists, "the step")
         latch(local).pull("ana", "odd")
-        expected = "refused: halted by ana: odd: run one goes on after: andon reauthorize\n"
+        expected = (
+            "refused: halted by ana: odd: run one was stopped with it. "
+            "To allow starts again: andon reauthorize\n"
+        )
         assert program.stdout.readline() == expected
         print("again", file=program.stdin, flush=True)
-        assert "nothing starts until: andon reauthorize" in program.stdout.readline()
+        assert "To allow starts again: andon reauthorize" in program.stdout.readline()
         lift(local)
         print("again", file=program.stdin, flush=True)
         assert program.stdout.readline() == "answer: done\n"

@@ -68,11 +68,6 @@ def test_a_time_that_no_calendar_has_is_still_shown() -> None:
     assert output.clock(1e300).startswith("1000")
 
 
-def test_wide_characters_keep_the_columns_in_line(capsys: pytest.CaptureFixture[str]) -> None:
-    output.table(("A", "B"), [("日本", "x"), ("e\u0301", "y"), ("abcd", "z")])
-    assert capsys.readouterr().out == "A     B\n日本  x\ne\u0301     y\nabcd  z\n"
-
-
 def test_symbols_give_way_to_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert output.state("running") in ("● running", "* running")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))

@@ -136,7 +136,7 @@ def test_queues_show_what_waits_and_a_worker_serves_those_it_is_told(andon: Term
         assert found["default"]["waiting"] == 0
         assert "at most 3 at once" in andon("queues")
         until(lambda: andon.state(run_id) == "stranded", "the allowance for a restart")
-        words = "no live worker that carries greet 1 serves queue reports"
+        words = "no running worker serves greet (version 1) from queue reports"
         assert words in andon("ps", "--state", "stranded")
 
 
@@ -217,11 +217,11 @@ def test_runs_of_a_version_that_nobody_carries_are_stranded_until_somebody_does(
     with versions.worker("v2.py"):
         versions("send", "old", "go")
         until(lambda: versions.state("old") == "stranded", "the allowance for a restart")
-        assert "no live worker carries waits 1" in versions("show", "old")
+        assert "no running worker serves waits (version 1)" in versions("show", "old")
         assert "version 1" in versions.run("show", "old").stderr, "what to do"
-        assert "no live worker carries waits 1" in versions("versions", "waits")
+        assert "no running worker serves waits (version 1)" in versions("versions", "waits")
         with versions.process("wait", "old") as waiting:
-            waiting.says("is stranded: no live worker carries waits 1")
+            waiting.says("is stranded: no running worker serves waits (version 1)")
             with versions.worker("v1.py"):
                 assert waiting.ends() == 0
     assert waiting.text.count("stranded") == 1

@@ -1,7 +1,9 @@
 """`andon reauthorize`: shows what it lifts, by a name and with a reason, and starts nothing."""
 
+import json
 import os
 import pty
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,31 +80,66 @@ def test_it_needs_a_name_a_reason_and_somebody_who_agrees(
 ) -> None:
     small.order("halt")
     done = local.run("reauthorize", *words, code=2)
-    assert "nothing was lifted" in done.stderr
+    assert "Nothing was lifted" in done.stderr
     assert "halt of everything" in done.stdout
     assert len(small.store.latches()) == 1
+
+
+def typed(local: Terminal, answers: str, *words: str, code: int) -> str:
+    """`andon reauthorize` at a terminal, where somebody types the answers; its stderr."""
+    main, side = pty.openpty()
+    with subprocess.Popen(
+        local._command("reauthorize", *words),
+        cwd=local.folder,
+        env=local.environment,
+        stdin=side,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.write(main, answers.encode())
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        assert process.wait(LIMIT_SECONDS) == code
+    os.close(main)
+    os.close(side)
+    return said
 
 
 def test_a_person_at_a_terminal_is_asked(local: Terminal, small: Precinct) -> None:
     for answer, code, left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
         small.order("kill", id="rcp_1")
-        main, side = pty.openpty()
-        command = local._command("reauthorize", "--why", "found the cause")
-        with subprocess.Popen(
-            command,
-            cwd=local.folder,
-            env=local.environment,
-            stdin=side,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        ) as process:
-            os.write(main, f"{answer}\n".encode())
-            assert process.stderr is not None
-            assert b"Reauthorize? [y/N]" in process.stderr.read()
-            assert process.wait(LIMIT_SECONDS) == code
-        os.close(main)
-        os.close(side)
+        said = typed(local, f"{answer}\n", "--why", "found the cause", code=code)
+        assert "Reauthorize? [y/N]" in said
         assert len(small.store.latches()) == left
+
+
+def test_the_advice_works_when_it_is_pasted_into_a_terminal(
+    local: Terminal, small: Precinct
+) -> None:
+    do(small.store, Start(run=new_run("q", labels='{"team": "a b"}')))
+    small.order("kill", scope="label", name="team", value="a b")
+    verb, *words = shlex.split(json.loads(local("show", "q", "--json"))["lifted_with"])[1:]
+    assert verb == "reauthorize"
+    said = typed(local, "  \nfound the cause\ny\n", *words, code=0)
+    assert said.count("Reason: ") == 2  # a blank one is not a reason
+    assert small.store.latches() == []
+    [row] = small.store.stops(1)
+    assert row.lifted_why == "found the cause"
+
+
+def test_resume_is_advised_only_if_there_is_something_to_resume(
+    local: Terminal, small: Precinct, latch: Latch
+) -> None:
+    small.order("halt")
+    said = local.run("reauthorize", *SAID).stderr
+    assert "Nothing waits to be resumed" in said
+    assert "andon resume" not in said
+    small.start("q")
+    small.order("halt", id="rcp_2")
+    assert "next: andon resume --agent agent" in local.run("reauthorize", *SAID).stderr
+    latch.pull(why="fire")
+    away = {"ANDON_STORE": "postgresql://nobody@127.0.0.1:9/none"}
+    assert "andon resume" not in local.run("reauthorize", *SAID, env=away).stderr
 
 
 def test_a_newer_pull_wins(local: Terminal, small: Precinct, latch: Latch) -> None:
@@ -134,7 +171,7 @@ def test_with_the_store_away_only_this_host_is_lifted(
     latch.pull(why="fire")
     away = {"ANDON_STORE": "postgresql://nobody@127.0.0.1:9/none"}
     text = local("reauthorize", *SAID, env=away)
-    assert "What the store holds stays held" in text
+    assert "Stops in the store stay in force" in text
     assert "only this host" in text
     assert not latch.read().pulled
     assert "is not pulled" in local.error("reauthorize", *SAID, env=away, code=4)
@@ -154,6 +191,6 @@ def test_one_scope_is_lifted_and_no_other(andon: Terminal, yard: Precinct, latch
     assert [one.scope for one in yard.store.latches()] == ["label"]
     assert latch.read().pulled
     refused = andon.error("reauthorize", "--agent", "agent", *SAID, code=4)
-    assert "andon reauthorize --label 'team=a b' --why TEXT" in refused
+    assert "andon reauthorize --label 'team=a b'" in refused
     found = andon.json("reauthorize", "--label", "team=a b", *SAID)
     assert (found["lifted"], found["by"]) == (["rcp_killlabelteam"], "tester")

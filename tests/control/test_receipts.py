@@ -10,7 +10,7 @@ from tests.store.parts import do
 
 from andon.control import receipts
 from andon.store import open_store
-from andon.store.orders import Ended, Report
+from andon.store.orders import Bury, Report
 
 
 @pytest.fixture
@@ -51,15 +51,15 @@ def test_what_a_resumed_run_does_is_not_told_of_the_stop_before(yard: Precinct) 
 
 
 def test_the_worst_row_is_the_headline_and_comes_first(andon: Terminal, yard: Precinct) -> None:
-    one, _ = yard.begin("a", "w1"), yard.begin("b", "w2")
+    yard.begin("a", "w1"), yard.begin("b", "w2")
     yard.order("kill")
-    do(yard.store, Ended(worker_id="w1", run_id="a", fence=one.fence.counter))
+    do(yard.store, Bury(worker_id="w1", evidence="its process is gone", ordered=True))
     yard.worker("other")
     yard.kill_silently("w2", "other")
     page = andon("show", "rcp_killfleet")
     assert page.index("NOT PROVED run b") < page.index("proved    run a")
     assert "NOT PROVED  kill of everything" in page.splitlines()[0]
-    assert "nothing begins until: andon reauthorize --why TEXT" in page
+    assert "nothing starts. To lift it: andon reauthorize" in page
     [line] = andon.json("receipts")
     assert (line["verdict"], line["stages"]) == ("unproved", {"verified": 1, "unproved": 1})
 
@@ -81,7 +81,7 @@ def test_a_receipt_has_what_supervisors_measured(andon: Terminal, yard: Precinct
 def test_a_latch_that_was_lifted_says_by_whom_and_why(andon: Terminal, yard: Precinct) -> None:
     yard.worker("w")
     yard.order("pause", "agent", "agent")
-    assert "nothing of agent agent begins until: andon resume" in andon("show", "rcp_pause")
+    assert "nothing of agent agent starts. To lift it: andon resume" in andon("show", "rcp_pause")
     andon("resume", "--agent", "agent", "--by", "ann", "--why", "it was fine")
     assert "by ann: it was fine" in andon("show", "rcp_pauseagentagent")
     assert "lifted by ann" in andon("receipts")
@@ -92,13 +92,13 @@ def test_a_receipt_that_is_not_there_is_not_found(andon: Terminal, yard: Precinc
     yard.order("pause", "agent", "a")
     yard.order("pause", "agent", "b")
     assert "there is no receipt 'rcp_nobody'" in andon.error("show", "rcp_nobody", code=4)
-    assert "several begin so" in andon.error("show", "rcp_p", code=4)
-    assert len(andon.json("receipts", "-n", "1", "--all")) == 1
+    assert "ambiguous id; matches" in andon.error("show", "rcp_p", code=4)
+    assert len(andon.json("receipts", "-n", "1", "--old")) == 1
 
 
 def test_an_order_by_nobody_for_no_reason_is_a_good_order(andon: Terminal, yard: Precinct) -> None:
     yard.worker("w")
     yard.start("r")
     yard.order("kill", "run", "r", by="", why="")
-    assert "by nobody named" in andon("show", "rcp_killrunr")
-    assert "killed by nobody named (rcp_killrunr)" in andon("ps")
+    assert "by an unnamed person" in andon("show", "rcp_killrunr")
+    assert "killed by an unnamed person (rcp_killrunr)" in andon("ps")

@@ -1,4 +1,4 @@
-"""`andon run -- CMD`: any command as an agent that can be stopped, and proved to be."""
+"""`andon exec -- CMD`: any command as an agent that can be stopped, and proved to be."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def evidence(host: Host, kind: str) -> list[str]:
 
 
 def test_output_input_and_exit_code_are_the_command_s(host: Host) -> None:
-    words = ["run", "--id", "r", "--name", "cat", "--label", "tenant=x", "--", "cat"]
+    words = ["exec", "--id", "r", "--name", "cat", "--label", "tenant=x", "--", "cat"]
     done = host.run(*words, input="hello\n")
     assert done.stdout == "hello\n"
     found = host.json("show", "r")
@@ -60,7 +60,7 @@ def test_output_input_and_exit_code_are_the_command_s(host: Host) -> None:
 
 
 def test_a_command_that_fails_is_a_failed_run(here: Host) -> None:
-    here.run("run", "--id", "r", "--", "sh", "-c", "exit 7", code=7)
+    here.run("exec", "--id", "r", "--", "sh", "-c", "exit 7", code=7)
     found = here.json("show", "r")
     assert found["state"] == "failed"
     assert found["error"]["message"] == "the command ended with exit code 7"
@@ -73,7 +73,7 @@ def test_a_command_that_was_killed_by_somebody_else_says_by_what(here: Host) -> 
 
 
 def test_it_knows_its_run(here: Host) -> None:
-    done = here.run("run", "--id", "r", "--", "sh", "-c", "echo $ANDON_RUN")
+    done = here.run("exec", "--id", "r", "sh", "-c", "echo $ANDON_RUN")
     assert done.stdout == "r\n"
 
 
@@ -92,7 +92,7 @@ def test_a_log_that_is_kept_elsewhere_is_named(here: Host, tmp_path: Path) -> No
 
 def test_it_is_started_again_if_that_is_wanted(here: Host) -> None:
     text = "test -e once || { touch once; exit 3; }; echo again"
-    done = here.run("run", "--id", "r", "--restart", "on-failure", "--", "sh", "-c", text)
+    done = here.run("exec", "--id", "r", "--restart", "on-failure", "--", "sh", "-c", text)
     assert done.stdout == "again\n"
     assert here.json("show", "r")["state"] == "succeeded"
 
@@ -247,7 +247,7 @@ def test_a_run_goes_on_with_its_own_command_only(here: Host) -> None:
         here.run("kill", "r")
         box.ends()
     assert "next: andon show r" in here.run("resume", "r").stderr
-    own = "andon run --id r --name box -- sh -c 'echo > began; sleep 600'"
+    own = "andon exec --id r --name box -- sh -c 'echo > began; sleep 600'"
     assert own in here.run("show", "r").stderr
     for other in (("--name", "box", "--", "true"), ("--", "sh", "-c", "echo > began; sleep 600")):
         said = here.error("run", "--id", "r", *other, code=1)

@@ -98,7 +98,7 @@ def test_a_run_is_steered(andon: Terminal) -> None:
         assert f"andon steer {run_id} --retract {name}" in told.stderr
         found = andon.json("steer", run_id, "--retract", name)
         assert (found["change"], found["of"], found["was"]) == ("retract", name, "faster")
-        assert "nothing that holds was said under the id 'nobody'" in andon.error(
+        assert "no instruction is in force under the id 'nobody'" in andon.error(
             "steer", run_id, "--retract", "nobody", code=4
         )
 
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_run(local: Terminal) -> None:
             waiting.says("asks: Refund this much?")
             waiting.signal(signal.SIGINT)
             assert waiting.ends() == 130
-        assert f"the run goes on: andon show {run_id}" in waiting.text
+        assert f"the run continues: andon show {run_id}" in waiting.text
         assert local.state(run_id) == "suspended"
 
 
@@ -214,7 +214,7 @@ def test_an_unknown_agent_is_refused_with_the_known_ones(local: Terminal) -> Non
         (("greet", "name=a", "name=b"), "given twice"),
         (("greet", "--label", "x"), "expected name=value"),
         (("greet", "--at", "tomorrow"), "ISO 8601"),
-        (("greet", "--at", "+5"), "ISO 8601"),
+        (("greet", "--at", "+5x"), "ISO 8601"),
         (("greet", "--at", "+nans"), "ISO 8601"),
         (("greet", "--priority", "high"), "integer"),
         (("greet", "--id", ""), "run id"),
@@ -256,10 +256,11 @@ def test_input_that_is_no_object_or_not_text_is_refused(registered: Terminal) ->
 
 
 def test_a_run_can_start_later(registered: Terminal) -> None:
-    run_id = registered.start("greet", "--at", "+1h")
-    found = registered.json("show", run_id)
-    assert found["state"] == "queued"
-    assert 3500 < found["available_at"] - found["created_at"] < 3700
+    for hour in ("+1h", "+3600"):
+        run_id = registered.start("greet", "--at", hour)
+        found = registered.json("show", run_id)
+        assert found["state"] == "queued"
+        assert 3500 < found["available_at"] - found["created_at"] < 3700
     run_id = registered.start("greet", "--at", "2099-01-01T00:00:00Z")
     assert registered.json("show", run_id)["available_at"] == 4070908800.0
     with registered.worker():
@@ -270,15 +271,15 @@ def test_a_queued_run_that_nobody_carries_says_so(andon: Terminal) -> None:
     with andon.worker("agents.py:listener"):
         pass
     done = andon.run("start", "listener", "--id", "q-1")
-    assert "no live worker carries listener 2.1" in done.stderr
-    assert "no live worker carries listener 2.1" in andon("ps")
+    assert "no running worker serves listener (version 2.1)" in done.stderr
+    assert "no running worker serves listener (version 2.1)" in andon("ps")
     until(lambda: "stranded" in andon("ps"), "the allowance for a restart")
     assert andon.state("q-1") == "stranded"
     assert [row["id"] for row in andon.json("ps", "--state", "stranded")] == ["q-1"]
     assert andon.json("ps", "--state", "queued") == []
     assert "andon work FILE" in andon.run("show", "q-1").stderr
     waited = andon.run("wait", "q-1", "--timeout", "0", code=3)
-    assert waited.stderr.count("is stranded: no live worker carries listener 2.1") == 1
+    assert waited.stderr.count("is stranded: no running worker serves listener (version 2.1)") == 1
     with andon.worker("agents.py:listener") as worker:
         until(lambda: "waits for event go" in andon("ps"), "the run being carried out")
         andon.start("listener", "--id", "q-2", "--at", "+1d")
@@ -287,7 +288,7 @@ def test_a_queued_run_that_nobody_carries_says_so(andon: Terminal) -> None:
         worker.ends()
         # Nobody has declared it dead yet, and its lease still holds.
         listed = andon("ps", "--state", "queued")
-        assert "starts in 24 h; no live worker carries listener 2.1" in listed
+        assert "starts in 24 h; no running worker serves listener (version 2.1)" in listed
         assert andon.state("q-2") == "queued", "it is not due yet"
 
 
@@ -330,3 +331,20 @@ def test_children_are_shown_with_their_parent(andon: Terminal) -> None:
     assert (child["agent"], child["state"]) == ("greet", "succeeded")
     assert andon.json("show", child["id"])["parent_id"] == run_id
     assert child["id"] in andon("show", run_id)
+
+
+def test_wait_for_an_ask(andon: Terminal) -> None:
+    with andon.worker():
+        andon("start", "refunds", "orders=[1, 2]", "--id", "r-7")
+        said = andon("wait", "r-7", "--for", "ask", "--timeout", "30")
+        assert "? Refund this much?" in said
+        assert "andon answer r-7 DECISION" in said
+        found = json.loads(andon("wait", "r-7", "--for", "ask", "--json"))
+        assert [one["question"] for one in found["asks"]] == ["Refund this much?"]
+        andon("answer", "r-7", "approve")
+        andon("wait", "r-7", "--timeout", "30")
+        over = andon.run("wait", "r-7", "--for", "ask", code=1)
+        assert "run r-7 succeeded and has no open ask" in over.stderr
+    andon("start", "refunds", "orders=[2]", "--id", "r-8")
+    slow = andon.run("wait", "r-8", "--for", "ask", "--timeout", "0", code=3)
+    assert "asked nothing within 0 s" in slow.stderr

@@ -38,7 +38,7 @@ def test_creating_the_stop_file_drains_and_deleting_it_changes_nothing(site: Ter
         run_id = begin(site, "slow", "words=100000")
         stop = site.folder / ".stop"
         stop.touch()
-        until(lambda: site.json("workers", "--all")[0]["draining_at"], "the drain")
+        until(lambda: site.json("workers", "--old")[0]["draining_at"], "the drain")
         stop.unlink()
         assert worker.ends() == 0
     assert endings(site, run_id) == ["cut"]
@@ -86,7 +86,7 @@ def test_a_signal_that_follows_another_order_does_not_cut_the_steps_off(site: Te
         site("drain", "--self", "--no-wait")
         until(lambda: site.json("workers")[0]["draining_at"], "the drain")
         worker.signal(signal.SIGTERM)
-        worker.says("SIGTERM: 1 runs in hand")
+        worker.says("SIGTERM: finishing 1 run")
         (site.folder / "go").touch()
         assert worker.ends() == 0
     assert endings(site, run_id) == ["returned"]

@@ -20,7 +20,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     terminal = Terminal(folder, f"sqlite:///{folder}/andon.db")
     with terminal.worker():
         terminal("start", "echo", "--input", "-", "--id", "large", input=json.dumps({"x": LARGE}))
-        terminal.start("refunds", "orders=[1, 1.5]", "--id", "paid")
+        terminal.start("refunds", "orders=[1, 0]", "--id", "paid")
         terminal.start("long", "--id", "long")
         terminal("wait", "large", "--timeout", "30")
         terminal("wait", "long", "--timeout", "30")
@@ -98,13 +98,13 @@ def test_a_store_without_runs_is_in_order(local: Terminal) -> None:
         ("DELETE FROM andon_effects", "not in the ledger"),
         ("UPDATE andon_effects SET key = 'other' WHERE key = '1'", "not in the journal"),
         ("UPDATE andon_runs SET agent = 'refunts' WHERE id = 'paid'", "agent 'refunts'"),
-        ("UPDATE andon_runs SET state = 'sucCeeded' WHERE id = 'paid'", "which is no state"),
+        ("UPDATE andon_runs SET state = 'sucCeeded' WHERE id = 'paid'", "which is not a state"),
         ("UPDATE andon_runs SET root_id = 'paie' WHERE id = 'paid'", "part of 'paie'"),
         ("UPDATE andon_runs SET attempt = 2 WHERE id = 'paid'", "it had 2 attempts"),
         ("UPDATE andon_attempts SET fence = 9 WHERE run_id = 'paid'", "later ones"),
         ("UPDATE andon_runs SET labels = '{' WHERE id = 'paid'", "cannot be read"),
         ("DELETE FROM andon_blobs", "is missing"),
-        ("UPDATE andon_blobs SET body = body || ' '", "does not have the content"),
+        ("UPDATE andon_blobs SET body = body || ' '", "does not match its hash"),
         ("DELETE FROM andon_blobs WHERE body LIKE '\"part%'", "cannot be put together"),
     ],
 )
@@ -141,7 +141,7 @@ def test_pages_that_the_disk_spoiled_are_found(damaged: Terminal) -> None:
 
 def test_a_command_that_stumbles_over_damage_says_that_it_is_damage(damaged: Terminal) -> None:
     change(damaged, "UPDATE andon_runs SET labels = '{' WHERE id = 'paid'")
-    done = damaged.run("ps", "--all", code=1)
+    done = damaged.run("ps", "--old", code=1)
     assert "the store is damaged" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -155,4 +155,4 @@ def test_text_that_is_none_any_more_is_damage(damaged: Terminal) -> None:
 
 def test_a_large_value_that_was_changed_is_not_told(damaged: Terminal) -> None:
     change(damaged, "UPDATE andon_blobs SET body = replace(body, 'xxxx', 'xyxx')")
-    assert "does not have the content" in damaged.run("wait", "large", code=1).stderr
+    assert "does not match its hash" in damaged.run("wait", "large", code=1).stderr

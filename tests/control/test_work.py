@@ -53,7 +53,7 @@ def test_a_worker_that_is_told_to_go_returns_its_runs(
         until(marker.exists, "the step")
         worker.signal(number)
         assert worker.ends() == 0
-    assert "1 runs in hand" in worker.text
+    assert "finishing 1 run" in worker.text
     found = andon.json("show", run_id)
     assert found["state"] in ("queued", "stranded"), "nobody is left to take it"
     assert [attempt["ending"] for attempt in found["attempts"]] == ["cut"]
@@ -67,7 +67,7 @@ def test_the_second_signal_does_not_wait_for_steps(local: Terminal) -> None:
         run_id = local.start("stuck", f"marker={marker}")
         until(marker.exists, "the step")
         worker.signal(signal.SIGTERM)
-        worker.says("1 runs in hand")
+        worker.says("finishing 1 run")
         until(lambda: local.json("workers")[0]["draining_at"], "the drain")
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 0
@@ -80,7 +80,7 @@ def test_the_third_signal_ends_the_worker_at_once(local: Terminal) -> None:
     with local.worker("agents.py", "hangs.py", "--grace", "600") as worker:
         local.start("stuck", f"marker={marker}")
         until(marker.exists, "the step")
-        for words in ("1 runs in hand", "cut off now", "once more: ending at once"):
+        for words in ("finishing 1 run", "cutting the steps off now", "once more: exiting at once"):
             worker.signal(signal.SIGTERM)
             worker.says(words)
             local("version")  # two signals at the same instant are one order
@@ -96,9 +96,9 @@ def test_two_signals_at_the_same_instant_are_one_order(local: Terminal) -> None:
         os.kill(worker.process.pid, signal.SIGSTOP)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
             worker.signal(number)
-        worker.says("1 runs in hand")
+        worker.says("finishing 1 run")
         until(lambda: local.json("workers")[0]["draining_at"], "the drain")
-        assert "cut off now" not in worker.text
+        assert "cutting the steps off now" not in worker.text
 
 
 def test_a_plain_step_that_does_not_end_cannot_keep_the_worker(local: Terminal) -> None:
@@ -125,11 +125,11 @@ def test_a_worker_that_is_halted_says_why_and_ends_with_1(andon: Terminal, plain
     assert "everything is halted by ana: unsure (rcp_1)" in worker.text
     assert "back in the queue" not in worker.text
     stages = {row.target.partition(":")[0]: row.stage for row in store.targets("rcp_1")}
-    row, said = store.run(run_id), "verified" if plain == "false" else "fenced"
+    row, said = store.run(run_id), "unproved" if plain == "false" else "fenced"
     store.close()
     assert row is not None
     assert row.state == "killed"
-    assert stages == {"run": said, "worker": said}, "a thread went on: only its end is proof"
+    assert stages == {"run": said, "worker": said}, "its word is no proof, and nobody looked"
 
 
 def test_a_killed_workers_run_goes_on_elsewhere(andon: Terminal) -> None:
@@ -141,7 +141,7 @@ def test_a_killed_workers_run_goes_on_elsewhere(andon: Terminal) -> None:
         marker.unlink()
         first.signal(signal.SIGKILL)
         first.ends()
-        assert "its worker is gone, and no live worker carries stuck 1" in andon("ps")
+        assert "its worker is gone, and no running worker serves stuck (version 1)" in andon("ps")
         assert "andon work FILE" in andon.run("show", run_id).stderr
         with andon.worker():
             until(marker.exists, "the step, elsewhere")
@@ -273,4 +273,5 @@ def test_two_workers_started_at_the_same_instant_make_one_store(andon: Terminal)
 def test_numbers_that_make_no_sense_are_refused(local: Terminal) -> None:
     assert "more than 0" in local.error("work", "agents.py", "--concurrency", "0", code=2)
     assert "integer" in local.error("work", "agents.py", "--concurrency", "many", code=2)
-    assert "more than 0" in local.error("work", "agents.py", "--lease-seconds", "-1", code=2)
+    assert "more than 0" in local.error("work", "agents.py", "--lease", "0", code=2)
+    assert "expected 10s" in local.error("work", "agents.py", "--lease", "-1", code=2)

@@ -15,7 +15,8 @@ from typing import Any
 from tests.control.terminal import LIMIT_SECONDS, SOURCE, until
 
 from andon.control.latching import DOUBT_SECONDS
-from andon.runtime.liveness import start_ticks, this_process
+from andon.host.proc import start_ticks
+from andon.runtime.liveness import this_process
 from andon.store import open_store
 from andon.store.store import Store
 from andon.supervisor.latch import Latch

@@ -16,8 +16,10 @@ from andon.core.effect import (
     EffectState,
     Kind,
     Move,
+    Sight,
     Verdict,
     after_answer,
+    is_certain,
     kind_of,
     next_move,
 )
@@ -214,3 +216,19 @@ def test_a_declared_kind_counts_more_than_its_functions(
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="harmless"):
         kind_of("harmless", probe=False, undo=False)
+
+
+# ── whose end is certain ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("sight", Sight)
+@pytest.mark.parametrize("has_started", [False, True])
+def test_an_owner_is_gone_when_nothing_of_it_can_act(sight: Sight, has_started: bool) -> None:
+    seen_whole = sight is Sight.ALL or (sight is Sight.PROCESS and not has_started)
+    assert is_certain(sight, has_started=has_started) == seen_whole
+
+
+def test_whoever_sees_more_is_never_less_certain() -> None:
+    for more, less in ((Sight.ALL, Sight.PROCESS), (Sight.PROCESS, Sight.NOTHING)):
+        for started in (False, True):
+            assert is_certain(more, has_started=started) >= is_certain(less, has_started=started)

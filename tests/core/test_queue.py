@@ -2,13 +2,25 @@
 
 import math
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.queue import INTERRUPTION_LIMIT, Place, Retry, bury, note_begin, place, suspect_from
+from andon.core.queue import (
+    INTERRUPTION_LIMIT,
+    MOVING_FACTOR,
+    Lost,
+    Place,
+    Retry,
+    bury,
+    checkpoint_digest,
+    fruitless_after,
+    note_begin,
+    place,
+    suspect_from,
+)
 
 
 class Waiting(NamedTuple):
@@ -116,6 +128,32 @@ def test_without_a_word_nothing_is_retried() -> None:
 @given(st.integers(0, 100), st.integers(1, 100))
 def test_a_run_is_buried_at_its_limit_and_not_before(fruitless: int, limit: int) -> None:
     assert bury(fruitless, limit) == (fruitless >= limit)
+
+
+@given(st.integers(0, 20_000), st.integers(1, 100))
+def test_a_run_that_moves_its_checkpoint_for_ever_is_buried_at_last(moved: int, limit: int) -> None:
+    assert bury(0, limit, moved) == (moved >= limit * MOVING_FACTOR)
+
+
+@given(st.integers(0, 100))
+def test_a_finished_step_or_a_new_checkpoint_is_progress(before: int) -> None:
+    def after(*, finished: bool = False, checkpoint: str | None = None, known: bool = False) -> int:
+        return fruitless_after(Lost(before, finished, checkpoint, known, 0))
+
+    assert after() == before + 1
+    assert after(finished=True) == 0
+    assert after(checkpoint="new") == 0
+    assert after(checkpoint="old", known=True) == before + 1
+    assert after(finished=True, checkpoint="old", known=True) == 0
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), unique_by=lambda pair: pair[0]), st.randoms())
+def test_checkpoints_are_the_same_in_any_order(kept: list[tuple[str, str]], chance: Any) -> None:
+    mixed = list(kept)
+    chance.shuffle(mixed)
+    assert checkpoint_digest(mixed) == checkpoint_digest(kept)
+    assert (checkpoint_digest(kept) is None) == (not kept)
+    assert checkpoint_digest([*kept, ("\0", "more")]) != checkpoint_digest(kept)
 
 
 def test_a_run_that_was_told_no_limit_is_buried_at_the_default() -> None:

@@ -13,7 +13,7 @@ from andon.core.journal import Entry, EntryKind, Mark, Record, Replay, settled, 
 from andon.errors import Diverged
 
 BACK = (
-    "Nothing was executed. Give changed code a new version; with the code it was started with: "
+    "Nothing was executed. Give changed code a new version. To continue with the original code: "
     "andon resume."
 )
 
@@ -393,7 +393,7 @@ def test_after_a_snapshot_code_that_returns_too_early_is_refused() -> None:
     replay.check_end(1)
     with pytest.raises(Diverged, match=r"step 'look' at place 3:0") as refused:
         replay.check_end(0)
-    assert "must go on from ctx.restored. Give changed code" in str(refused.value)
+    assert "must continue from ctx.restored. Give changed code" in str(refused.value)
 
 
 def test_without_a_snapshot_nobody_is_told_about_one() -> None:

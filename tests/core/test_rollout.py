@@ -19,6 +19,7 @@ from andon.core.rollout import (
     grace_for,
     is_lost,
     left_in_doubt,
+    lost_at,
     orchestrator_for,
     overruns,
     part_of,
@@ -69,8 +70,10 @@ def hold(ending: str | None = "returned", **changes: Any) -> Hold:
 def test_every_hold_is_counted_once(found: list[Hold]) -> None:
     counted = tally(found)
     parts = (counted.finished, counted.saved, counted.cut, counted.untouched, counted.interrupted)
-    assert counted.runs == sum(parts)
-    assert counted.runs + counted.held == len(found)
+    assert counted.times == sum(parts)
+    assert counted.times + counted.held == len(found)
+    assert counted.runs == len({one.run_id for one in found if one.part is not Part.HELD})
+    assert counted.dead <= counted.runs
     assert counted.resumed + counted.unresumed <= sum(one.part in GIVEN_BACK for one in found)
     if counted.resumed:
         assert counted.recovery_median is not None
@@ -104,6 +107,28 @@ def test_what_was_given_back_is_resumed_once_somebody_has_it() -> None:
     assert hold().recovery is None
     assert hold().unresumed
     assert hold("cut", state="stranded").unresumed
+
+
+def test_what_was_lost_is_resumed_as_late_as_somebody_had_it_after_the_loss() -> None:
+    assert hold("interrupted", lost_at=7.0, next_claimed_at=10.5).recovery == 3.5
+    assert hold("interrupted", next_claimed_at=10.5).recovery == 0.5
+    assert hold("returned", lost_at=7.0, next_claimed_at=10.5).recovery == 0.5
+
+
+@given(st.floats(0, 9), st.lists(st.one_of(st.none(), st.floats(0, 9))))
+def test_a_loss_is_noticed_at_once_or_was_after_the_last_sign_of_life(
+    noticed: float, signs: list[float | None]
+) -> None:
+    assert lost_at(noticed, signs, watched=True) == noticed
+    found = lost_at(noticed, signs, watched=False)
+    assert found <= noticed
+    assert all(sign is None or sign > noticed or sign <= found for sign in signs)
+
+
+def test_a_run_that_was_given_up_is_counted_once() -> None:
+    given_up = [hold("interrupted", state="dead"), hold("interrupted", state="dead", fence=2)]
+    assert tally([*given_up, hold("interrupted", run_id="other")]).dead == 1
+    assert tally([hold("returned", state="dead")]).dead == 0
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "dead", "paused"])

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from andon.core.run import TERMINAL, State
 from andon.core.stop import (
     OPEN,
+    POLITE,
     Deed,
     Kind,
     Scope,
     Stage,
+    after_word,
     afterwards,
     deed,
+    ends_worker,
     latches,
     lifted_by,
     replaces,
@@ -108,3 +111,30 @@ def test_every_reason_can_be_kept_and_an_ordinary_one_as_it_is(text: str) -> Non
     assert found.encode("utf-8").decode("utf-8") == found
     plain = "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
     assert (found == text) == plain
+
+
+@pytest.mark.parametrize(
+    ("spare", "embedded", "ends"),
+    [
+        (None, False, True),
+        (None, True, False),
+        (True, False, False),
+        (True, True, False),
+        (False, False, True),
+        (False, True, True),
+    ],
+)
+def test_a_hard_stop_ends_the_process_unless_it_is_spared(
+    spare: bool | None, embedded: bool, ends: bool
+) -> None:
+    assert ends_worker(spare, embedded=embedded) is ends
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_word_proves_polite_stops_and_no_hard_one(kind: Kind, ends: bool) -> None:
+    stage = after_word(kind, ends=ends)
+    if kind in POLITE:
+        assert stage is Stage.VERIFIED
+    else:
+        assert stage is (Stage.FENCED if ends else Stage.UNPROVED)

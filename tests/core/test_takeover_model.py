@@ -18,6 +18,7 @@ from verify.takeover import (
     always_quiet,
     confirmed_in_vain,
     last_writer,
+    process_is_enough,
     repeats,
     stuck,
     twice,
@@ -86,6 +87,13 @@ def test_the_search_meets_every_state_of_an_open_effect() -> None:
         assert {world.ledger.state for world in searched(kind).came_from} >= OPEN
 
 
+def test_an_effect_that_acts_through_a_program_happens_once_and_its_run_can_end() -> None:
+    """The other kinds too, in the model of `make verify`; this one has the most to go wrong."""
+    search = Search(Model(Kind.PROBEABLE, apart=True))
+    assert not [w for w in search.came_from if twice(w) or confirmed_in_vain(w)]
+    assert not stuck(search, MOST_CLAIMS)
+
+
 # ── and what happens without each rule ────────────────────────────────────────────────────────────
 
 
@@ -152,3 +160,37 @@ def test_a_person_who_says_no_while_the_first_worker_may_still_act_causes_a_seco
     assert in_order(
         path, "A starts", "A freezes", "B asks", "a person says: did_not_happen", "A acts"
     )
+
+
+def test_a_successor_that_leaves_orphans_alive_acts_beside_one() -> None:
+    path = accident(Model(Kind.PROBEABLE, apart=True, programs_are_ended=False), twice)
+    assert in_order(
+        path,
+        "A starts a program",
+        "A dies",
+        "A is certainly gone, and replaced",
+        "A probes: did_not_happen",
+        "the program of claim 1 acts",
+    )
+
+
+def test_a_process_that_is_gone_says_nothing_of_what_it_had_started() -> None:
+    path = accident(Model(Kind.PROBEABLE, apart=True, certain=process_is_enough), twice)
+    assert in_order(
+        path,
+        "A starts a program",
+        "A is gone as seen from another host, and replaced",
+        "A probes: did_not_happen",
+        "the program of claim 1 acts",
+    )
+
+
+def test_a_program_that_is_noted_after_its_start_is_unknown_to_another_host() -> None:
+    path = accident(Model(Kind.PROBEABLE, apart=True, programs_are_noted_first=False), twice)
+    assert in_order(path, "A starts a program", "A dies", "A probes: did_not_happen")
+    assert "A notes that it has started a program" not in path
+
+
+def test_a_call_that_raised_and_left_its_program_alive_acts_after_the_probe() -> None:
+    path = accident(Model(Kind.PROBEABLE, apart=True, doubt_ends_programs=False), twice)
+    assert in_order(path, "A sees an error", "A doubts", "A probes: did_not_happen")

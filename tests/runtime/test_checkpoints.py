@@ -7,6 +7,7 @@ from typing import Any
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
+from andon.control import operations
 
 
 async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:
@@ -140,3 +141,26 @@ async def test_a_checkpoint_outside_a_step_is_refused(local: Lab) -> None:
     async with local.working(agent(body)):
         found = await local.result(await local.client.start("agent"))
     assert ["only inside a step" in text for text in found] == [True, True]
+
+
+async def test_how_far_a_step_is_reaches_the_store_and_goes_with_it(lab: Lab) -> None:
+    held = Held()
+
+    async def body(ctx: andon.Context) -> None:
+        async def batch() -> None:
+            ctx.checkpoint([1], done=1, total=3)
+            ctx.checkpoint([1, 2], done=2, total=3)
+            await held.here()
+
+        await ctx.step(batch)
+
+    one = agent(body)
+    async with lab.working(one):
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        await until(lab.store.progress)
+        assert lab.store.progress() == {run: [{"step": "batch", "done": 2, "total": 3}]}
+        assert operations.listing(lab.store)[0]["doing"] == "batch 2/3"
+        held.release.set()
+        await lab.result(run)
+        assert lab.store.progress() == {}

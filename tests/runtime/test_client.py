@@ -327,7 +327,7 @@ async def test_a_run_is_found_by_the_beginning_of_its_id(lab: Lab) -> None:
     await lab.client.start(one, id="abc-1")
     await lab.client.start(one, id="abd-1")
     assert (await lab.client.get("abc")).id == "abc-1"
-    with pytest.raises(NotFound, match="several"):
+    with pytest.raises(NotFound, match=r"ambiguous id; matches: ab[cd]-1, ab[cd]-1"):
         await lab.client.get("ab")
     with pytest.raises(NotFound):
         await lab.client.get("")

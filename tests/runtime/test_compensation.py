@@ -267,7 +267,7 @@ async def test_nobody_resumes_it_so_another_version_undoes_it(lab: Lab) -> None:
     async with lab.working(Agent(other, name="agent", version="2")):
         run = await lab.reach_over(run_id, "cancelled")
     assert world == ["pay a", "undo a paid-a A"]
-    assert (run.error or {})["message"] == "nobody resumed it in time"
+    assert (run.error or {})["message"] == "it was not resumed in time"
 
 
 @pytest.mark.parametrize("how", ["drained", "dead", "silent"])

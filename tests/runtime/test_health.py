@@ -95,14 +95,13 @@ def test_a_worker_that_starts_is_not_ready_and_lives(worker: FakeWorker, server:
 
 def test_a_blocked_event_loop_is_answered_for_and_reported() -> None:
     worker = FakeWorker(liveness_seconds=0.05)
+    worker.last_contact = time.monotonic() + 3600  # its heart is a thread: it beats on
     with watched(worker) as server:
         with worker.blocked():
             until(lambda: ask(server.port, "/livez").status == 503)
-            worker.last_contact = time.monotonic()  # its heart is a thread: it beats on
             found = ask(server.port, "/livez").json
             assert found["status"] == "stuck"
             assert "event loop" in found["why"]
-        worker.last_contact = time.monotonic() + 3600
         until(lambda: ask(server.port, "/livez").status == 200)
 
 

@@ -11,7 +11,7 @@ from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
 from andon.errors import StoreError
-from andon.runtime.liveness import start_ticks
+from andon.host import proc
 from andon.runtime.worker import Worker
 from andon.store.sqlite import SqliteStore
 from andon.store.store import Append, Beat, Claim, Settle
@@ -240,7 +240,7 @@ def test_a_process_that_nobody_has_waited_for_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert os.path.exists(f"/proc/{process.pid}/stat")
-        assert start_ticks(process.pid) is None
+        assert not proc.alive(process.pid)
 
 
 async def test_a_run_whose_last_writes_all_failed_is_not_held_for_ever(

@@ -87,7 +87,7 @@ def test_a_worker_does_not_start_while_the_file_is_there(tmp_path: Path) -> None
 
 def test_a_file_that_cannot_be_looked_for_counts_as_there() -> None:
     name = "x" * 300  # no file system takes it, root or not
-    with pytest.raises(Refused, match="cannot be looked for: File name too long"):
+    with pytest.raises(Refused, match="cannot be checked for: File name too long"):
         refuse_if_stopped(name)
 
 

@@ -73,7 +73,7 @@ async def test_what_cannot_be_said_is_refused(local: Lab) -> None:
         known = await local.client.steer(run, "one")
         with pytest.raises(NotFound, match=f"known: {known.id}"):
             await local.client.steer(run, retract="x")
-        with pytest.raises(BadInput, match="needs no text"):
+        with pytest.raises(BadInput, match="takes no text"):
             await local.client.steer(run, "text", retract=known.id)
         with pytest.raises(BadInput, match="found both"):
             await local.client.steer(run, "text", retract=known.id, revise=known.id)
@@ -94,7 +94,7 @@ async def test_a_word_says_what_it_changes_as_that_stands_now(local: Lab) -> Non
         second = await local.client.steer(run, "be polite", revise=first.id)
         await local.client.steer(run, "be both", revise=first.id)
         await local.client.steer(run, retract=second.id)
-        with pytest.raises(NotFound, match="nothing that holds"):
+        with pytest.raises(NotFound, match="no instruction is in force"):
             await local.client.steer(run, "again", revise=first.id)
         assert await local.replayed(run) == [
             "A new goal: be brief",

@@ -535,10 +535,10 @@ async def test_a_bug_of_andons_own_shows_the_run_and_spares_the_others(
     async def body(ctx: andon.Context, n: int) -> int:
         return n
 
-    def broken(attempt: Any, outcome: Any) -> Any:
+    def broken(attempt: Any, outcome: Any, failure: Any) -> Any:
         if outcome and outcome[1] == b"13":
             raise ZeroDivisionError("a bug")
-        return settlement(attempt, outcome)
+        return settlement(attempt, outcome, failure)
 
     from andon.runtime import settling
 

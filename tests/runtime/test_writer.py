@@ -12,6 +12,7 @@ import pytest
 from andon.errors import StoreError, StoreUnavailable
 from andon.store import sqlite
 from andon.store.sqlite import SqliteStore
+from andon.store.sqlite_errors import BUSY_SECONDS
 from andon.store.store import Log, Note
 from andon.store.writer import Writer
 
@@ -100,7 +101,7 @@ async def test_a_loop_waits_a_moment_for_another_process_and_its_thread_the_rest
     other.execute("COMMIT")
     await future
     assert waited.pop(threading.get_ident()) == sqlite.MOMENT_SECONDS
-    assert list(waited.values()) == [sqlite.BUSY_SECONDS]
+    assert list(waited.values()) == [BUSY_SECONDS]
     assert notes(writer) == 1
 
 

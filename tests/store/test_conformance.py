@@ -3,7 +3,7 @@
 import json
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,6 +52,7 @@ from andon.store.store import (
     Depart,
     Log,
     Message,
+    Move,
     Register,
     Settle,
     Start,
@@ -947,6 +948,42 @@ def test_a_run_that_makes_progress_is_not_buried(store: Store) -> None:
     assert (run.state, run.interruptions) == ("queued", 4)
 
 
+def _die_with(store: Store, bodies: Sequence[str], limit: int = 2) -> str:
+    """The state of a run that leaves these checkpoints, one for each worker that is lost."""
+    start(store, "r")
+    register(store, "taker")
+    for number, body in enumerate(bodies):
+        held = take(store, "r", register(store, f"w{number}"))
+        do(store, Checkpoint(run_id="r", fence=held.fence, op=":0", body=body))
+        claim(store, "taker", **dead(f"w{number}"), interruption_limit=limit)
+        if state_of(store, "r") == "dead":
+            return f"dead after {number + 1}"
+    return state_of(store, "r")
+
+
+def test_a_checkpoint_that_moves_is_progress(store: Store) -> None:
+    assert _die_with(store, [str(number) for number in range(6)]) == "queued"
+
+
+def test_the_same_checkpoint_again_is_no_progress(store: Store) -> None:
+    assert _die_with(store, ["1"] * 9) == "dead after 3"
+
+
+def test_a_checkpoint_that_only_comes_back_is_no_progress(store: Store) -> None:
+    """As of a step that begins from the start each time and dies sooner or later."""
+    assert _die_with(store, ["2", "3", "2", "3", "3"]) == "dead after 4"
+
+
+def test_a_checkpoint_that_is_never_the_same_ends_too(store: Store) -> None:
+    assert _die_with(store, [f"at {number}" for number in range(101)], limit=1) == "dead after 100"
+    move = Move(run_id="r", seen="dead", state="queued", fresh=True)
+    do(store, move)
+    held = take(store, "r", register(store, "again"))
+    do(store, Checkpoint(run_id="r", fence=held.fence, op=":0", body="further"))
+    claim(store, "taker", **dead("again"), interruption_limit=1)
+    assert state_of(store, "r") == "queued", "after a redrive it counts from the beginning"
+
+
 def test_a_worker_that_departs_gives_back_without_an_interruption(store: Store) -> None:
     begin(store)
     assert do(store, Depart(worker_id="w")) is None
@@ -1081,10 +1118,10 @@ def test_hostile_text_is_only_text(store: Store) -> None:
 
 def test_the_store_tells_about_itself(store: Store) -> None:
     facts = store.facts()
-    assert (facts["schema"], facts["epoch"]) == (4, 1)
+    assert (facts["schema"], facts["epoch"]) == (8, 1)
     assert store.integrity() == "ok"
     store.checkpoint()
-    assert store.free_means in ("dead", "silent")
+    assert store.free_means in ("process", "silent")
 
 
 # ── the caller's own tables ───────────────────────────────────────────────────────────────────

@@ -362,6 +362,7 @@ def test_unfinished_runs_are_counted_by_version_and_state(store: Store) -> None:
         ("other", "2", "queued", 1),
     ]
     assert store.unfinished("other") == [("other", "2", "queued", 1)]
+    assert store.run_count() == 4, "finished runs count too"
 
 
 def carrying(store: Store, worker_id: str, *, queues: str | None = None, lease: float = 60) -> None:

@@ -165,12 +165,16 @@ def test_a_kill_fences_at_once_and_is_shown_as_done_only_when_it_is_proved(store
         do(store, give_back(held))
     assert not closed(store, receipt)
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
+    assert state(store) == ("killed", True), "a worker's word does not prove a kill"
+    assert not closed(store, receipt)
+    do(store, Bury(worker_id="w", evidence="its process is gone", ordered=True))
     assert state(store) == ("killed", False)
     assert closed(store, receipt)
+    assert stages(store, receipt) == {"run:r": "verified"}
 
 
 @pytest.mark.parametrize(
-    ("end", "stage"), [("dead", "verified"), ("gone", "verified"), ("silent", "unproved")]
+    ("end", "stage"), [("dead", "verified"), ("gone", "unproved"), ("silent", "unproved")]
 )
 def test_the_end_of_its_process_proves_it_and_silence_does_not(
     store: Store, end: str, stage: str
@@ -183,8 +187,33 @@ def test_the_end_of_its_process_proves_it_and_silence_does_not(
     else:
         claim(store, "other", dead=(("w", f"{end}:seen"),))
     assert stages(store, receipt) == {"run:r": stage}
+    assert closed(store, receipt)
     assert state(store) == ("killed", False)
     assert claim(store, "other").runs == []
+
+
+def test_a_goodbye_proves_a_kill_once_the_process_is_seen_to_be_gone(store: Store) -> None:
+    begin(store)
+    receipt = order(store, "kill", "run:r")
+    do(store, Depart(worker_id="w"))
+    assert stages(store, receipt) == {"run:r": "unproved"}
+    do(store, Bury(worker_id="w", evidence="its process is gone"))
+    assert stages(store, receipt) == {"run:r": "verified"}
+
+
+def test_a_goodbye_leaves_a_kill_open_while_a_supervisor_looks(store: Store) -> None:
+    enlist(store)
+    worker = worker_row("w").but(supervisor="s")
+    do(store, Register(worker=worker, agents=(agent_row(),), lease_seconds=60))
+    start(store, "r")
+    take(store, "r")
+    receipt = order(store, "kill", "run:r")
+    do(store, Depart(worker_id="w"))
+    assert stages(store, receipt) == {"run:r": "fenced"}
+    assert state(store) == ("killed", True)
+    do(store, Bury(worker_id="w", evidence="its process is gone"))
+    assert stages(store, receipt) == {"run:r": "verified"}
+    assert state(store) == ("killed", False)
 
 
 def test_what_was_unproved_may_be_proved_later(store: Store) -> None:
@@ -560,7 +589,7 @@ def test_what_waited_for_a_killed_agent_is_held_after_its_reauthorization(store:
 
 
 def test_there_must_be_something_to_lift_and_somebody_to_stop(store: Store) -> None:
-    with pytest.raises(NotFound, match="nothing of it is held"):
+    with pytest.raises(NotFound, match="nothing there is held"):
         reauthorize(store, 1)
     with pytest.raises(NotFound, match="no run"):
         order(store, "kill", "run:nobody")

@@ -14,6 +14,7 @@ from typing import Any
 from tests.control.terminal import until
 
 import andon
+from andon.host import proc
 from andon.supervisor import home as homes
 
 # Of the product that is under test here: it may be a copy with a bug planted in it.
@@ -51,13 +52,11 @@ def receipt(home: Path, *arguments: str, code: int | None = 0, **given: Any) -> 
 
 
 def below(pid: int) -> list[tuple[int, int]]:
-    from andon.supervisor import linux
-
-    return [(one, linux.start_ticks(one)) for one in linux.descendants([pid])]
+    return [(one, proc.start_ticks(one)) for one in proc.descendants([pid])]
 
 
 def alive(processes: list[tuple[int, int]]) -> list[int]:
-    return [pid for pid, ticks in processes if homes.is_alive(pid, ticks)]
+    return [pid for pid, ticks in processes if proc.alive(pid, ticks)]
 
 
 def _has_begun(home: Path, pid: int, commands: int, processes: int) -> bool:
@@ -123,7 +122,7 @@ def fake(home: Path, answer: bytes, times: int = 1) -> Iterator["subprocess.Pope
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        ticks = homes.start_ticks(process.pid)
+        ticks = proc.start_ticks(process.pid)
         assert ticks
         entry = homes.this_process("fake", "supervisor", socket=path)
         homes.register(str(home), entry._replace(pid=process.pid, start_ticks=ticks))

@@ -15,11 +15,13 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from andon.host import proc
 from andon.supervisor import linux, tree
 from andon.supervisor.children import Child
 from andon.supervisor.halting import Killing
@@ -86,6 +88,16 @@ class Bad:
                 os._exit(0)
             os.waitpid(middle, 0)
         work(0)
+
+    def headless(self, work: Work) -> None:
+        """The main thread of each has ended, and another one works."""
+        for place in range(1, self.n):
+            _fork(lambda place=place: self._behead(work, place))  # type: ignore[misc]
+        self._behead(work, 0)
+
+    def _behead(self, work: Work, place: int) -> None:
+        threading.Thread(target=work, args=(place,)).start()
+        linux.exit_thread()
 
     def storm(self, work: Work) -> None:
         """Lineages that replace themselves all the time: each pid lives for a few milliseconds."""
@@ -301,15 +313,15 @@ def orphaned(mechanism: Mechanism, shape: str, work: str, *, without: str = "") 
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)
     end = time.monotonic() + 2
-    while linux.alive(root, ticks) and time.monotonic() < end:
+    while proc.alive(root, ticks) and time.monotonic() < end:
         time.sleep(0.001)
     left = restored.pids()
     answer = {
         "before": before,
-        "root_died": not linux.alive(root, ticks),
+        "root_died": not proc.alive(root, ticks),
         "left": len(left),
         "survivors": restored.finish(5.0),
-        "alive": sorted(pid for pid in left if linux.alive(pid)),
+        "alive": sorted(pid for pid in left if proc.alive(pid)),
     }
     restored.close()
     mine.close()

@@ -76,7 +76,7 @@ def test_leave_that_never_comes_is_a_refusal(supervised: Supervised) -> None:
         settings={"go_seconds": 0.2},
     )
     assert own.wait() == 1
-    own.says("no leave to start within 0.2 s")
+    own.says("no permission to start within 0.2 s")
 
 
 def test_a_kill_takes_the_tree_and_says_what_it_took(supervised: Supervised) -> None:

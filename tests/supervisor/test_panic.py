@@ -24,10 +24,10 @@ from tests.supervisor.halts import (
     unreachable,
 )
 
+from andon.host import proc
 from andon.supervisor import home as homes
 from andon.supervisor import panic
 from andon.supervisor.latch import Latch
-from andon.supervisor.reach import send
 
 STORE = "andon.control.halting"
 
@@ -80,7 +80,7 @@ def test_nothing_but_the_standard_library_is_imported_before_the_first_order(hom
 def test_nothing_that_is_typed_keeps_the_halt_from_happening(home: Path, typed: list[str]) -> None:
     done = halted(home, *typed)
     assert pulled(home)
-    assert "it was pulled nevertheless" in done.stderr
+    assert "Everything was halted anyway" in done.stderr
 
 
 def test_help_halts_nothing(home: Path) -> None:
@@ -335,13 +335,13 @@ def test_a_process_with_a_dead_ones_number_is_not_touched(home: Path) -> None:
 def test_a_signal_is_for_that_very_process(home: Path) -> None:
     innocent = subprocess.Popen(["sleep", "900"])
     try:
-        ticks = homes.start_ticks(innocent.pid)
+        ticks = proc.start_ticks(innocent.pid)
         assert ticks
-        assert not send(innocent.pid, ticks + 1, signal.SIGKILL)
+        assert not proc.send(innocent.pid, ticks + 1, signal.SIGKILL)
         assert innocent.poll() is None
-        assert send(innocent.pid, ticks, signal.SIGKILL)
+        assert proc.send(innocent.pid, ticks, signal.SIGKILL)
         assert innocent.wait(60) == -signal.SIGKILL
-        assert not send(innocent.pid, ticks, signal.SIGKILL)
+        assert not proc.send(innocent.pid, ticks, signal.SIGKILL)
     finally:
         innocent.kill()
         innocent.wait()
@@ -359,12 +359,12 @@ def test_numbers_of_another_boot_mean_nobody(home: Path) -> None:
     innocent = subprocess.Popen(["sleep", "900"])
     try:
         homes.make(str(home))
-        number = {"pid": innocent.pid, "start_ticks": homes.start_ticks(innocent.pid)}
+        number = {"pid": innocent.pid, "start_ticks": proc.start_ticks(innocent.pid)}
         state = {"id": "old", "pid": 2, "start_ticks": 3, "boot": "another", "children": [number]}
         (home / "state" / "old.json").write_text(json.dumps(state))
         assert receipt(home)["proved"]
         assert innocent.poll() is None
-        (home / "state" / "old.json").write_text(json.dumps(state | {"boot": homes.boot()}))
+        (home / "state" / "old.json").write_text(json.dumps(state | {"boot": proc.boot_id()}))
         assert receipt(home)["processes"] == 1
         assert innocent.wait(60) == -signal.SIGKILL
     finally:

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MECHANISMS = ("cgroup", "cgroup+uid", "uid", "pidns", "walk")
-SHAPES = ("flat", "chain", "escape", "storm")
+SHAPES = ("flat", "chain", "escape", "headless", "storm")
 WORKS = ("busy", "memory")
 # Relay and init.
 EXTRA = {"pidns": 2}
@@ -36,7 +36,7 @@ def scratch(*arguments: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
     done = command(*arguments, before=before)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
-    assert not answer.pop("left_behind"), "its cgroups are still there"
+    assert not answer.pop("left_behind"), "its cgroups are still alive"
     return answer
 
 
@@ -85,7 +85,7 @@ def test_a_tree_at_work_is_killed(mechanism: str, work: str) -> None:
     assert (seen["gone"], seen["survivors"]) == (True, [])
 
 
-@pytest.mark.parametrize("shape", ["chain", "escape"])
+@pytest.mark.parametrize("shape", ["chain", "escape", "headless"])
 @every_mechanism
 def test_a_frozen_tree_stands_still_goes_on_when_thawed_and_dies_when_killed(
     mechanism: str, shape: str

@@ -222,7 +222,7 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
         (
             crash_agents.plain,
             {"points": "undo:started"},
-            "came past none of the points undo:started",
+            "reached none of the points undo:started",
         ),
         (crash_agents.plain, {"most": 0}, "expected at least one kill"),
         (crash_agents.plain, {"points": " , "}, "expected some of boundary, effect, inside, named"),

@@ -3,20 +3,20 @@
 import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from tests.testing import crash_agents
 
-from andon.control import cli, crashtesting
+from andon.control import cli, crashtesting, progress
+from andon.testing.crash.judge import Finding
 from andon.testing.crash.report import Tried
 
 AGENTS = crash_agents.__file__
@@ -135,7 +135,7 @@ def test_names_and_keys_may_have_any_characters(
     [
         ((AGENTS,), "expected one agent, found"),
         ((f"{AGENTS}:plain", "--points", "nowhere"), "'nowhere' is not one"),
-        ((f"{AGENTS}:plain", "--seconds", "soon"), "expected seconds"),
+        ((f"{AGENTS}:plain", "--seconds", "soon"), "expected 10s"),
         ((f"{AGENTS}:plain", "--send", "go"), "expected name=value"),
         ((f"{AGENTS}:tour",), "missing argument 'name'"),
         ((f"{AGENTS}:plain", "--junit", "/nowhere/x.xml"), "there is no such folder"),
@@ -147,29 +147,22 @@ def test_bad_input_is_2(capsys: pytest.CaptureFixture[str], words: Any, said: st
     assert said in error
 
 
-def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
+def test_a_terminal_gets_a_line_that_counts_below_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
+    found = Finding(about="effect", name="pay", what="it happened twice", why="", do="")
     tried = Tried(kills=(), reached=True, state="", findings=[], asked=[], seconds=0)
-    with crashtesting._progress(json=False) as tell:
-        for done in (1, 2, 3):
-            tell(done, 3, tried)
-    assert "3/3" in terminal.getvalue()
-
-
-def test_a_narrow_terminal_gets_a_bar_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = pty.openpty()
-    with open(theirs, "w") as terminal:
-        for columns, width in ((200, 36), (80, 36), (50, 14), (20, 1), (0, 36)):
-            termios.tcsetwinsize(theirs, (24, columns))
-            monkeypatch.setattr(sys, "stderr", terminal)
-            assert crashtesting._width() == width
-            monkeypatch.undo()
-    os.close(ours)
+    line = progress.Line(shown=True)
+    crashtesting._told(line, 1, 3, tried)
+    crashtesting._told(line, 2, 3, msgspec.structs.replace(tried, findings=[found]))
+    line.clear()
+    drawn = terminal.getvalue()
+    assert "1 of 3  kills" in drawn
+    assert "it happened twice\n" in drawn
+    assert drawn.index("it happened twice") < drawn.index("2 of 3  kills")
 
 
 THREADS = """

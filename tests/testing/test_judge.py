@@ -156,7 +156,7 @@ def test_the_end_of_the_run_is_compared() -> None:
 @pytest.mark.parametrize(
     ("trial", "why", "do"),
     [
-        ([step(stored=False), step()], "executed twice: step price", "belongs into an effect"),
+        ([step(stored=False), step()], "executed twice: step price", "effect with a declared kind"),
         ([called(ends=False), probed("happened")], "its probe said happened", "the last thing"),
         (
             [called(ends=False), probed("did_not_happen"), called()],
@@ -167,9 +167,9 @@ def test_the_end_of_the_run_is_compared() -> None:
         (
             [called(ends=False, **KEYED), called(**KEYED)],
             "effect pay was executed 2 times with one key",
-            "for one key",
+            "with one key",
         ),
-        ([], "it is the code between them", "belongs into an effect"),
+        ([], "it is the code between them", "effect with a declared kind"),
     ],
 )  # fmt: skip
 def test_another_world_is_explained(trial: Any, why: str, do: str) -> None:

@@ -100,7 +100,7 @@ HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
             SYSCALLS,
             (
                 "store/sqlite.py",
-                "raise _translate(error, self.path) from error\n        return",
+                "raise translate(error, self.path) from error\n        return",
                 "return [None] * len(batch)\n        return",
             ),
             "run",

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,16 @@ NEWS = "Are you still there?"
 FIRST, LAST = "charge", "mail"
 # No promise: only the end of a trial whose tools are not called side by side.
 SIBLING_SECONDS = 20.0
+# A program acts so long after its start, if whoever started it is killed before: somebody else
+# goes on with the run by then.
+LATE_SECONDS = 1.5
+PROGRAM = """
+import os, sys, time
+time.sleep(float(sys.argv[3]))
+world = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+os.write(world, sys.argv[2].encode() + b"\\n")
+os.fsync(world)
+"""
 
 
 class Order(msgspec.Struct, kw_only=True):
@@ -52,7 +63,7 @@ class Shop:
         self.store, self.url, self.folder = order.store, order.url, Path(order.folder)
         self.task, self.news = TASK, NEWS
         self.tools: list[Callable[..., Any]] = [self.charge, self.mail]
-        self.keeps_each = False
+        self.keeps_each = self.launches = False
         self._andon, self._moment, self._parallel = order.andon, order.moment, order.parallel
         self._deadly = order.deadly
         self._kept = threading.Event()  # the result of the first of two tools at once
@@ -81,20 +92,42 @@ class Shop:
 
     async def _call(self, name: str) -> str:
         if name != self._deadly:
-            return self._act(name)
-        self._die_at("after intent")
-        if not self._andon:
-            self._die_at("before intent")  # without andon there is none
-        receipt = self._act(name)
+            return await self._launch(name) if self.launches else self._act(name)
+        if self.launches:
+            receipt = await self._launch(name)
+        else:
+            self._die_in_the_act()
+            receipt = self._act(name)
         self._die_at("after effect")
         if not self._andon:
             self._returned = True
             asyncio.get_running_loop().call_soon(self._die_at, "after result")
         return receipt
 
+    async def _launch(self, name: str) -> str:
+        """By a program, which acts a while after its start, whatever becomes of this process."""
+        receipt, deadly = _receipt(name), name == self._deadly
+        late = deadly and self._moment in ("before intent", "after intent")
+        words = str(self.folder / "world"), f"{name} {receipt}", str(LATE_SECONDS if late else 0)
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, "-S", "-c", PROGRAM, *words, start_new_session=True
+        )
+        with (self.folder / "programs").open("a") as file:
+            file.write(f"{program.pid}\n")
+        if deadly:
+            self._die_in_the_act()
+        if status := await program.wait():
+            raise ChildProcessError(f"the program of {name} ended with {status}")
+        return receipt
+
+    def _die_in_the_act(self) -> None:
+        self._die_at("after intent")
+        if not self._andon:
+            self._die_at("before intent")  # without andon there is none
+
     def _act(self, name: str) -> str:
         """The effect: a line that outlives the process."""
-        receipt = f"receipt-{name}-{secrets.token_hex(4)}"
+        receipt = _receipt(name)
         descriptor = os.open(self.folder / "world", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(descriptor, f"{name} {receipt}\n".encode())
         os.fsync(descriptor)
@@ -165,6 +198,10 @@ class Shop:
     def saved(self) -> bytes | None:
         path = self.folder / "messages.json"
         return path.read_bytes() if path.exists() else None
+
+
+def _receipt(name: str) -> str:
+    return f"receipt-{name}-{secrets.token_hex(4)}"
 
 
 def _plans(operation: Any, name: str) -> bool:

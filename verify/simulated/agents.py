@@ -19,6 +19,8 @@ PIECES = 4  # of a step that keeps its partial progress
 KEPT_SECONDS = 1.1
 # The longest outlasts every try to cancel it.
 STUBBORN_SECONDS = (0.3, 3.0, 12.0)
+# Until a program acts that an effect has started; the longest outlasts a lease.
+PROGRAM_SECONDS = (0.02, 0.3, 1.5, 6.0)
 HURRY_SECONDS = 0.06  # about as long as an effect takes
 # So long that a snapshot of it is in parts, in blocks of them too.
 LINES, LINE = 40, "line {} of {} " + "." * 200
@@ -146,6 +148,35 @@ def plain_probeable(*, key: str, fence: Fence) -> str:
     return key
 
 
+async def act_apart(what: str, key: str, fence: Fence) -> str:
+    """By a program that acts for itself: nothing of it ends with whoever waits for it."""
+    world = the_world()
+    with world.inside(key, fence):
+        await pass_time()
+        seconds = world.fleet.chance.choice(PROGRAM_SECONDS)
+        child = world.fleet.children.start(what, key, fence, seconds)
+        world.fleet.pass_point("a program is started")
+        if world.fleet.strikes("provider error"):
+            raise ConnectionError("nobody waits for the program")
+        if await child.over:
+            raise ConnectionError("the program was ended")
+    return key
+
+
+@andon.effect_of(probe=find)
+async def launched_probeable(*, key: str, fence: Fence) -> str:
+    return await act_apart("probeable", key, fence)
+
+
+@andon.effect_of(undo=take_back)
+async def launched_compensatable(*, key: str, fence: Fence) -> str:
+    return await act_apart("compensatable", key, fence)
+
+
+async def launched_irreversible(*, key: str, fence: Fence) -> str:
+    return await act_apart("irreversible", key, fence)
+
+
 async def irreversible(*, key: str, fence: Fence) -> str:
     return await act("irreversible", key, fence)
 
@@ -163,6 +194,9 @@ _ALL = (
     plain_compensatable,
     irreversible,
     plain_irreversible,
+    launched_probeable,
+    launched_compensatable,
+    launched_irreversible,
 )
 KINDS = {one.__name__: one for one in _ALL}
 

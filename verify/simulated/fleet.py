@@ -26,6 +26,7 @@ from andon.store.orders import Order
 from andon.store.rows import Filter
 from andon.store.store import AgentRow, Append, Settle, Start
 from verify.simulated import outside, scripts
+from verify.simulated.children import Children
 from verify.simulated.clock import Clock
 from verify.simulated.process import Crash, Process, settings_of, without_threads
 from verify.simulated.store import MemoryStore
@@ -44,7 +45,7 @@ FREQUENCIES: dict[str, tuple[float, ...]] = {
     "drain": (0, 0, 0.02),
 }
 DELAYS = ("pause", "slow disk", "lost acknowledgement", "refused commit")
-KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order", "damage")
+KINDS_OF_FAULTS = (*FREQUENCIES, "clock jump", "stop order", "damage", "orphan")
 # How often a run may kill whoever executes it; in other stories the limit is not in the way.
 POISON_LIMIT, NO_LIMIT = 4, 1000
 # After the faults have ceased, in leases: the longest wait is a person's, and some come in a row.
@@ -74,10 +75,11 @@ class Fleet:
         self.faulty = True
         self.store = MemoryStore(self.clock, self._ring)
         self.world = outside.World(self)
+        self.children = Children(self)
         self.person = outside.Person(self.world)
         self.processes: list[Process] = []  # that are alive
         self.gone: list[Process] = []
-        self.dead: list[str] = []  # incarnations whose process is gone
+        self.dead: dict[str, Process] = {}  # incarnations whose process is gone
         self.jumped_at = -1e9
         self.depth = 0  # how many are frozen in the middle of a callback
         self._started = 0  # of the scripts
@@ -96,6 +98,10 @@ class Fleet:
         # Nobody can end a thread: a slow one outlives its attempt, and its worker's name.
         self.thread_seconds = draw((0.02, 0.02, 0.02, 1.0))
         self.lingering = draw((False, True))  # whether programs wait for what workers left behind
+        self.hosts = draw((1, 2))
+        # What others know of a worker elsewhere whose lock is free: SQLite's, and PostgreSQL's.
+        self.free_means = draw(("process", "process", "silent"))
+        self.embedded = draw((False, True))
         self.damaged: dict[str, int] = {}  # runs whose journal was hurt → their last attempt then
 
     def _script(self) -> list[str]:
@@ -128,7 +134,8 @@ class Fleet:
 
         named = mock.patch.object(uuid, "uuid4", unique)
         try:
-            with self.clock.everywhere(), without_threads(self), self.world.in_force(), named:
+            outside = self.world.in_force(), self.children.in_force()
+            with self.clock.everywhere(), without_threads(self), outside[0], outside[1], named:
                 yield
         finally:
             log.setLevel(level)
@@ -328,7 +335,7 @@ class Fleet:
         process.alive = False
         self.processes.remove(process)
         self.gone.append(process)
-        self.dead += process.incarnations
+        self.dead |= dict.fromkeys(process.incarnations, process)
         if how == "exits":
             self.tell(process, "exits")
         name, _, number = process.name.partition("-")
@@ -339,8 +346,13 @@ class Fleet:
         self.later(self.chance.uniform(0.0, 0.3), self._ring)
         self.later(0.0, process.end)
 
-    def seen_dead(self) -> list[str]:
-        return self.dead if self.noticed or not self.faulty else []
+    def seen_dead(self) -> dict[str, Process]:
+        return self.dead if self.noticed or not self.faulty else {}
+
+    def host_of(self, name: str) -> str:
+        """A process that is started anew is started on the same host."""
+        number = int(name.removeprefix("w").partition("-")[0])
+        return f"host{number % self.hosts}"
 
     def _ring(self) -> None:
         """Something was written that concerns others. A hint, which is lost now and then."""
@@ -397,7 +409,15 @@ class Fleet:
             id=f"order-{next(self._numbers)}", kind=kind, scope="run", name=run_id, within=2.0
         )
         requests.write(self.store, order)
+        if self.chance.random() < 0.5:
+            self.later(self.chance.uniform(0.0, self.lease_seconds), self._look_for_remains)
         self.later(self._sometime(), self._resume)
+
+    def _look_for_remains(self) -> None:
+        """A command on some host ends what stopped attempts have started there."""
+        if self.processes:
+            self.current = self.chance.choice(self.processes)
+            self.children.clear(self.store)
 
     def _resume(self) -> None:
         """Let what was stopped go on."""

@@ -22,6 +22,7 @@ from andon.store.store import EffectRow
 if TYPE_CHECKING:
     from asyncio import Future
 
+    from verify.simulated.children import Child
     from verify.simulated.fleet import Fleet
     from verify.simulated.process import Process
 
@@ -66,10 +67,13 @@ class World:
         finally:
             _worlds.pop()
 
-    def record(self, what: str, key: str) -> None:
-        self.fleet.current.refuse_dead()
+    def record(self, what: str, key: str, child: "Child | None" = None) -> None:
+        who = child.parent if child is not None else self.fleet.current
+        if child is None:
+            who.refuse_dead()
         self.lines.append((what, key, attempt.get()))
-        self.fleet.tell(self.fleet.current, f"{what} {key} (attempt {attempt.get()})")
+        by = f", by {child.pid}" if child is not None else ""
+        self.fleet.tell(who, f"{what} {key} (attempt {attempt.get()}{by})")
         run_id = key.partition("/")[0]
         if run_id in self.fleet.damaged and attempt.get() > self.fleet.damaged[run_id]:
             self.wrong(f"{run_id} goes on from a journal that is damaged: {what} {key}")
@@ -118,11 +122,12 @@ class World:
         finally:
             self.flying[key].remove(process)
 
-    def act(self, what: str, key: str, fence: Fence) -> None:
+    def act(self, what: str, key: str, fence: Fence, child: "Child | None" = None) -> None:
+        """It happens; `child`: by a program, which lives as long as nobody has ended it."""
         self._look_at_stops(key, fence.counter)
         if what == "idempotent" and self.standing.get(key):
             return  # the provider knows the key
-        self.record(what, key)
+        self.record(what, key, child)
         self.standing[key] = self.standing.get(key, 0) + 1
         if self.standing[key] > 1:
             self.wrong(f"{key} happened twice")
@@ -135,6 +140,8 @@ class World:
                 self.wrong(f"{one.key} is begun, and the ledger says that nobody acts")
             if (one.quiet or not open_) and process in self.flying.get(one.key, ()):
                 self.wrong(f"{process.name} writes {one.key} {one.state}, and still is about it")
+            if (one.quiet or not open_) and (acts := self.fleet.children.of(one.key)):
+                self.wrong(f"{process.name} writes {one.key} {one.state}, and {acts[0].pid} acts")
 
     def undo(self, key: str, fence: Fence) -> None:
         self._look_at_stops(key, fence.counter)
@@ -371,9 +378,11 @@ class World:
             self._look_at_stops(key, fence)
 
     def may_happen(self, key: str) -> bool:
-        """Whether somebody is still inside the call, or has a thread that is about to be."""
+        """Whether somebody is still inside the call, or has a thread or process that acts."""
         inside = any(process.alive for process in self.flying.get(key, ()))
-        return inside or any(one.threads for one in self.fleet.processes)
+        if inside or self.fleet.children.of(key):
+            return True
+        return any(one.threads for one in self.fleet.processes)
 
 
 def the_world() -> World:

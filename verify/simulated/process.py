@@ -16,11 +16,11 @@ from unittest import mock
 from andon import points
 from andon.core.lease import renew_every
 from andon.errors import StoreUnavailable
-from andon.runtime import branch, cleanup, progress
+from andon.runtime import branch, cleanup, liveness, progress, spawn
 from andon.runtime import worker as runtime
 from andon.settings import Settings
 from andon.store import writer as store_writer
-from andon.store.store import Claim, Message, WorkerRow
+from andon.store.store import Claim, Message, Seen, WorkerRow
 from andon.store.writer import Writer
 from verify.simulated import scripts
 from verify.simulated.clock import Loop
@@ -43,15 +43,28 @@ class Process:
     def __init__(self, fleet: "Fleet", name: str) -> None:
         self.fleet, self.name = fleet, name
         self.alive = True
+        self.host = fleet.host_of(name)
+        self.pid = fleet.children.enlist(self)
         self.frozen_until = 0.0
         self.incarnations: list[str] = []
+        self.row = WorkerRow(
+            id="",
+            host=self.host,
+            boot=self.host,
+            namespace="n",
+            pid=self.pid,
+            start_ticks=self.pid,
+        )
+        self.rows: dict[str, WorkerRow] = {}  # of the workers that it was
         self.told: set[str] = set()  # whose death it was told of
         self.threads = 0  # that have been begun and have not ended
         self.leaving = False  # it has heard that it is to go
         self.bell: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
-        self.worker = runtime.Worker(self.store, [scripts.AGENT], fleet.settings)
+        self.worker = runtime.Worker(
+            self.store, [scripts.AGENT], fleet.settings, embedded=fleet.embedded
+        )
         self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -95,10 +108,16 @@ class Process:
 
     def describe(self) -> WorkerRow:
         """What `this_process` answers."""
-        self.incarnations.append(f"{self.name}.{len(self.incarnations) + 1}")
-        return WorkerRow(
-            id=self.incarnations[-1], host="sim", boot="b", namespace="n", pid=1, start_ticks=1
-        )
+        name = f"{self.name}.{len(self.incarnations) + 1}"
+        self.incarnations.append(name)
+        self.rows[name] = self.row.but(id=name)
+        return self.rows[name]
+
+    def evidence(self, worker_id: str, dead: "Process") -> str:
+        """How another worker's process has ended, as far as this one can see it."""
+        if dead.host == self.host:
+            return liveness.end_remains(dead.rows[worker_id], "its process ended")
+        return f"{self.fleet.free_means}:its lock is free"
 
 
 class _Commits(Writer):
@@ -256,10 +275,13 @@ class _Watch:
         self.refresh()
 
     def refresh(self) -> None:
-        for worker_id in self._process.fleet.seen_dead():
+        for worker_id, dead in self._process.fleet.seen_dead().items():
             if worker_id not in self._process.told:
                 self._process.told.add(worker_id)
-                self._on_death(worker_id, "dead:its process ended")
+                self._on_death(worker_id, self._process.evidence(worker_id, dead))
+
+    def see(self, _: Seen) -> None:
+        self.refresh()
 
     def close(self) -> None: ...
 
@@ -270,7 +292,7 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
     here: Callable[[], Process] = lambda: fleet.current  # noqa: E731 (a name for what is asked)
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "Writer", lambda *a, **k: _Commits(*a, process=here(), **k)),
-        (runtime, "ThreadPoolExecutor", lambda *_: _Threads(here())),
+        (spawn, "Pool", lambda *_: _Threads(here())),
         (runtime, "Peers", lambda store, mine, on_death: _Watch(here(), on_death)),
         (runtime, "this_process", lambda: here().describe()),
         (runtime, "threading", _module(lambda **k: _Heart(process=here(), **k))),

@@ -87,7 +87,7 @@ class ProcessStore:
     def __init__(self, store: MemoryStore, process: "Process") -> None:
         self._store, self._process = store, process
         self.url = store.url
-        self.free_means = "dead"
+        self.free_means = process.fleet.free_means
 
     def __getattr__(self, name: str) -> Any:
         self._process.refuse_dead()

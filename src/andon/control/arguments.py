@@ -1,16 +1,19 @@
 """What people type: values, name=value pairs, times."""
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from andon.control.ordering import pair as pair  # noqa: PLC0414 (it is one of these)
-from andon.core import value
+from andon.core import duration, value
+from andon.core.shape import ANY, misfit
+from andon.core.shape import words as in_words
 from andon.errors import BadInput
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+# What no word of everyday text begins with.
+_JSON = ("[", "{", '"')
 
 
 def parse(text: str) -> Any:
@@ -21,8 +24,46 @@ def parse(text: str) -> Any:
         return text
 
 
+class Word(str):
+    """A value as it was typed: what it means depends on the parameter it is for."""
+
+    __slots__ = ()
+
+
+def read(
+    given: dict[str, Any], types: dict[str, Any], warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """The arguments with what was typed read for its parameters; `types`: their shapes."""
+    return {
+        name: _read(name, str(found), types.get(name, ANY), warn)
+        if isinstance(found, Word)
+        else found
+        for name, found in given.items()
+    }
+
+
+def _read(name: str, text: str, shape: Any, warn: Callable[[str], None]) -> Any:
+    """JSON where that fits, else text where that fits: for a str, 123 is text."""
+    try:
+        found = value.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if misfit(shape, text) is None:
+            if shape == ANY and text.lstrip()[:1] in _JSON:
+                warn(
+                    f"argument {name!r} looks like JSON, but is not valid and is taken as text: "
+                    f"{error}"
+                )
+            return text
+        if text.lstrip()[:1] in _JSON:
+            expected = f"argument {name!r}: expected {in_words(shape)}"
+            raise BadInput(f"{expected}, found {text!r:.80}, which is not JSON: {error}") from None
+        return text  # refused with every other that does not fit
+    as_text = misfit(shape, found) is not None and misfit(shape, text) is None
+    return text if as_text else found
+
+
 def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
-    """The arguments of a run: a JSON object, and name=value words."""
+    """The arguments of a run: a JSON object, and name=value words, which are still to be read."""
     given: dict[str, Any] = {}
     if document is not None:
         found = parse(document)
@@ -33,28 +74,19 @@ def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
         name, text = pair(word, "argument")
         if name in given:
             raise BadInput(f"argument {name!r} was given twice")
-        given[name] = parse(text)
+        given[name] = Word(text)
     return given
-
-
-def seconds(text: str) -> float:
-    """How long: 30s, 5m, 2h, 1d."""
-    try:
-        found = timedelta(seconds=float(text[:-1]) * _UNITS[text[-1]]).total_seconds()
-    except (ValueError, KeyError, IndexError, OverflowError):
-        found = -1.0
-    if not found > 0:
-        raise BadInput(f"time {text!r}: expected how long, like 30s, 5m, 2h or 1d")
-    return found
 
 
 def moment(text: str, now: float) -> float:
     """A time: ISO 8601 (local, unless it says otherwise), or +30s, +5m, +2h, +1d from now."""
     try:
         if text.startswith("+"):
-            return now + timedelta(seconds=float(text[1:-1]) * _UNITS[text[-1]]).total_seconds()
+            later = duration.seconds(text[1:])
+            if later is not None:
+                return now + later
         return datetime.fromisoformat(text).timestamp()
-    except (ValueError, KeyError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError):
         raise BadInput(
             f"time {text!r}: expected +30s, +5m, +2h, +1d, or ISO 8601 like 2026-01-31T14:00:00Z"
         ) from None

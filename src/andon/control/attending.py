@@ -2,9 +2,10 @@
 
     python -m andon.control.attending     (started by the supervisor, again when it dies)
 
-It attends the store every second, and at once when rung: what it is told there it carries to the
-supervisor, and what the supervisor says it writes down. It kills nobody and may die at any moment:
-what is to be done follows from the store, from the latch, and from what the supervisor answers.
+It attends the store every few seconds, and at once when rung: what it is told there it carries to
+the supervisor, and what the supervisor says it writes down. It kills nobody and may die at any
+moment: what is to be done follows from the store, from the latch, and from what the supervisor
+answers.
 Nothing it owes the store is forgotten while the store is away.
 """
 
@@ -30,15 +31,26 @@ from andon.control.tending import Tending
 from andon.control.wards import Wards
 from andon.control.wire import Wire
 from andon.control.working import prepare_logging
+from andon.core.lease import renew_every
 from andon.errors import AndonError, Fenced, StoreError
 from andon.points import point
 from andon.settings import Settings, load
 from andon.store import open_store
-from andon.store.orders import Attend, Attendance, Dismiss, Enlist, Report, SupervisorRow, Told
-from andon.store.store import Beat, Message, Store
+from andon.store.orders import (
+    Attend,
+    Attendance,
+    Dismiss,
+    Enlist,
+    Report,
+    StopRow,
+    SupervisorRow,
+    Told,
+)
+from andon.store.store import Beat, Look, Message, Seen, Store
 
 log = logging.getLogger("andon")
 
+# Without a ring: as rarely as a lease allows, and every second where no ring is heard.
 ATTEND_SECONDS = 1.0
 # How often the latch of this host is looked at; and how soon an order that was rung is read.
 LOOK_SECONDS = 0.1
@@ -217,7 +229,7 @@ class Attending:
         now = time.monotonic()
         if now < self._due and not self._is_rung(now):
             return
-        self._due = now + ATTEND_SECONDS
+        self._due = now + self._every
         try:
             self._attend()
         except StoreError as error:
@@ -227,6 +239,13 @@ class Attending:
             log.warning("attending: %s", error)
         except Exception:  # it must not end quietly: nobody would be told to stop
             log.exception("attending failed")
+
+    @property
+    def _every(self) -> float:
+        if self.store is None or not self.store.hears:
+            return ATTEND_SECONDS
+        least = min(self.settings.lease_seconds, self.settings.lost_contact_seconds)
+        return max(ATTEND_SECONDS, renew_every(least))
 
     def _is_rung(self, now: float) -> bool:
         """Whether somebody has given an order since the last look."""
@@ -238,10 +257,10 @@ class Attending:
         except StoreError:
             return True
 
-    def _seen(self, store: Store) -> tuple[str, ...]:
+    def _seen(self, store: Store, newest: StopRow | None = None) -> tuple[str, ...]:
         """What changes with every order, and with the run of the command."""
-        newest = store.stops(1)
-        seen = tuple(f"{one.id} {one.closed_at} {one.lifted_at}" for one in newest)
+        orders = store.stops(1) if newest is None else [newest]
+        seen = tuple(f"{one.id} {one.closed_at} {one.lifted_at}" for one in orders)
         if self.box is not None:
             row = store.run(self.box.command.run)
             seen += (f"{row.state} {row.stop}" if row is not None else "",)
@@ -249,12 +268,12 @@ class Attending:
 
     def _attend(self) -> None:
         store = self._opened()
-        self._newest = self._seen(store)
         # First: after a halt of this host nothing else is true, and its receipt has whom it ended.
         self.latching.tell(store)
         self.tending.bury(store)
-        attendance = self._beat(store)
-        self._told = attendance.told + self.tending.inherited(store)
+        seen, attendance = self._beat(store)
+        self._newest = self._seen(store, seen.newest) if seen.newest or self.box else ()
+        self._told = attendance.told + self.tending.inherited(seen)
         if attendance.escalate_in is not None:
             self._due = min(self._due, time.monotonic() + max(0.0, attendance.escalate_in))
         self.wire.send("contact")
@@ -263,14 +282,14 @@ class Attending:
         self.latching.obey(store, attendance, self._told)
         if attendance.halt is None:
             self.tending.begin()
-        self.tending.obey(store, self._told)
+        self.tending.obey(seen, self._told)
         self.latching.follow(store)
         self._attend_box(store)
         self.overruns.look(store)
 
     def _opened(self) -> Store:
         if self.store is None:
-            self.store = open_store(self.settings.store)
+            self.store = open_store(self.settings.store, lean=True)
             self._stop_listening = self.store.listen(self._ring)
         if not self._enlisted:
             assert self.supervisor is not None
@@ -300,25 +319,27 @@ class Attending:
         self.write(message)
         point("attend:reported")
 
-    def _beat(self, store: Store) -> Attendance:
+    def _beat(self, store: Store) -> tuple[Seen, Attendance]:
+        """All of it in one commit. The look first: an order that comes between is seen again."""
         assert self.supervisor is not None
         lease = self.settings.lease_seconds
         body = json.dumps({"children": self.wards.described(), "latch": self.latching.said()})
         batch: list[Message] = [
-            Attend(supervisor_id=self.supervisor.id, lease_seconds=lease, body=body)
+            Look(),
+            Attend(supervisor_id=self.supervisor.id, lease_seconds=lease, body=body),
         ]
         if self.box is not None and self.box.worker_id:
             batch.append(Beat(worker_id=self.box.worker_id, lease_seconds=self.box.lease_seconds))
-        attendance, *beaten = store.write(batch)
-        if isinstance(attendance, BaseException):
-            raise attendance
+        seen, attendance, *beaten = store.write(batch)
+        for outcome in (seen, attendance):
+            if isinstance(outcome, BaseException):
+                raise outcome
         if any(isinstance(one, Fenced) for one in beaten) and self.box is not None:
             self.box.lost()
         if not attendance.known:
             self._enlisted = False
             self._due = 0.0
-        answer: Attendance = attendance
-        return answer
+        return seen, attendance
 
     def _attend_box(self, store: Store) -> None:
         box = self.box

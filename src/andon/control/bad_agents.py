@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from andon.host import proc
 from andon.supervisor import linux
 
 MEMBERS = 3
@@ -40,7 +41,7 @@ def join(pipe: str) -> int:
 
 def tell(into: int) -> None:
     pid = os.getpid()
-    os.write(into, f"{pid} {linux.start_ticks(pid)} {linux.pid_namespace()}\n".encode())
+    os.write(into, f"{pid} {proc.start_ticks(pid)} {proc.pid_namespace()}\n".encode())
 
 
 def muster(into: int, escapees: int) -> None:
@@ -143,6 +144,36 @@ def wait_in_c() -> None:
         library.usleep(ctypes.c_uint(900_000))
 
 
+def main_thread_ended() -> None:
+    """The process looks like a zombie, and its other thread goes on."""
+    threading.Thread(target=wait_in_c).start()
+    linux.exit_thread()
+
+
+def traced() -> None:
+    """A tracer that never waits: what it traces stays a zombie when it is ended."""
+    _be_deaf()
+    for member in proc.children(os.getpid()):
+        linux.trace(member)
+    while True:
+        time.sleep(LIFE_SECONDS)
+
+
+def keeps_orphans() -> None:
+    """Adopts those that lose their parents, before the supervisor can."""
+    ignores_sigterm()
+
+
+def uninterruptible() -> None:
+    """Waits in the kernel, deaf to all but SIGKILL, for a child that never ends."""
+    _be_deaf()
+    if linux.fork_and_wait() == 0:
+        _be_deaf()
+        signal.alarm(LIFE_SECONDS)
+        time.sleep(LIFE_SECONDS)
+        os._exit(0)
+
+
 def fork_storm(into: int, go: str) -> None:
     """Two lineages that replace themselves all the time, from the moment `go` exists."""
     _be_deaf()
@@ -172,11 +203,15 @@ def _storm(go: str) -> None:
             os._exit(0)
 
 
-ESCAPES, STORM = "double-forks, setsid", "fork storm"
+ESCAPES, STORM, KEEPS = "double-forks, setsid", "fork storm", "keeps its orphans"
 KINDS: dict[str, Callable[[], None]] = {
     "cooperative": cooperative,
     "ignores SIGTERM": ignores_sigterm,
     ESCAPES: ignores_sigterm,
+    KEEPS: keeps_orphans,
+    "traces its child": traced,
+    "sleeps in the kernel": uninterruptible,
+    "main thread has ended": main_thread_ended,
     "swallows cancellation": swallows_cancellation,
     "holds the GIL": holds_the_gil,
     "blocked in C": blocked_in_c,
@@ -188,6 +223,8 @@ def main(kind: str, pipe: str, escapees: str, go: str) -> None:
     if kind == STORM:
         fork_storm(into, go)
         return
+    if kind == KEEPS:
+        linux.become_subreaper()
     muster(into, int(escapees))
     KINDS[kind]()
 

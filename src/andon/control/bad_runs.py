@@ -51,6 +51,17 @@ async def blocked_in_c(ctx: andon.Context, pipe: str) -> None:
 
 
 @andon.agent
+async def main_thread_ended(ctx: andon.Context, pipe: str) -> None:
+    """Its worker loses its main thread, and looks like a zombie while another thread goes on."""
+
+    async def leave() -> None:
+        surround(pipe)
+        bad_agents.main_thread_ended()
+
+    await ctx.step(leave)
+
+
+@andon.agent
 async def spawns_a_child_run(ctx: andon.Context, pipe: str) -> None:
     """Waits, suspended, for another run, which does not want to stop either."""
     await ctx.child(swallows_cancellation, pipe=pipe)

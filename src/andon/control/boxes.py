@@ -9,6 +9,7 @@ so a control process that was started again goes on where the last one died.
 """
 
 import json
+import shlex
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import Kind, Scope
 from andon.errors import Fenced, Refused
 from andon.runtime import latches
-from andon.runtime.liveness import is_gone, this_process
+from andon.runtime.liveness import end_remains, is_gone, this_process
 from andon.runtime.requests import write
 from andon.runtime.starting import new_run
 from andon.settings import Settings
@@ -48,7 +49,7 @@ _RETURNS = {"drain": "returned", "lost contact": "interrupted"}
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What `andon run -- CMD` told the control process."""
+    """What `andon exec -- CMD` told the control process."""
 
     child: str
     run: str
@@ -187,7 +188,7 @@ class Box:
             return ()
         here = this_process()
         return tuple(
-            (one.id, "dead:its process is gone")
+            (one.id, end_remains(one, "its process is gone"))
             for one in store.workers()
             if one.id == row.worker and is_gone(here, one)
         )
@@ -327,15 +328,22 @@ def proof(ward: Ward) -> str:
 
 def again(run_id: str, agent: str, argv: Sequence[str]) -> str:
     """The command line that lets the run of a command go on."""
-    return output.command("run", options=("--id", run_id, "--name", agent, "--", *argv))
+    return output.command("exec", options=("--id", run_id, "--name", agent, "--", *argv))
+
+
+def called(start: Entry | None) -> str:
+    """What is executed, by the entry that began its run."""
+    if start is None or start.body is None or start.kind != EntryKind.START:
+        return "its command"
+    return output.clean(shlex.join(json.loads(start.body)["argv"]), 200)
 
 
 def refusal_of(store: Store, row: RunRow) -> str:
     """Why a run cannot be begun, or gone on with, here; nothing if it can."""
     if row.state in TERMINAL:
-        return f"run {row.id} is {row.state} already; start another: leave out --id"
+        return f"run {row.id} is {row.state} already; to start another leave out --id"
     if row.state in (State.PAUSED, State.KILLED, State.STRANDED):
-        return f"run {row.id} is {row.state}; let it go on first: andon resume {row.id}"
+        return f"run {row.id} is {row.state}; resume it first: andon resume {row.id}"
     if row.state == State.RUNNING:
         here = this_process()
         live = [one for one in store.workers() if one.id == row.worker and not is_gone(here, one)]

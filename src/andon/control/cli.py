@@ -8,15 +8,24 @@ Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found or
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from andon.control import output, words
-from andon.errors import AndonError, BadInput, Corrupt, NotFound, NotStorable, Unresolved
+from andon.control.options import understands
+from andon.errors import (
+    AndonError,
+    BadInput,
+    Corrupt,
+    NotFound,
+    NotStorable,
+    StoreError,
+    Unresolved,
+)
 
 DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
@@ -24,8 +33,8 @@ DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 _SECTIONS = {
     "Stop": ("stop", ("halt", "pause", "cancel", "kill", "receipts")),
     "Start again": ("again", ("resume", "reauthorize")),
-    "Run": ("run", ("up", "work", "run", "start")),
-    "Look": ("look", ("ps", "show", "logs", "wait")),
+    "Run": ("run", ("init", "up", "work", "run", "exec", "start")),
+    "Look": ("look", ("ps", "top", "show", "logs", "wait")),
     "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
     "Decide": ("decide", ("answer", "steer", "send", "compensate", "migrate")),
     "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
@@ -34,41 +43,9 @@ _SECTIONS = {
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
 _FILES["halt"] = "halt"  # its work is done elsewhere, before any of this is imported
 _FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
+_FILES["top"] = "top"
+_FILES["init"] = "init"  # before there is anything
 _FILES["crashtest"] = "crashtest"  # the only one that needs andon.testing
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Seconds(click.types.FloatParamType):
-    """A time that ends."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        found = words.seconds(value)
-        if found is None:
-            self.fail(f"{value!r}: expected seconds, 0 or more", param, ctx)
-        return found
-
-
-def understands(*options: words.Option, **more: Any) -> Callable[[F], F]:
-    """The options of a table, as click has them."""
-
-    def decorated(function: F) -> F:
-        for one in reversed(options):
-            told: dict[str, Any] = {"help": one.help, "default": one.default, **more}
-            if one.kind == words.FLAG:
-                told |= {"is_flag": True}
-            else:
-                told |= {"metavar": one.metavar, "envvar": one.environ, "show_default": one.shown}
-            if one.kind == words.SECONDS:
-                told |= {"type": Seconds()}
-            function = click.option(one.name, one.field, **told)(function)
-        return function
-
-    return decorated
 
 
 class Asked:
@@ -105,10 +82,35 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _FILES and not args[0].startswith("-"):
-            close = get_close_matches(args[0], _FILES, 1)
-            hint = f"did you mean {close[0]!r}?" if close else "andon --help lists them."
-            raise click.UsageError(f"there is no command {args[0]!r}; {hint}")
+            raise unknown(args[0], _FILES, "andon")
         return super().resolve_command(ctx, args)
+
+
+class Family(click.Group):
+    """Commands under a command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown(args[0], self.commands, ctx.command_path)
+        return super().resolve_command(ctx, args)
+
+
+def unknown(word: str, known: Iterable[str], path: str) -> click.UsageError:
+    """Nothing is ever executed by a guess: the command that was probably meant is named."""
+    meant = words.MEANT.get(word.lower(), ()) if path == "andon" else ()
+    close = [f"{path} {one}" for one in meant or get_close_matches(word, list(known), 2)]
+    hint = f"did you mean {output.either(close)}?" if close else f"{path} --help lists them."
+    return click.UsageError(f"there is no command {word!r}; {hint}")
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    if given:
+        from andon.control.version import VERSION
+
+        output.say(f"andon {VERSION}")
+        ctx.exit()
 
 
 def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
@@ -126,6 +128,15 @@ everywhere = understands(*words.EVERYWHERE, expose_value=False, callback=_rememb
     epilog="Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found.",
 )
 @everywhere
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
 def cli() -> None:
     """Durable runs for AI agents: stop any agent, at any moment, and lose nothing.
 
@@ -150,11 +161,35 @@ def make_settings(**given: Any) -> Any:
 
 
 @contextlib.contextmanager
-def opened(*, create: bool = False, settings: Any = None) -> Iterator[Any]:
+def opened(
+    *,
+    create: bool = False,
+    settings: Any = None,
+    look: str = "",
+    reserved: bool = True,
+    lasting: bool = False,
+) -> Iterator[Any]:
+    """The store of a command that is over soon.
+
+    `look`: it only reads, "once" or for "long", and also what cannot be written. `reserved`: see
+    open_store; not for one that follows something. `lasting`: for a process that goes on and on; it
+    waits for a place.
+    """
     from andon.store import open_store
 
-    store = open_store((settings or make_settings()).store, create=create)
+    url = (settings or make_settings()).store
+    if lasting:
+        from andon.store import room
+
+        def say(text: str) -> None:
+            output.note(output.clean(text))
+
+        store = room.waited_for(lambda: open_store(url, create=create), say)
+    else:
+        store = open_store(url, create=create, look=look, reserved=reserved)
     try:
+        if look and getattr(store, "note", ""):
+            advise(f"maybe incomplete: {output.clean(store.note)}.")
         yield store
     except (AndonError, click.ClickException, click.exceptions.Exit):
         raise
@@ -163,6 +198,15 @@ def opened(*, create: bool = False, settings: Any = None) -> Iterator[Any]:
         raise
     finally:
         store.close()
+
+
+def refuse_still(store: Any, row: Any = None) -> None:
+    """Whoever waits for something to change in a copy would wait for ever."""
+    from andon.core.run import TERMINAL
+
+    still: str = getattr(store, "still", "")
+    if still and (row is None or row.state not in TERMINAL):
+        raise StoreError(f"{store.url}: nothing will change in what is seen of it ({still}).")
 
 
 def _refuse_damaged(store: Any, error: Exception) -> None:

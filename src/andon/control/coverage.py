@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from andon.control import attribution
 from andon.control.grace import OK, WARN
 from andon.control.output import age, plural
 from andon.runtime.liveness import is_gone, this_process
@@ -47,13 +48,14 @@ def here(settings: Settings) -> Iterator[Line]:
     found = grades()
     if not found:
         advice = "andon halt still works; what it can end is not known"
-        yield "kill", WARN, "the trial of the mechanisms did not end", advice
+        yield "kill", WARN, "the check of the mechanisms did not end", advice
     first = any(
         entry.kind == "supervisor" and entry.pid == 1 and homes.is_here(entry)
         for entry in homes.live(homes.find())
     )
     for one in found:
         yield _graded({**one, **(_FIRST.get(one["stop"], {}) if first else {})})
+    yield attribution.line()
     yield from _alone()
     yield _drilled(homes.find(), time.time())
     yield _alerted(settings)
@@ -104,7 +106,7 @@ def _alone() -> Iterator[Line]:
 def _drilled(home: str, now: float) -> Line:
     last = last_drill(home)
     if last is None:
-        return "drill", WARN, "never: nobody knows whether a halt works here", "andon drill"
+        return "drill", WARN, "never run: whether a halt works here is not known", "andon drill"
     ago = max(now - float(last["at"]), 0.0)
     found = (
         f"{age(ago)} ago: {last['processes']} processes, {last['survivors']} survived, "
@@ -113,7 +115,7 @@ def _drilled(home: str, now: float) -> Line:
     if not last["passed"]:
         return "drill", WARN, f"FAILED {found}", "andon drill says what survived"
     late = ago > DRILL_SECONDS
-    return "drill", WARN if late else OK, found, "again: andon drill" if late else ""
+    return "drill", WARN if late else OK, found, "run it again: andon drill" if late else ""
 
 
 def last_drill(home: str) -> dict[str, Any] | None:
@@ -139,9 +141,9 @@ def last_drill(home: str) -> dict[str, Any] | None:
 def _alerted(settings: Settings) -> Line:
     targets = [name for name in ("alert_url", "alert_command") if getattr(settings, name, "")]
     if targets:
-        return "alerts", OK, f"a stop that overruns is told to {' and '.join(targets)}", ""
+        return "alerts", OK, f"stops that overrun are reported to {' and '.join(targets)}", ""
     advice = "set ANDON_ALERT_URL or ANDON_ALERT_COMMAND"
-    return "alerts", WARN, "a stop that overruns is told to nobody", advice
+    return "alerts", WARN, "stops that overrun are not reported anywhere", advice
 
 
 def elsewhere(store: Store) -> Iterator[Line]:

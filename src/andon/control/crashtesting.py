@@ -1,15 +1,14 @@
 """`andon crashtest`: what is printed while an agent is killed everywhere, and after it."""
 
-import contextlib
-import os
-import sys
-from collections.abc import Callable, Iterator
+import json as json_
 from pathlib import Path
 from typing import Any
 
-import click
-
-from andon.control import loading, output
+from andon.control import loading, output, progress
+from andon.control.arguments import read
+from andon.control.colour import tinted
+from andon.control.progress import Line
+from andon.control.table import column, hang, table
 from andon.core.effect import Kind
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
@@ -17,8 +16,13 @@ from andon.testing import crash
 from andon.testing.crash import report as reports
 from andon.testing.crash.report import Effect, Report, Tried
 
-# Beside the bar there are its label, two numbers and the time that is left.
-BAR_COLUMNS, BESIDE_BAR = 36, 36
+EFFECTS = (
+    column("EFFECT", least=12),
+    column("KIND", 1),
+    column("HAPPENS", 3),
+    column("WORST", 2),
+    column("AFTER A KILL"),
+)
 
 
 def load(target: str) -> list[Agent]:
@@ -41,11 +45,13 @@ def run(
         raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
     if junit is not None and not Path(junit).absolute().parent.is_dir():
         raise BadInput(f"--junit {junit}: there is no such folder")
+    given = read(given, json_.loads(agents[0].row.types), output.note)
     with (
         crash.CrashTest(agents[0], given, crash.Options(**options)) as test,
-        _progress(json=json) as tell,
+        progress.line(json=json) as line,
     ):
-        report = test.run(tell)
+        line.show("runs without a kill first")
+        report = test.run(lambda *trial: None if json else _told(line, *trial))
     if junit is not None:
         Path(junit).write_text(reports.junit(report), "utf-8")
     if json:
@@ -55,36 +61,12 @@ def run(
     return 0 if report.clean else 1
 
 
-@contextlib.contextmanager
-def _progress(*, json: bool) -> Iterator[Callable[[int, int, Tried], None]]:
-    """A bar on a terminal; elsewhere a line for each trial that shows something."""
-    if not sys.stderr.isatty() or json:
-        yield lambda done, total, tried: _note(tried) if not json else None
-        return
-    with click.progressbar(
-        length=1, label="killing", file=sys.stderr, show_pos=True, width=_width()
-    ) as bar:
-
-        def tell(done: int, total: int, tried: Tried) -> None:
-            bar.length = total
-            bar.update(done - bar.pos, None)
-
-        yield tell
-
-
-def _width() -> int:
-    """So that the line with the bar fits: one that wraps cannot be written over."""
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except OSError:
-        columns = 80
-    return max(1, min(BAR_COLUMNS, columns - BESIDE_BAR))
-
-
-def _note(tried: Tried) -> None:
+def _told(line: Line, done: int, total: int, tried: Tried) -> None:
+    """A line for each trial that shows something, above the one that counts them."""
     if tried.findings:
         what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
-        output.note(output.clean(f"killed at {tried}: {what}"))
+        line.note(output.clean(f"killed at {tried}: {what}"))
+    line.show(f"kills; the last one at {tried}", done, total)
 
 
 def _tell(report: Report) -> None:
@@ -95,13 +77,17 @@ def _tell(report: Report) -> None:
     if report.effects:
         output.say()
         rows = [
-            (one.name, one.kind, str(one.plain), str(one.worst), _verdict(one))
+            (one.name, one.kind, str(one.plain), str(one.worst), _tinted(_verdict(one)))
             for one in report.effects
         ]
-        output.table(("EFFECT", "KIND", "HAPPENS", "WORST", "AFTER A KILL"), rows)
+        table(EFFECTS, rows)
     output.say()
     for line in str(report).split("\n"):
-        output.say(output.clean(line))
+        hang(line[: len(line) - len(line.lstrip())], output.clean(line.lstrip()))
+
+
+def _tinted(verdict: str) -> str:
+    return tinted(verdict, "wrong") if verdict.startswith(("TWICE", "NEVER")) else verdict
 
 
 def _verdict(effect: Effect) -> str:

@@ -23,6 +23,7 @@ from andon.core.rollout import (
     doubled,
     is_lost,
     left_in_doubt,
+    lost_at,
     tally,
     versions_after,
 )
@@ -83,7 +84,7 @@ def _deploy(
     lease_seconds: float | None,
 ) -> dict[str, Any]:
     began = min(one.window(around.now)[0] for one in group)
-    left = [_gone(store, around, rows[one.worker]) for one in group]
+    left = [_gone(store, around, rows[one.worker], rows.values()) for one in group]
     holds = [hold for one in left for hold in one.holds]
     counted = tally(holds)
     # Nobody was there to take these back.
@@ -118,9 +119,12 @@ def _deploy(
     return found
 
 
-def _gone(store: Store, around: Surroundings, worker: WorkerRow) -> Gone:
+def _gone(
+    store: Store, around: Surroundings, worker: WorkerRow, fellows: Iterable[WorkerRow]
+) -> Gone:
     told, ended = fleet.told_at(worker), worker.ended_at
     since = told if told is not None else (ended or around.now) - GAP_SECONDS
+    watched = any(_watches(one, worker) for one in fellows)
     holds = [
         Hold(
             run_id=one.run_id,
@@ -129,12 +133,26 @@ def _gone(store: Store, around: Surroundings, worker: WorkerRow) -> Gone:
             ended_at=one.ended_at,
             next_claimed_at=one.next_claimed_at,
             state=one.state,
+            lost_at=None
+            if one.ended_at is None
+            else lost_at(
+                one.ended_at, (worker.beaten_at, one.claimed_at, one.written_at), watched=watched
+            ),
         )
         for one in store.held_by(worker.id, since)
     ]
-    if told is None:  # what it finished before was its ordinary work
-        holds = [hold for hold in holds if hold.part is not Part.FINISHED]
+    if told is None:  # what it finished or gave back before was its ordinary work
+        holds = [hold for hold in holds if hold.part in (Part.HELD, Part.INTERRUPTED)]
     return Gone(worker, fleet.stand(worker, around), holds)
+
+
+def _watches(one: WorkerRow, other: WorkerRow) -> bool:
+    """Whether one worker saw the other end in the moment in which it did: on the same machine."""
+    if one.id == other.id or other.ended_at is None or other.beaten_at is None:
+        return False
+    here = bool(one.boot) and (one.boot, one.namespace) == (other.boot, other.namespace)
+    there = one.started_at <= other.beaten_at
+    return here and there and (one.ended_at is None or one.ended_at >= other.ended_at)
 
 
 def _line(store: Store, gone: Gone, now: float) -> dict[str, Any]:
@@ -224,8 +242,9 @@ def _walk(
             registered += sum(one.undo_at is not None for one in store.obligations(run_id))
             kept += _is_kept(row, versions)
     return {
-        "different_runs": len(last),
         "checked_runs": len(rows),
+        "different_runs": len(last),
+        "dead_runs": sorted({hold.run_id for hold in holds if hold.buried}),
         "lost": len(lost),
         "lost_runs": lost,
         "doubled": len(twice),

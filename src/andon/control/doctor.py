@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from andon.control import coverage, fleet, grace
+from andon.control import coverage, fleet, grace, installation
 from andon.control.operations import PAGE, Surroundings, doing, every_run
 from andon.control.output import age, command
 from andon.core.rollout import steps_have
@@ -35,6 +35,8 @@ CLOCK_SECONDS = 1.0
 # A commit waits for the disk at least once.
 SLOW_DISK_SECONDS = 0.1
 FREE_BYTES = 500_000_000
+# What a worker has at the server, and what it has while it reads (docs/guides/postgresql.md).
+IDLE_CONNECTIONS, BUSY_CONNECTIONS = 2, 3
 # More than this many of a kind are counted, not named.
 NAMED = 3
 
@@ -52,6 +54,8 @@ def examine(
     open_store: Callable[[], Store], path: Path | None, settings: Settings
 ) -> Iterator[Check]:
     """Every check, one after the other; `path` is the file of an SQLite store."""
+    for line in installation.lines():
+        yield Check(*line)
     yield _pidfd()
     yield from _stop_file(settings)
     yield _orchestrator(settings)
@@ -60,7 +64,7 @@ def examine(
     if path is not None:
         yield from _folder(path)
         if not path.exists():
-            advice = "it is made by the first: andon work FILE"
+            advice = "the first worker creates it: andon work FILE"
             yield Check("database", WARN, f"{path} does not exist yet", advice)
             return
     try:
@@ -144,18 +148,36 @@ def _database(store: Store) -> Iterator[Check]:
         yield Check("file system", WARN if advice else OK, system, advice)
         where = facts["path"]
     else:
-        yield from _server(facts)
+        yield from _server(store, facts)
         where = facts["at"]
     yield Check("database", OK, f"{where}, schema {facts['schema']}, epoch {facts['epoch']}")
 
 
-def _server(facts: dict[str, Any]) -> Iterator[Check]:
+def _connections(store: Store, room: dict[str, Any]) -> Check:
+    """Whether there is a place for every worker at its busiest, and for orders."""
+    workers, hosts = len(store.workers()), len(store.supervisors())
+    needed = workers * BUSY_CONNECTIONS + hosts * IDLE_CONNECTIONS + room["kept"]
+    found = (
+        f"{room['used']} of the {room['most']} that {room['of']} are in use; {workers} workers "
+        f"and {hosts} supervisors need up to {needed}, {room['kept']} of them for orders"
+    )
+    full = room["most"] - room["used"] < room["kept"] + IDLE_CONNECTIONS
+    if full:
+        advice = "another worker would have to wait: raise max_connections, or end what is idle"
+        return Check("connections", WARN, found, advice)
+    near = needed > room["most"]
+    advice = "raise max_connections before all workers are busy" if near else ""
+    return Check("connections", WARN if near else OK, found, advice)
+
+
+def _server(store: Store, facts: dict[str, Any]) -> Iterator[Check]:
     yield Check("postgresql", OK, f"version {facts['server_version']}")
     if facts["pooler"]:
         advice = "wake-ups and locks need a direct connection; without one andon polls"
         yield Check("pooler", WARN, "connected through a transaction pooler", advice)
     else:
         yield Check("pooler", OK, "connected directly")
+        yield _connections(store, facts["connections"])
     for name in ("fsync", "full_page_writes"):
         good = facts[name] == "on"
         advice = "" if good else f"a power cut loses finished steps: ALTER SYSTEM SET {name} = on"
@@ -174,9 +196,12 @@ class _Enough(Exception):
 
 def _write(store: Store) -> Iterator[Check]:
     """Write in a transaction that is rolled back."""
-    temporary = "TEMP " if store.facts()["store"] != "sqlite" else ""
+    server = store.facts()["store"] != "sqlite"
+    temporary = "TEMP " if server else ""
 
     def attempt(db: Any) -> Any:
+        if server:  # a role that may only read can have tables of its own
+            db.execute("UPDATE andon.meta SET epoch = epoch WHERE false")
         db.execute(f"CREATE {temporary}TABLE doctor_trial (one integer)")
         db.execute("INSERT INTO doctor_trial VALUES (1)")
         raise _Enough
@@ -190,7 +215,9 @@ def _write(store: Store) -> Iterator[Check]:
     except AndonError as error:
         yield Check("write", FAIL, str(error))
     except Exception as error:  # noqa: BLE001 (a driver's own error is as good an answer)
-        yield Check("write", FAIL, f"{type(error).__name__}: {error}", "may this user write?")
+        yield Check(
+            "write", FAIL, f"{type(error).__name__}: {error}", "check that this user may write"
+        )
 
 
 def _clock(store: Store) -> Iterator[Check]:
@@ -207,7 +234,7 @@ def _clock(store: Store) -> Iterator[Check]:
         ahead = newest.created_at - theirs
         if ahead > CLOCK_SECONDS:
             found = f"the newest run was created {age(ahead)} in the future"
-            yield Check("clock", WARN, found, "the store's clock was set back; timers end late")
+            yield Check("clock", WARN, found, "the store's clock was set back; timers fire late")
 
 
 def _locks(store: Store) -> Iterator[Check]:
@@ -250,7 +277,7 @@ def _workers(store: Store) -> Iterator[Check]:
     if lost:
         names = ", ".join(worker.id for worker in lost[:NAMED])
         found = f"{len(lost)} are dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
-        yield Check("workers", WARN, found, "the next worker takes over what they had")
+        yield Check("workers", WARN, found, "the next worker takes over their runs")
 
 
 def _elsewhere(store: Store) -> Iterator[Check]:
@@ -291,7 +318,7 @@ def _signals(store: Store) -> Iterator[Check]:
 def _stop_file(settings: Settings) -> Iterator[Check]:
     path = Path(str(getattr(settings, "stop_file", "") or ".stop"))
     if path.exists():
-        advice = f"a worker that is started here goes at once: rm {path}"
+        advice = f"a worker that is started here stops at once; to allow it: rm {path}"
         yield Check("stop file", WARN, f"{path.absolute()} exists", advice)
 
 
@@ -312,7 +339,7 @@ def _stuck(store: Store) -> Iterator[Check]:
     for rows, name, advice in (
         (waiting, "stranded runs", "start a worker that takes them: andon work FILE"),
         (_page(store, State.STRANDED), "stranded runs", "andon show says where code differs"),
-        (_page(store, State.DEAD), "dead runs", "andon dead list says why they are"),
+        (_page(store, State.DEAD), "dead runs", "andon dead list says why"),
     ):
         if rows:
             found = f"{_count(rows)}, e.g. {_named(rows, around)}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from andon.control import draining, fleet, output
+from andon.control import draining, fleet, output, progress
 from andon.control.following import Patience
 from andon.control.people import named
 from andon.errors import AndonError, StoreError
@@ -35,7 +35,9 @@ def drain(
     json: bool,
 ) -> int:
     """0 once all have ended, 3 if not in time."""
-    store, error = draining.reachable(lambda: open_store(settings.store, create=False))
+    store, error = draining.reachable(
+        lambda: open_store(settings.store, create=False, reserved=True)
+    )
     if error is not None:
         return _signal_processes(settings.store, order, error, advise, json=json)
     try:
@@ -54,21 +56,24 @@ def _through(
     if not workers:
         if json:
             output.document({"ended": True, "workers": []})
-        advise("there is no live worker" + (" here" if order.this else ""))
+        advise("no worker is running" + (" here" if order.this else ""))
         return DONE
     try:
         draining.ask(store, workers, named(order.by))
     except StoreError as error:
         ticks = {worker.pid: worker.start_ticks for worker in workers}
         return _signal(list(ticks), order, error, advise, ticks=ticks, json=json)
-    waiting = draining.Waiting(store, [worker.id for worker in workers], advise)
+    ids = [worker.id for worker in workers]
     if not order.waits:
-        return _answer(waiting, order, json=json)
-    try:
-        draining.wait(store, waiting, order.timeout, patience)
-    except KeyboardInterrupt:
-        advise("stopped waiting; the workers go on draining: andon workers")
-        raise
+        return _answer(draining.Waiting(store, ids, advise), order, json=json)
+    with progress.line(json=json) as line:
+        waiting = draining.Waiting(store, ids, line.above(advise), line)
+        try:
+            draining.wait(store, waiting, order.timeout, patience)
+        except KeyboardInterrupt:
+            line.clear()
+            advise("stopped waiting; the workers continue to drain: andon workers")
+            raise
     return _answer(waiting, order, json=json)
 
 
@@ -94,7 +99,7 @@ def _answer(waiting: draining.Waiting, order: Order, *, json: bool) -> int:
         output.note(
             f"{_count(late)} did not end within {order.timeout:g} s: "
             + ", ".join(output.clean(line["worker"]) for line in late)
-            + ". They go on draining: andon workers"
+            + ". They continue to drain: andon workers"
         )
     return DONE if ended or not order.waits else LATE
 

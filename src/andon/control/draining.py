@@ -18,8 +18,9 @@ from andon.control import fleet
 from andon.control.following import POLL_SECONDS, Patience, rings
 from andon.control.operations import Surroundings
 from andon.control.output import clean, length, state
+from andon.control.progress import Line
 from andon.errors import AndonError
-from andon.runtime.liveness import start_ticks
+from andon.host import proc
 from andon.store.store import AskDrain, Store, WorkerRow
 
 
@@ -37,8 +38,14 @@ def ask(store: Store, workers: Sequence[WorkerRow], by: str) -> None:
 class Waiting:
     """Looks at workers until all have ended, and says what each does meanwhile, once."""
 
-    def __init__(self, store: Store, ids: Sequence[str], say: Callable[[str], None]) -> None:
-        self._store, self._ids, self._say = store, ids, say
+    def __init__(
+        self,
+        store: Store,
+        ids: Sequence[str],
+        say: Callable[[str], None],
+        line: Line | None = None,
+    ) -> None:
+        self._store, self._ids, self._say, self._told = store, ids, say, line
         self._said: dict[str, object] = {}
         self.lines: list[dict[str, Any]] = []
 
@@ -55,7 +62,10 @@ class Waiting:
             if self._said.get(line["worker"]) != known:
                 self._said[line["worker"]] = known
                 self._say(_words(line))
-        return all(line["ended"] for line in self.lines)
+        ended = sum(line["ended"] for line in self.lines)
+        if self._told is not None:
+            self._told.show("workers ended", ended, len(self.lines))
+        return bool(ended == len(self.lines))
 
     def _line(self, worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
         stands = fleet.stand(worker, around)
@@ -105,17 +115,17 @@ def wait(store: Store, waiting: Waiting, timeout: float, patience: Patience) -> 
 # ── without the store ─────────────────────────────────────────────────────────────────────────
 
 
-def processes(url: str, proc: Path = Path("/proc")) -> list[int]:
+def processes(url: str) -> list[int]:
     """The workers of this store among the processes of this user that can be seen from here."""
     found = []
-    for folder in proc.iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+    for pid in proc.every_pid():
+        if pid == os.getpid() or os.geteuid() not in proc.uids(pid)[1:2]:
             continue
         with contextlib.suppress(OSError):
-            line = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-            mine = folder.stat().st_uid == os.geteuid() and is_worker(line)
-            if mine and serves(line, (folder / "environ").read_bytes(), folder / "cwd", url):
-                found.append(int(folder.name))
+            line = proc.words(pid)
+            environ = proc.from_any_thread(pid, "environ") if is_worker(line) else b""
+            if is_worker(line) and serves(line, environ, Path(f"/proc/{pid}/cwd"), url):
+                found.append(pid)
     return sorted(found)
 
 
@@ -149,7 +159,7 @@ def signalled(pids: Iterable[int], ticks: dict[int, int] | None = None) -> Itera
             with contextlib.suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(pid)
                 # A pid may be another process by now; one that is open cannot become one.
-                if ticks is None or ticks.get(pid) == start_ticks(pid):
+                if ticks is None or ticks.get(pid) == proc.start_ticks(pid):
                     told[descriptor] = pid
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM)
                 else:

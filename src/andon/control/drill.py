@@ -16,25 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 from andon.control import bad_runs
-from andon.control.bad_agents import ESCAPES, KINDS, MEMBERS, STORM
+from andon.control.bad_agents import ESCAPES, KEEPS, KINDS, MEMBERS, STORM
 from andon.control.coverage import DRILLS
 from andon.errors import AndonError
+from andon.host import proc
 from andon.runtime import requests
 from andon.store import open_store
 from andon.supervisor import home as homes
 from andon.supervisor import linux
 
-# In the first eight these are durable runs in real workers; after that there are only commands.
+# In the first dozen these are durable runs in real workers; after that there are only commands.
 RUNS = {
     "swallows cancellation": "swallows_cancellation",
     "holds the GIL": "holds_the_gil",
     "blocked in C": "blocked_in_c",
+    "main thread has ended": "main_thread_ended",
     "spawns a child run": "spawns_a_child_run",
 }
 ORDER = (
@@ -42,6 +44,9 @@ ORDER = (
     "ignores SIGTERM",
     ESCAPES,
     STORM,
+    KEEPS,
+    "traces its child",
+    "sleeps in the kernel",
     *RUNS,
 )
 # One storm is enough to prove it; more of them would measure how slow a busy machine is.
@@ -86,8 +91,8 @@ class Member:
 
     def alive(self) -> list[int]:
         """By pid and start time; what is in another namespace only the pipe can tell."""
-        here = linux.pid_namespace()
-        found = [p for p, ticks, of in self.processes if of == here and linux.alive(p, ticks)]
+        here = proc.pid_namespace()
+        found = [p for p, ticks, of in self.processes if of == here and proc.alive(p, ticks)]
         return found or ([] if self.gone_ms is not None else [0])
 
 
@@ -115,11 +120,10 @@ class Round:
         self.members = fleet(agents, self.folder)
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def run(self, say: Callable[[str], None]) -> dict[str, Any]:
+    def run(self, say: "Tell") -> dict[str, Any]:
         """Everything, from the first process to the report."""
         try:
-            say(f"starting {len(self.members)} agents that do not want to stop")
-            self._muster()
+            self._muster(say)
             say("andon halt")
             report = self._halt()
             say("trying to start one more")
@@ -129,7 +133,10 @@ class Round:
 
     # ── the fleet ─────────────────────────────────────────────────────────────────────────────
 
-    def _muster(self) -> None:
+    def _muster(self, say: "Tell") -> None:
+        total = len(self.members)
+        words = f"starting {total} agents that resist stopping"
+        say(words, 0, total)
         for member in self.members:
             os.mkfifo(member.pipe, 0o600)
             member.fd = os.open(member.pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -149,6 +156,7 @@ class Round:
             _wait([member.fd for member in missing], 0.1)
             for member in missing:
                 member.listen()
+            say(words, sum(member.mustered for member in self.members), total)
         open(self.go, "x").close()
         time.sleep(STORM_SECONDS)
         for member in self.members:
@@ -346,10 +354,10 @@ class Round:
                 process.wait(3.0)
             process.kill()
             process.wait()
-        here = linux.pid_namespace()
+        here = proc.pid_namespace()
         for member in self.members:
             for pid, ticks, namespace in member.processes:
-                if namespace == here and linux.alive(pid, ticks):
+                if namespace == here and proc.alive(pid, ticks):
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
             if member.fd >= 0:
@@ -408,10 +416,22 @@ def passed(report: dict[str, Any]) -> bool:
     return not report["survivors"] and report["refused"] and report["proved"]
 
 
-def drill(agents: int, rounds: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+class Tell(Protocol):
+    """Hears what a drill does, and how much of it is done."""
+
+    def __call__(self, words: str, done: int | None = None, total: int | None = None) -> None: ...
+
+
+def drill(agents: int, rounds: int, say: Tell) -> Iterator[dict[str, Any]]:
     for number in range(rounds):
         about = f"round {number + 1} of {rounds}: " if rounds > 1 else ""
-        yield Round(agents).run(lambda words, about=about: say(about + words))  # type: ignore[misc]
+
+        def tell(
+            words: str, done: int | None = None, total: int | None = None, *, about: str = about
+        ) -> None:
+            say(about + words, done, total)
+
+        yield Round(agents).run(tell)
 
 
 def remember(reports: list[dict[str, Any]], home: str, now: float) -> None:

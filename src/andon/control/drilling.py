@@ -4,7 +4,9 @@ import statistics
 import time
 from typing import Any
 
-from andon.control import drill, output
+from andon.control import drill, output, progress
+from andon.control.colour import paint, tinted
+from andon.control.table import column, table
 from andon.errors import BadInput
 from andon.supervisor import home as homes
 
@@ -25,8 +27,8 @@ def run(agents: int, rounds: int, *, json: bool) -> int:
         if not 1 <= given <= most:
             raise BadInput(f"{name}: expected 1 to {most}, found {given}")
     home = homes.find()
-    say = (lambda _: None) if json else output.note
-    reports = list(drill.drill(agents, rounds, say))
+    with progress.line(json=json) as line:
+        reports = list(drill.drill(agents, rounds, _teller(line, json=json)))
     drill.remember(reports, home, time.time())
     good = all(map(drill.passed, reports))
     if json:
@@ -34,6 +36,20 @@ def run(agents: int, rounds: int, *, json: bool) -> int:
     else:
         _tell(reports, good)
     return 0 if good else 1
+
+
+def _teller(line: progress.Line, *, json: bool) -> drill.Tell:
+    """On a terminal one line that counts; elsewhere a line for each part, once."""
+    said = ""
+
+    def tell(words: str, done: int | None = None, total: int | None = None) -> None:
+        nonlocal said
+        line.show(words, done, total)
+        if words != said and not (line.shown or json):
+            output.note(words)
+        said = words
+
+    return tell
 
 
 def times(reports: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -59,15 +75,25 @@ def _tell(reports: list[dict[str, Any]], good: bool) -> None:
         one = kinds[0]
         rows.append((one["kind"], str(one["agents"]), str(one["processes"]), _ms(worst), str(left)))
     gone_in = "GONE IN, WORST" if several else "GONE IN"
-    output.table(("AGENT", "AGENTS", "PROCESSES", gone_in, "SURVIVORS"), rows)
+    table(
+        (
+            column("AGENT", least=12),
+            column("AGENTS", 2),
+            column("PROCESSES", 1),
+            column(gone_in),
+            column("SURVIVORS"),
+        ),
+        rows,
+    )
     output.say()
     found = times(reports)
     lines = [
         (words, _ms(found[name]["median"]), *([_ms(found[name]["worst"])] if several else []), why)
         for words, name, why in _TIMES
     ]
-    head = ("", "MEDIAN", "WORST", "") if several else ("", "TIME", "")
-    output.table(head, lines)
+    worst = (column("WORST"),) if several else ()
+    first = column("MEDIAN" if several else "TIME")
+    table((column("", least=12), first, *worst, column("", 1, least=16)), lines)
     output.say()
     _verdict(reports, good)
 
@@ -85,10 +111,12 @@ def _verdict(reports: list[dict[str, Any]], good: bool) -> None:
     output.say(f"tried to start one more command and one more worker: {one_more}")
     busy = max(report["load"] for report in reports)
     if busy > BUSY:
-        output.say(f"this machine was busy (load {busy:.1f} per processor): times are its, too")
+        output.say(
+            f"this machine was busy (load {busy:.1f} per processor), which made these times longer"
+        )
     for sentence in dict.fromkeys(words for report in reports for words in report["unknown"]):
         output.say(f"NOT PROVED  {output.clean(sentence)}")
-    output.say("passed" if good else "FAILED")
+    output.say(paint(tinted("passed", "good") if good else tinted("FAILED", "wrong")))
 
 
 def _ms(value: float | None) -> str:

@@ -1,22 +1,25 @@
-"""Ending a worker's process from this host, where no supervisor does it."""
+"""Ending processes from this host: those of workers without a supervisor, and what runs started."""
 
 from __future__ import annotations
 
 import os
-import time
 from math import inf
 
+from andon.core import mark as marks
+from andon.core.stop import Stage
 from andon.core.struct import Struct
+from andon.host import proc
+from andon.host.remains import Remains
 from andon.runtime.finding import write
-from andon.runtime.liveness import is_gone, start_ticks, this_process
-from andon.store.orders import Bury
+from andon.runtime.liveness import is_gone, mark_of, remains_of, this_process
+from andon.store.orders import Bury, Report
 
 TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from andon.store.orders import TargetRow
     from andon.store.store import Store, WorkerRow
-    from andon.supervisor.reach import Killing
 
 # For the worker to end the attempt by itself, since it was fenced.
 GRACE_SECONDS = 0.2
@@ -38,17 +41,21 @@ class Enders:
         self._store, self._verb, self._here = store, verb, this_process()
         self.tried: dict[str, Outcome] = {}
 
-    def outcome_of(self, worker_id: str | None) -> Outcome | None:
-        """What was tried with it, if anything was."""
-        return self.tried.get(worker_id or "")
+    def outcome_of(self, name: str | None) -> Outcome | None:
+        """What was tried with a worker, or with what an attempt had started, if anything was."""
+        return self.tried.get(name or "")
 
     def is_gone(self, worker: WorkerRow) -> bool:
         """Whether its process is certainly gone, as seen from here."""
         return is_gone(self._here, worker) is True
 
+    def is_here(self, worker: WorkerRow) -> bool:
+        """Whether its processes can be seen from here."""
+        return is_gone(self._here, worker) is not None
+
     def is_ours(self, worker: WorkerRow) -> bool:
         """Whether its process can be seen from here, and nobody else ends it."""
-        return is_gone(self._here, worker) is not None and not self._has_supervisor(worker)
+        return self.is_here(worker) and not self._has_supervisor(worker)
 
     def _has_supervisor(self, worker: WorkerRow) -> bool:
         if worker.supervisor is None:
@@ -56,7 +63,7 @@ class Enders:
         for owner in self._store.supervisors():
             if owner.id == worker.supervisor:
                 same = (owner.boot, owner.namespace) == (self._here.boot, self._here.namespace)
-                return not same or start_ticks(owner.pid) == owner.start_ticks
+                return not same or proc.alive(owner.pid, owner.start_ticks)
         return False
 
     def end(self, worker: WorkerRow, say: Callable[[str], None], runs: set[str]) -> None:
@@ -72,29 +79,59 @@ class Enders:
         outcome = self._kill(worker)
         self.tried[worker.id] = outcome
         if outcome.evidence:
-            write(self._store, Bury(worker_id=worker.id, evidence=outcome.evidence))
+            bury = Bury(worker_id=worker.id, evidence=outcome.evidence, ordered=True)
+            write(self._store, bury)
 
     def _kill(self, worker: WorkerRow) -> Outcome:
-        if is_gone(self._here, worker):
-            return Outcome(evidence="process gone, seen by its start time")
-        foreign = _foreign(worker.pid)
+        gone = self.is_gone(worker)
+        foreign = "" if gone else _foreign(worker.pid)
         if foreign:
             return Outcome(why_not=foreign)
-        from andon.supervisor.reach import Killing
+        remains = remains_of(worker)
+        if not remains.end(GONE_SECONDS):
+            return Outcome(why_not=_why_alive(remains))
+        below = sorted(set(remains.known) - {worker.pid})
+        names = f": {remains.named(below)}" if below else ""
+        if gone:  # nobody has sent it a signal
+            ended = f"; ended what it had started{names}" if below else ""
+            return Outcome(evidence=f"process gone, seen by its start time{ended}")
+        with_them = f" and {len(below)} that it had started" if below else ""
+        return Outcome(evidence=f"SIGKILL by andon {self._verb}, process{with_them} gone{names}")
 
-        killing = Killing({worker.pid: worker.start_ticks}, {os.getpid()})
-        until = time.monotonic() + GONE_SECONDS
-        while not killing.strike():
-            if time.monotonic() > until:
-                return Outcome(why_not=self._why_alive(killing))
-            time.sleep(0.002)
-        below = len(killing.known) - 1
-        with_them = f" and {below} below it" if below else ""
-        return Outcome(evidence=f"SIGKILL by andon {self._verb}, process{with_them} gone")
+    def spare(self, worker: WorkerRow) -> None:
+        """Name what nobody can attribute to one of its runs; nothing of that is ended."""
+        mark = mark_of(worker)
+        strays = Remains(matches=lambda found: found == mark, spare={worker.pid})
+        strays.look()
+        named = f"; of no run alone: {_named(strays)}" if strays.survivors else ""
+        text = f"process {worker.pid} was spared: its worker's word is all that is known{named}"
+        self.tried[worker.id] = Outcome(why_not=text)
 
-    def _why_alive(self, killing: Killing) -> str:
-        pids = ", ".join(map(str, killing.survivors))
-        return f"SIGKILL did not end {pids} within {GONE_SECONDS:g} s: the kernel holds them"
+    def clear(self, target: TargetRow, worker: WorkerRow, say: Callable[[str], None]) -> None:
+        """Look here for what an attempt has started, and end it."""
+        assert target.mark is not None
+        mark = target.mark
+        remains = Remains(matches=lambda found: marks.belongs(found, mark))
+        if remains.look():
+            say(f"ending what {target.target.replace(':', ' ', 1)} had started: {_named(remains)}")
+        if not remains.end(GONE_SECONDS):
+            self.tried[target.target] = Outcome(why_not=_why_alive(remains))
+            return
+        ended = remains.named(sorted(remains.known)) or "nothing was left"
+        text = f"looked on {worker.host} for what it had started: {ended}; none is left"
+        self.tried[target.target] = Outcome(evidence=text)
+        report = Report(
+            stop_id=target.stop_id, target=target.target, stage=Stage.VERIFIED, evidence=text
+        )
+        write(self._store, report)
+
+
+def _why_alive(remains: Remains) -> str:
+    return f"SIGKILL did not end {_named(remains)} within {GONE_SECONDS:g} s: the kernel holds them"
+
+
+def _named(remains: Remains) -> str:
+    return remains.named(remains.survivors)
 
 
 def _foreign(pid: int) -> str:

@@ -156,7 +156,7 @@ def _meant(fleet: Sequence[WorkerRow], name: str) -> list[WorkerRow]:
         which = ", ".join(worker.id for worker in begin)
         raise NotFound(f"several workers begin with {name!r}: {which}")
     there = ", ".join(worker.id for worker in live) or "none"
-    raise NotFound(f"there is no worker {name!r}; alive: {there}. Look: andon workers --all")
+    raise NotFound(f"there is no worker {name!r}; alive: {there}. Look: andon workers --old")
 
 
 def live(store: Store) -> list[WorkerRow]:

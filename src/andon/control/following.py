@@ -75,15 +75,16 @@ def wait(
     timeout: float | None,
     patience: Patience,
     on_look: Callable[[RunRow], None],
+    reached: Callable[[RunRow], bool] | None = None,
 ) -> RunRow | None:
-    """The run once it is over; None if it was not in time."""
+    """The run once it is over, or `reached` says that it is far enough; None if not in time."""
     from andon.runtime.requests import is_over
 
     until = None if timeout is None else time.monotonic() + timeout
     with rings(store) as pause:
         while True:
             row = patience.ask(lambda: find(store, run_id))
-            if row is not None and is_over(row):
+            if row is not None and (is_over(row) or (reached is not None and reached(row))):
                 return row
             if row is not None:
                 on_look(row)

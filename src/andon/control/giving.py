@@ -13,7 +13,7 @@ from andon.control import ordering, output, words
 from andon.control.people import named
 from andon.core.stop import Kind
 from andon.core.struct import Struct
-from andon.errors import NotFound
+from andon.errors import BadInput, NotFound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Stop(Struct):
     by: str
     why: str
     json: bool
+    spare: bool | None = None
 
     def tell(self, text: str) -> None:
         """Whoever does not read on does not keep a process from being ended."""
@@ -79,6 +80,8 @@ def stop(
     store: str | None,
     json: bool,
     within: float = 0.0,
+    spare_worker: bool = False,
+    end_worker: bool = False,
 ) -> int:
     """Give the order and wait for its proof; answers the exit code."""
     from andon.settings import load
@@ -87,12 +90,22 @@ def stop(
     limit = 0.0 if no_wait else wait_seconds
     if limit is None:
         limit = within + PROOF_SECONDS if within else HARD_SECONDS
-    asked = Stop(kind=Kind(verb), within=within, limit=limit, by=named(by), why=why, json=json)
+    if spare_worker and end_worker:
+        raise BadInput("expected --spare-worker or --end-worker, found both: say one of them")
+    asked = Stop(
+        kind=Kind(verb),
+        within=within,
+        limit=limit,
+        by=named(by),
+        why=why,
+        json=json,
+        spare=spare_worker if spare_worker or end_worker else None,
+    )
     pair = ordering.pair(label, "label") if label is not None else None
     settings = load({"store": store})
     with contextlib.ExitStack() as stack:
         with _perhaps_away(asked, settings.store, "Nothing was stopped."):
-            opened = open_store(settings.store, create=False)
+            opened = open_store(settings.store, create=False, reserved=True)
             stack.callback(opened.close)
             whom = ordering.meant(opened, run, agent, pair, fleet=fleet)
         return _stop(asked, opened, whom, settings)
@@ -125,9 +138,9 @@ def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
 def _stop(asked: Stop, store: Any, whom: ordering.Whom, settings: Settings) -> int:
     order = ordering.order_for(
         asked.kind, whom, within=asked.within, by=asked.by, why=asked.why, via="command line"
-    )
+    ).but(spare=asked.spare)
     with _interruptible(asked, store, order.id) as known:
-        again = "Give the order again: it is the same one, should it be written."
+        again = "Give the order again: if it was written already, it is not repeated."
         with _perhaps_away(asked, settings.store, again):
             row = ordering.give(store, order)
         known.append(row.id)
@@ -139,7 +152,25 @@ def _stop(asked: Stop, store: Any, whom: ordering.Whom, settings: Settings) -> i
         output.document(found)
     else:
         proofs.receipt(found, outcomes, asked.limit)
-    return PROVED if found["proved"] else NOT_PROVED
+        _tell_if_alone(asked, store, found)
+    return PROVED if found["verdict"] in ("proved", "nothing") else NOT_PROVED
+
+
+def _tell_if_alone(asked: Stop, store: Any, found: dict[str, Any]) -> None:
+    """A worker that nobody starts again has ended with its run: then nothing goes on."""
+    ended = [
+        line
+        for line in found["targets"]
+        if line["process"] and line["process"]["alive"] is False and not line["supervisor"]
+    ]
+    if ended:
+        from andon.control.operations import Surroundings
+
+        if not Surroundings(store).live:
+            asked.tell(
+                "no worker is left. To start one: andon work FILE, or andon up FILE, which starts "
+                "it again when it ends"
+            )
 
 
 def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dict[str, Any]:
@@ -150,7 +181,7 @@ def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dic
     stopping = Stopping(store, row, asked.tell)
     patience = Patience(
         patience_seconds,
-        lambda error: asked.tell(f"{output.clean(error)} Waiting for it."),
+        lambda error: asked.tell(f"{output.clean(error)} Waiting for the store."),
     )
     stopping.wait(asked.limit, patience)
     return stopping.enders.tried
@@ -168,7 +199,7 @@ def _interruptible(asked: Stop, store: Any, stop_id: str) -> Iterator[list[str]]
         with contextlib.suppress(NotFound):  # it was not given yet
             found = receipts.receipt(store, known[-1])
             show = output.command("show", found["id"])
-            asked.tell(f"stopped waiting; it goes on stopping: {show}")
+            asked.tell(f"stopped waiting; the stop continues: {show}")
             if asked.json:
                 output.document(found)
         raise

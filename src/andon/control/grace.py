@@ -8,6 +8,7 @@ from pathlib import Path
 
 from andon.control.output import length
 from andon.core.rollout import grace_for, orchestrator_for, steps_have
+from andon.host import proc
 from andon.settings import Settings
 from andon.store.rows import StepTime
 
@@ -36,7 +37,7 @@ def judge_orchestrator(settings: Settings) -> Judged:
     if limit <= grace:
         return FAIL, f"{mine}, but the orchestrator kills after {limit:g} s", advice
     if limit < enough:
-        found = f"{mine} of {limit:g} s leaves {limit - grace:g} s to say goodbye"
+        found = f"{mine} of {limit:g} s leaves {limit - grace:g} s to exit"
         return WARN, found, advice
     return OK, f"{mine} of the orchestrator's {limit:g} s", ""
 
@@ -52,11 +53,11 @@ def judge_steps(settings: Settings, times: Sequence[StepTime]) -> Judged:
     count, longer = sum(one.count for one in times), sum(one.longer for one in times)
     have = steps_have(settings.grace_seconds)
     if not count:
-        return OK, f"none in the last 7 days; each has {length(have)} when its worker goes", ""
+        return OK, f"none in the last 7 days; each has {length(have)} when its worker drains", ""
     slowest = max(times, key=lambda one: one.longest_seconds)
     longest = f"the longest took {length(slowest.longest_seconds)} in the last 7 days"
     if not longer:
-        return OK, f"{longest}, and each has {length(have)} when its worker goes", ""
+        return OK, f"{longest}, and each has {length(have)} when its worker drains", ""
     grace = grace_for(slowest.longest_seconds)
     found = (
         f"{longest} ({slowest.agent} {slowest.name}), but each has {length(have)} of "
@@ -77,17 +78,12 @@ def _percent(part: int, whole: int) -> str:
 # ── does a signal arrive? ─────────────────────────────────────────────────────────────────────
 
 
-def lines_above(pid: int, proc: Path = Path("/proc")) -> list[list[str]]:
+def lines_above(pid: int) -> list[list[str]]:
     """The command lines of a process and of all above it, up to PID 1."""
     found: list[list[str]] = []
-    while pid > 0:
-        try:
-            line = (proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
-            stat = (proc / str(pid) / "stat").read_text("utf-8", "replace")
-        except OSError:
-            break
-        found.append([word for word in line.split("\0") if word])
-        pid = int(stat.rpartition(")")[2].split()[1])
+    while pid > 0 and (stat := proc.stat(pid)) is not None:
+        found.append(proc.words(pid))
+        pid = stat.parent
     return found
 
 
@@ -103,7 +99,10 @@ def judge_signals(pid: int, lines: Sequence[Sequence[str]]) -> Judged:
     shell = above[:1] and above[0] in _SHELLS and "-i" not in lines[1]
     if shell and (len(above) == 1 or (len(above) == 2 and above[1] in _PASSING)):
         found = f"a shell stands between PID 1 and pid {pid}: {' '.join(lines[1])[:80]}"
-        advice = 'SIGTERM ends there: CMD ["andon", "work", …], or exec andon work in the script'
+        advice = (
+            'the shell does not pass SIGTERM on: use CMD ["andon", "work", …], or exec andon work '
+            "in the script"
+        )
         return WARN, found, advice
     top = above[-1] if above else "not visible"
     return OK, f"pid {pid} is under PID 1 ({top or 'unnamed'})", ""

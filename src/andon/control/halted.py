@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from andon.control.ending import workers_of
 from andon.control.output import clean
 from andon.core.stop import OPEN, Kind, Scope, Stage
 from andon.errors import AndonError, StoreUnavailable
+from andon.host import proc
+from andon.runtime.liveness import end_remains
 from andon.store import open_store
 from andon.store.orders import Bury, Dismiss, Order, SupervisorRow, TargetRow
 from andon.store.store import Store, WorkerRow
-from andon.supervisor import home as homes
 
 AGAIN_SECONDS = 0.01
 SEEN_SECONDS = 0.1  # nobody sees a pull and lifts it in less; two clocks agree no better than this
@@ -25,7 +27,7 @@ Say = Callable[..., None]
 
 def order(url: str, words: dict[str, Any], within: float, say: Say) -> tuple[Store, str]:
     """Write it; answers the store and the id of the halt that holds there. Makes no database."""
-    store = _patiently(lambda: open_store(url, create=False), within, say)
+    store = _patiently(lambda: open_store(url, create=False, reserved=True), within, say)
     return store, str(_patiently(lambda: _ordered(store, words), within, say))
 
 
@@ -85,7 +87,7 @@ def prove(store: Store, order: str, end: float, say: Say) -> None:
 
 def known(store: Store, order: str) -> dict[str, Any]:
     """How it stands, with what can be seen from this host."""
-    _bury(store, order)
+    here = _bury(store, order)
     rows = store.targets(order)
     verified = [row for row in rows if row.stage == Stage.VERIFIED]
     left = [row for row in rows if row.stage != Stage.VERIFIED]
@@ -97,26 +99,28 @@ def known(store: Store, order: str) -> dict[str, Any]:
         "kinds": dict(sorted(kinds.items())),
         "verified": len(verified),
         "unproved": [_sentence(row) for row in processes],
-        "over": not any(row.stage in OPEN for row in rows),
+        # What nobody has seen yet may be seen from here in a moment: a process that says goodbye.
+        "over": not any(row.stage in OPEN or row.worker in here for row in left),
     }
 
 
 def _sentence(row: TargetRow) -> str:
     what = row.target.replace(":", " ", 1)
     if row.stage == Stage.UNPROVED:
-        return f"{clean(what)}: unproved: {clean(row.evidence or 'nobody can know any more')}"
-    return f"{clean(what)}: {row.stage}: nothing it writes is taken, and its end is not proved yet"
+        return f"{clean(what)}: unproved: {clean(row.evidence or 'there is no evidence')}"
+    return f"{clean(what)}: {row.stage}: its writes are refused; its end is not proved yet"
 
 
-def _bury(store: Store, order: str) -> None:
-    """Processes of this host that are certainly gone."""
-    open_rows = [row for row in store.targets(order) if row.stage in OPEN]
-    workers = {row.worker for row in open_rows if row.worker}
-    messages: list[Any] = [
-        Bury(worker_id=worker.id, evidence=f"process {worker.pid} is gone")
-        for worker in (store.workers() if workers else ())
-        if worker.id in workers and _is_gone(worker)
-    ]
+def _bury(store: Store, order: str) -> set[str]:
+    """Bury workers of this host that are certainly gone; answers those that are to go."""
+    open_rows = [row for row in store.targets(order) if row.stage != Stage.VERIFIED]
+    workers = workers_of(store, {row.worker for row in open_rows if row.worker})
+    messages: list[Any] = []
+    for worker in workers.values():
+        if _is_gone(worker):
+            state, _, words = end_remains(worker, f"process {worker.pid} is gone").partition(":")
+            if state == "dead":
+                messages.append(Bury(worker_id=worker.id, evidence=words, ordered=True))
     owners = {row.supervisor for row in open_rows if row.supervisor}
     messages += [
         Dismiss(supervisor_id=one.id, state="dead", evidence=f"process {one.pid} is gone")
@@ -125,9 +129,14 @@ def _bury(store: Store, order: str) -> None:
     ]
     if messages:
         store.write(messages)
+    return {one.id for one in workers.values() if _is_here(one) and not one.embedded}
+
+
+def _is_here(one: WorkerRow | SupervisorRow) -> bool:
+    here = (proc.boot_id(), proc.pid_namespace())
+    return bool(one.boot) and (one.boot, one.namespace) == here
 
 
 def _is_gone(one: WorkerRow | SupervisorRow) -> bool:
     """A zombie is: it executes nothing, and its parent may never look."""
-    here = one.boot and (one.boot, one.namespace) == (homes.boot(), homes.namespace())
-    return bool(here) and not homes.is_alive(one.pid, one.start_ticks)
+    return _is_here(one) and not proc.alive(one.pid, one.start_ticks)

@@ -182,7 +182,7 @@ def remarks(wanted: Wanted, kind: str) -> dict[str, str]:
             f"The container exits with 0: done. {SAVED}: told to go, saved, unfinished; the next\n"
             "pod goes on with it, and this is no failure. Anything else: a failure, so many times."
         ),
-        "spec.strategy": "A new worker is ready before an old one is told to go.",
+        "spec.strategy": "A new worker is ready before an old one is stopped.",
         f"{pod}.terminationGracePeriodSeconds": (
             f"{wanted.grace} s to drain + {PRE_STOP_SECONDS} s for {before}"
             f" + {MARGIN_SECONDS} s to exit."
@@ -197,9 +197,10 @@ def remarks(wanted: Wanted, kind: str) -> dict[str, str]:
             f"kubectl create secret generic {secret} --from-literal={key}=postgresql://…"
         ),
         f"{pod}.containers.lifecycle": (
-            "Begins the drain and returns; SIGTERM follows and finds it under way."
+            "Starts the drain and returns; SIGTERM follows while it runs."
         ),
         f"{pod}.containers.livenessProbe": (
-            "Fails if the event loop or the way to the store is stuck, not if the store is away."
+            "Fails if the event loop or the connection to the store hangs, not if the store is "
+            "down."
         ),
     }

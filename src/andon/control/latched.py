@@ -35,12 +35,12 @@ def refuse_if_halted() -> None:
     found = Latch(homes.find()).init()
     if found.unreadable:
         raise Refused(
-            f"the latch of this host cannot be read, which counts as pulled: {found.unreadable}. "
-            "Nothing starts. Repair it, or set ANDON_HOME to a folder that can be written; then: "
+            f"the halt latch of this host cannot be read ({found.unreadable}), so nothing starts. "
+            "Repair it, or set ANDON_HOME to a folder that can be written; then: "
             "andon reauthorize"
         )
     if found.pulled:
-        raise Refused(f"{found}: nothing starts until: andon reauthorize")
+        raise Refused(f"{found}. To allow starts again: andon reauthorize")
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def obeying(url: str) -> Iterator[None]:
         return str(found) if found.pulled else ""
 
     def end(found: str) -> None:
-        note(f"{clean(found)}: ending at once. Nothing starts until: andon reauthorize")
+        note(f"{clean(found)}: ending at once. To allow starts again: andon reauthorize")
         homes.unregister(home, name)
         orders_are_out(LAST_SECONDS)
         exit_now(HALTED)

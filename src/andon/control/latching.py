@@ -55,7 +55,7 @@ class Latching:
         by = f" by {event['by']}" if event.get("by") else ""
         text = f"everything on this host is halted{by}"
         if not receipt.get("proved"):
-            text += f"; NOT PROVED: {receipt.get('survivors')} are still there"
+            text += f"; NOT PROVED: {receipt.get('survivors')} are still alive"
         layer = "halt" if receipt.get("proved") else "unproved"
         self._own.overruns.local(layer, str(event.get("order")), text, receipt=receipt)
 

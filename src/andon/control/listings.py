@@ -3,10 +3,46 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.output import age, clean, clock, command, note, say, state, table
+from andon.control.colour import paint
+from andon.control.output import age, clean, clock, command, note, say, state
+from andon.control.table import column, table
 
 # More values of a label than this are counted, not named.
 MOST_VALUES = 5
+
+QUEUES = (
+    column("QUEUE", whole=True),
+    column("WAITING"),
+    column("RETURNED", 3),
+    column("LATER", 4),
+    column("RUNNING"),
+    column("OLDEST", 2),
+    column("LIMIT", 1, least=12),
+)
+LIMITS = (
+    column("LIMIT", whole=True),
+    column("AT MOST"),
+    column("RATE"),
+    column("SET BY", 2, least=8),
+    column("USED NOW", 1, least=16),
+)
+DEAD = (
+    column("ID", whole=True),
+    column("AGENT", 2, least=8),
+    column("VERSION", 5, least=6),
+    column("ATTEMPTS", 4),
+    column("DEAD FOR", 3),
+    column("TO UNDO"),
+    column("ERROR", 1, least=16),
+)
+VERSIONS = (
+    column("AGENT", whole=True),
+    column("VERSION", whole=True),
+    column("NEW RUNS"),
+    column("WORKERS", 1),
+    column("REGISTERED", 3),
+    column("UNFINISHED RUNS", 2, least=12),
+)
 
 Rows = Sequence[dict[str, Any]]
 
@@ -14,10 +50,10 @@ Rows = Sequence[dict[str, Any]]
 def queues(rows: Rows) -> None:
     """The table of `andon queues`."""
     if not rows:
-        note("no queues; a worker brings them with its agents: andon work FILE")
+        note("no queues; a worker registers the queues of its agents: andon work FILE")
         return
     table(
-        ("QUEUE", "WAITING", "RETURNED", "LATER", "RUNNING", "OLDEST", "LIMIT"),
+        QUEUES,
         [
             (
                 clean(row["queue"], 60),
@@ -47,7 +83,7 @@ def limits(rows: Rows) -> None:
         note("no limits; set one: andon limit queue:NAME --at-most 5 --rate 100/1h")
         return
     table(
-        ("LIMIT", "AT MOST", "RATE", "SET BY", "USED NOW"),
+        LIMITS,
         [
             (
                 clean(row["limit"], 60),
@@ -83,7 +119,7 @@ def dead(rows: Rows) -> None:
         note("no dead runs")
         return
     table(
-        ("ID", "AGENT", "VERSION", "ATTEMPTS", "DEAD FOR", "TO UNDO", "ERROR"),
+        DEAD,
         [
             (
                 row["id"],
@@ -112,7 +148,7 @@ def versions(rows: Rows) -> None:
         note("no agents; a worker registers its own: andon work FILE")
         return
     table(
-        ("AGENT", "VERSION", "NEW RUNS", "WORKERS", "REGISTERED", "UNFINISHED RUNS"),
+        VERSIONS,
         [
             (
                 row["agent"],
@@ -127,8 +163,9 @@ def versions(rows: Rows) -> None:
     )
     for row in rows:
         if row["runs"] and not row["workers"]:
-            what = f"{clean(row['agent'])} {clean(row['version'])}"
-            say(f"\n{state('stranded')}: no live worker carries {what}   next: andon work FILE")
+            what = f"{clean(row['agent'])} (version {clean(row['version'])})"
+            stranded = paint(state("stranded"))
+            say(f"\n{stranded}: no running worker serves {what}   next: andon work FILE")
 
 
 def _unfinished(row: dict[str, Any]) -> str:

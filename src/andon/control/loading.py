@@ -113,8 +113,8 @@ def _broken(source: str, error: BaseException) -> AndonError:
     ]
     if isinstance(error, SystemExit):
         what = (
-            f"it ended the program (exit {error.code}) while it was imported. Put what starts the "
-            "program under: if __name__ == '__main__':"
+            f"it ended the program (exit {error.code}) while it was imported. Put the code that "
+            "starts the program under: if __name__ == '__main__':"
         )
     else:
         what = traceback.format_exception_only(error)[-1].strip()

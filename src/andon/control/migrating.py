@@ -19,8 +19,8 @@ def migrate(store: Store, row: RunRow, version: str, by: str, timeout: float, *,
     carried = Surroundings(store).is_version_carried(row.agent, version)
     if not carried and _is_known(store, row, version):
         raise Conflict(
-            f"no live worker carries {row.agent} {version}, so nobody can find out whether its "
-            "code fits. Start one: andon work FILE --no-promote"
+            f"no running worker serves {row.agent} (version {version}), so its code cannot be "
+            "checked against the journal. Start one: andon work FILE --no-promote"
         )
     requests.migrate(store, row.id, version, by=by)
     until = time.monotonic() + timeout
@@ -51,11 +51,11 @@ def _say(row: RunRow, now: RunRow, version: str, ending: str) -> None:
     name = output.clean(row.id)
     match ending:
         case "migrated":
-            output.say(f"migrated: {name} goes on with version {output.clean(version)}")
+            output.say(f"migrated: {name} continues with version {output.clean(version)}")
         case "late":
             output.note(f"run {name}: no worker has answered yet: {output.command('show', row.id)}")
         case _:
             error = json_.loads(now.error) if now.error else {}
             why = output.clean_lines(str(error.get("message", "")), "  ")
             kept = output.clean(row.version)
-            output.note(f"not migrated: {name} stays with version {kept}. {why}")
+            output.note(f"not migrated: {name} keeps version {kept}. {why}")

@@ -3,10 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.output import clean, command, length, note, state, table
+from andon.control.output import clean, command, length, note, state
+from andon.control.table import column, table
 from andon.core.run import TERMINAL, State
 from andon.store.rows import Obligation
 from andon.store.store import Store
+
+OBLIGATIONS = (
+    column("RUN", whole=True),
+    column("AGENT", 4, least=8),
+    column("STATE", 3),
+    column("EFFECT", least=10),
+    column("KEY", 1, least=8),
+    column("UNDO", 2, least=10),
+    column("UNDONE", least=14),
+)
 
 
 def listing(store: Store, limit: int) -> list[dict[str, Any]]:
@@ -33,10 +44,10 @@ def listing(store: Store, limit: int) -> list[dict[str, Any]]:
 def show(found: Sequence[dict[str, Any]]) -> None:
     """The table of `andon ps --obligations`."""
     if not found:
-        note("nothing would have to be undone")
+        note("no effect would have to be undone")
         return
     table(
-        ("RUN", "AGENT", "STATE", "EFFECT", "KEY", "UNDO", "UNDONE"),
+        OBLIGATIONS,
         [
             (
                 one["run"],
@@ -58,7 +69,7 @@ def when(one: Obligation, now: float) -> str:
         return "now"
     if one.undo_at is not None:
         left = one.undo_at - now
-        return f"in {length(left)} if nobody resumes it" if left > 0 else "now"
+        return f"in {length(left)} unless it is resumed" if left > 0 else "now"
     if one.run_state in TERMINAL and one.run_state != State.SUCCEEDED:
-        return f"when somebody says so: {command('compensate', one.run_id)}"
+        return f"on request: {command('compensate', one.run_id)}"
     return "when it fails"

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from andon.control import boxes, registration, waits
+from andon.control.arguments import read
+from andon.control.failures import failures_of
 from andon.control.ordering import UNFINISHED
 from andon.control.ordering import find as find  # noqa: PLC0414 (it is one of these)
 from andon.control.output import age
 from andon.core import effect, value
+from andon.core.batch import told
 from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
@@ -20,13 +24,12 @@ from andon.core.stop import Kind
 from andon.errors import NotFound
 from andon.runtime import latches, requests
 from andon.runtime.liveness import is_gone, this_process
+from andon.runtime.starting import resolve
 from andon.store.orders import StopRow
 from andon.store.reading import ALLOWANCE_SECONDS
-from andon.store.rows import AskRow, Filter, RunRow
+from andon.store.rows import AskRow, AttemptRow, Filter, RunRow
 from andon.store.store import Store, WorkerRow
 
-# A worker that is started together with `andon start` needs a moment to register.
-REGISTRATION_SECONDS = 3.0
 # What is over is of interest for a while.
 RECENT_SECONDS = 3600.0
 PAGE = 500
@@ -43,16 +46,24 @@ _STOPPED = (State.PAUSED, State.KILLED, State.STRANDED)
 
 
 def start(
-    store: Store, agent: str, given: dict[str, Any], *, on_wait: Callable[[], None], **options: Any
+    store: Store,
+    agent: str,
+    given: dict[str, Any],
+    *,
+    on_wait: Callable[[], None],
+    warn: Callable[[str], None],
+    **options: Any,
 ) -> RunRow:
     """Start a run; an agent that nobody carries yet is waited for briefly."""
     if not _is_known(store, agent):
         on_wait()
-        until = time.monotonic() + REGISTRATION_SECONDS
+        until = time.monotonic() + registration.REGISTRATION_SECONDS
         while not _is_known(store, agent) and time.monotonic() < until:
             time.sleep(0.05)
     try:
-        run_id = requests.start(store, agent, kwargs=given, **options)
+        row = resolve(store, agent)
+        given = read(given, json.loads(row.types), warn)
+        run_id = requests.start(store, row, kwargs=given, **options)
     except NotFound as error:
         known = sorted({row.name for row in store.agents()})
         if known and "known:" not in str(error):
@@ -79,7 +90,7 @@ class Surroundings:
         lately = [one for one in store.fleet(self.now - ALLOWANCE_SECONDS) if self._has_left(one)]
         self._carried = _Carried(serving)
         self._carried_lately = _Carried(lately)
-        self.latches = store.latches()
+        self.latches, self.progress = store.latches(), store.progress()
 
     def carries(self, agent: str) -> bool:
         """Whether somebody carries the agent, in whichever version."""
@@ -132,14 +143,14 @@ class Surroundings:
 
     def who_lacks(self, row: RunRow) -> str:
         """The worker that a forsaken run would need."""
-        from andon.control.boxes import VERSION
-
-        if row.version == VERSION:
-            return f"no live worker executes this command; how it goes on: andon show {row.id}"
-        what = f"{row.agent} {row.version}"
+        if row.version == boxes.VERSION:
+            return (
+                f"no running worker executes this command; how to continue it: andon show {row.id}"
+            )
+        what = f"{row.agent} (version {row.version})"
         if (row.agent, row.version) in self._carried.versions:
-            return f"no live worker that carries {what} serves queue {row.queue}"
-        return f"no live worker carries {what}"
+            return f"no running worker serves {what} from queue {row.queue}"
+        return f"no running worker serves {what}"
 
     def _has_left(self, worker: WorkerRow) -> bool:
         at = worker.ended_at if worker.draining_at is None else worker.draining_at
@@ -178,6 +189,7 @@ def listing(
     limit: int = 100,
     before: str | None = None,
     everything: bool = False,
+    roots: bool | None = None,
 ) -> list[dict[str, Any]]:
     """Runs, newest first: by default the unfinished ones and what was finished lately."""
     around = Surroundings(store)
@@ -185,7 +197,9 @@ def listing(
     if before is not None:
         last = find(store, before)
         cursor = (last.created_at, last.id)
-    which = Filter(states=tuple(states), agent=agent, label=label, limit=limit, before=cursor)
+    which = Filter(
+        states=tuple(states), agent=agent, label=label, limit=limit, before=cursor, roots=roots
+    )
     if states:
         requests.refuse_unknown(states, (STOPPING, STALLED))
         rows = _as_shown(which, around)
@@ -239,6 +253,7 @@ def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
         "parent_id": row.parent_id,
         "worker": row.worker,
         "doing": doing(row, asks, around),
+        "progress": around.progress.get(row.id, []),
         "asks": [as_ask(ask) for ask in asks],
         **_stops(row, around),
     }
@@ -260,6 +275,12 @@ def _stops(row: RunRow, around: Surroundings) -> dict[str, Any]:
 
 def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
     """What a run does, waits for, or ended with, in a few words."""
+    if row.attempt == 0 and (around.latch_on(row) is not None or row.state in _STOPPED):
+        return f"has not begun; {_doing(row, asks, around)}"
+    return _doing(row, asks, around)
+
+
+def _doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
     match row.state:
         case _ if row.stop is not None and row.state not in TERMINAL:
             return _stopping(row, around)
@@ -278,21 +299,23 @@ def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
 def _stopping(row: RunRow, around: Surroundings) -> str:
     mark = json.loads(row.stop or "{}")
     why = f": {mark['why']}" if mark["why"] else ""
-    told = f"{mark['kind']} by {mark['by'] or 'nobody named'}{why} ({mark['order']})"
+    told = f"{mark['kind']} by {mark['by'] or 'an unnamed person'}{why} ({mark['order']})"
     if row.state == State.RUNNING:
-        return f"{told}; {in_hand(around.store.last_entry(row.id))}"
-    return f"{told}; fenced, and not proved yet"
+        return f"{told}; {in_hand(around.store.last_entry(row.id), row.version)}"
+    return f"{told}; fenced; its end is not proved yet"
 
 
 def _running(row: RunRow, around: Surroundings) -> str:
-    found = in_hand(around.store.last_entry(row.id)) + _orphaned(row, around)
+    batch = told(around.progress.get(row.id, []))
+    found = (batch or in_hand(around.store.last_entry(row.id), row.version)) + _orphaned(
+        row, around
+    )
     stall = around.stall_of(row)
     return f"{found}; its worker is stalled: {stall.get('why')}" if stall else found
 
 
 def _suspended(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
-    waits = json.loads(row.waits) if row.waits else []
-    waited = "; ".join(_wait(wait, around.now) for wait in waits)
+    waited = waits.words(json.loads(row.waits) if row.waits else [], around.now)
     waited = f"asks: {asks[0].question}" if asks else waited
     latch = around.latch_on(row)
     return waited if latch is None else f"{latches.held_by(latch)}; {waited}"
@@ -310,8 +333,10 @@ def _queued(row: RunRow, around: Surroundings) -> str:
     return "; ".join(filter(None, (f"starts in {age(left)}{again}", forsaken)))
 
 
-def in_hand(last: Entry | None) -> str:
+def in_hand(last: Entry | None, version: str = "") -> str:
     """What the journal says a run has in hand."""
+    if version == boxes.VERSION:
+        return boxes.called(last)
     if last is None or last.kind == EntryKind.START:
         return "at its first step"
     if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:
@@ -328,20 +353,6 @@ def _orphaned(row: RunRow, around: Surroundings) -> str:
     if around.is_carried(row):
         return "; its worker is gone"
     return f"; its worker is gone, and {around.who_lacks(row)}"
-
-
-def _wait(wait: dict[str, Any], now: float) -> str:
-    until = wait.get("until")
-    limit = f" for {age(until - now)} more" if until is not None else ""
-    match wait.get("kind"):
-        case "timer":
-            return f"sleeps{limit}"
-        case "answer":
-            return f"waits for an answer{limit}"
-        case "child":
-            return f"waits for run {wait.get('name')}"
-        case kind:
-            return f"waits for {kind} {wait.get('name')}{limit}"
 
 
 def _error(row: RunRow) -> str:
@@ -367,9 +378,12 @@ def as_ask(ask: AskRow) -> dict[str, Any]:
 
 def show(store: Store, run_id: str) -> dict[str, Any]:
     """Everything about one run."""
+    from andon.control.outputs import is_kept
+
     row = find(store, run_id)
     around = Surroundings(store)
     entries = requests.journal(store, row.id)
+    attempts = store.attempts(row.id)
     asks = store.asks(row.id, open_only=False)
     still_open = [ask for ask in asks if ask.answered_at is None and row.state not in TERMINAL]
     run = requests.described(store, row)
@@ -379,6 +393,7 @@ def show(store: Store, run_id: str) -> dict[str, Any]:
         "version": row.version,
         "state": around.state_of(row),
         "doing": doing(row, still_open, around),
+        "progress": around.progress.get(row.id, []),
         "attempt": row.attempt,
         "fence": run.fence,
         "created_at": row.created_at,
@@ -398,10 +413,12 @@ def show(store: Store, run_id: str) -> dict[str, Any]:
         "result": run.result,
         "error": run.error,
         "waits": run.waits,
-        "steps": requests.steps_of(entries),
+        "steps": requests.steps_of(entries, attempts),
+        "errors": failures_of(entries),
+        "logged": is_kept(row) or bool(store.logs(row.id, 0)),
         "effects": _effects(store, row.id),
         "asks": [as_ask(ask) for ask in asks],
-        "attempts": _attempts(store, row.id),
+        "attempts": _attempts(attempts),
         "children": [
             {"id": child.id, "agent": child.agent, "state": around.state_of(child)}
             for child in _every(store, Filter(parent_id=row.id, limit=PAGE))
@@ -439,7 +456,7 @@ def undo_plan(store: Store, row: RunRow) -> dict[str, Any]:
     }
 
 
-def _attempts(store: Store, run_id: str) -> list[dict[str, Any]]:
+def _attempts(attempts: Sequence[AttemptRow]) -> list[dict[str, Any]]:
     return [
         {
             "number": attempt.number,
@@ -449,7 +466,7 @@ def _attempts(store: Store, run_id: str) -> list[dict[str, Any]]:
             "ended_at": attempt.ended_at,
             "ending": attempt.ending,
         }
-        for attempt in store.attempts(run_id)
+        for attempt in attempts
     ]
 
 

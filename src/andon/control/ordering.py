@@ -92,14 +92,15 @@ def _find(store: Store, run: str) -> RunRow:
 def find(store: Store, run_id: str) -> RunRow:
     """The run that is meant: by its id, the beginning of it, @last, or its agent's name."""
     if run_id == "@last":
-        newest = store.runs(Filter(limit=1))
+        newest = store.runs(Filter(roots=True, limit=1))
         if not newest:
             raise NotFound("there is no run yet; start one: andon start AGENT key=value")
         return newest[0]
     unfinished = of_agent(store, run_id)
     if not unfinished or store.run(run_id) is not None:
         return finding.find(store, run_id)
-    begin = [one for one in store.runs(Filter(prefix=run_id, limit=5)) if one.agent != run_id]
+    found = store.runs(Filter(prefix=run_id, roots=True, limit=5))
+    begin = [one for one in found if one.agent != run_id]
     if len(unfinished) == 1 and not begin:
         return unfinished[0]
     which = ", ".join(one.id for one in (*unfinished, *begin))
@@ -141,5 +142,5 @@ def find_order(store: Store, stop_id: str) -> StopRow:
         return near[0]
     if near:
         which = ", ".join(one.id for one in near[:5])
-        raise NotFound(f"receipt {stop_id!r}: several begin so: {which}")
-    raise NotFound(f"there is no receipt {stop_id!r}; andon receipts lists those there are")
+        raise NotFound(f"receipt {stop_id!r}: ambiguous id; matches: {which}")
+    raise NotFound(f"there is no receipt {stop_id!r}; andon receipts lists them")

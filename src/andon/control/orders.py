@@ -110,7 +110,9 @@ class Orders:
         watch.register(self._heard, select.POLLIN)
         while True:
             if not watch.poll(self._left_ms()):
-                note("the grace period is over; ending. What was in hand goes on elsewhere.")
+                note(
+                    "the grace period is over; exiting. Unfinished runs continue on other workers."
+                )
                 exit_now(self.code)
             if self._over:
                 return
@@ -138,12 +140,14 @@ class Orders:
             case 1:
                 self.worker.tell(name)
                 if self.worker.active:
-                    note(f"{name}: {self._describe()} Again: do not wait for steps.")
+                    note(f"{name}: {self._describe()} Again: cut the steps off now.")
             case 2:
                 self.worker.tell_again()
-                note(f"{name} again: steps are cut off now. Once more: end at once.")
+                note(f"{name} again: cutting the steps off now. Once more: exit at once.")
             case _:
-                note(f"{name} once more: ending at once. What was in hand goes on elsewhere.")
+                note(
+                    f"{name} once more: exiting at once. Unfinished runs continue on other workers."
+                )
                 exit_now(128 + number)
 
 

@@ -14,6 +14,8 @@ import re
 import sys
 import time
 
+from andon.control.colour import Tinted, tinted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,7 @@ SYMBOLS = {
     "stalled": ("▲", "^"),
     # of orders
     "proved": ("■", "#"),
+    "nothing": ("·", "-"),
     "unproved": ("!", "!"),
     # of workers
     "serving": ("●", "*"),
@@ -86,7 +89,7 @@ def document(value: Any) -> None:
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """JSON whose every character is visible, and none beyond what stdout can encode."""
-    text = json.dumps(value, ensure_ascii=not _speaks_unicode(), indent=indent)
+    text = json.dumps(value, ensure_ascii=not speaks_unicode(), indent=indent)
     return _UNUSUAL.sub(_visible_in_json, text)
 
 
@@ -126,7 +129,7 @@ def brief(value: Any, limit: int = 200) -> str:
     return clean(json.dumps(value, ensure_ascii=False), limit)
 
 
-def _speaks_unicode() -> bool:
+def speaks_unicode() -> bool:
     try:
         "●✓☠".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -134,48 +137,29 @@ def _speaks_unicode() -> bool:
     return True
 
 
-def state(word: str) -> str:
-    """A state as symbol and word."""
-    pretty, plain = SYMBOLS.get(word, ("?", "?"))
-    return f"{pretty if _speaks_unicode() else plain} {word}"
+def state(word: str) -> Tinted:
+    """A state as symbol and word, in its tint."""
+    return tinted(f"{symbol(word)} {word}", word)
 
 
 def symbol(word: str) -> str:
-    return state(word).partition(" ")[0]
+    pretty, plain = SYMBOLS.get(word, ("?", "?"))
+    return pretty if speaks_unicode() else plain
 
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def either(names: Sequence[str]) -> str:
+    """'a', 'b' or 'c'."""
+    quoted = [repr(name) for name in names]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
 def joined(parts: Sequence[str]) -> str:
     """Several short facts in one line."""
-    return (" · " if _speaks_unicode() else ", ").join(parts)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns; the last one is cut at the edge of the terminal, if there is one."""
-    lines = [list(head), *(list(map(clean, row)) for row in rows)]
-    widths = [max(_width(line[n]) for line in lines) for n in range(len(head) - 1)]
-    room = None
-    if sys.stdout.isatty():
-        import shutil
-
-        room = max(shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths), 30)
-    for line in lines:
-        cells = [
-            cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=False)
-        ]
-        say("  ".join([*cells, clean(line[-1], room)]).rstrip())
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    import unicodedata
-
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+    return (" · " if speaks_unicode() else ", ").join(parts)
 
 
 def age(seconds: float) -> str:

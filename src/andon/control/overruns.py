@@ -14,8 +14,8 @@ from andon.store.rows import EventRow
 from andon.store.store import Store
 
 _TEXTS = {
-    "stop.overran": "a polite stop took longer than its window; it is killed",
-    "stop.unproved": "a stop is over and not proved",
+    "stop.overran": "a polite stop took longer than its window; the run is killed",
+    "stop.unproved": "a stop ended without proof",
 }
 _LAYERS = {"stop.overran": "overrun", "stop.unproved": "unproved"}
 DRAINS_SECONDS = 60.0

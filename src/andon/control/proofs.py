@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from andon.control.colour import paint, tinted
 from andon.control.ending import Outcome
 from andon.control.output import (
     age,
@@ -16,8 +17,8 @@ from andon.control.output import (
     plural,
     say,
     symbol,
-    table,
 )
+from andon.control.table import column, hang, table
 from andon.core.run import TERMINAL
 from andon.core.stop import OPEN, Kind, Scope, Stage
 from andon.runtime.latches import options
@@ -26,17 +27,30 @@ from andon.runtime.latches import options
 MOST_ROWS = 20
 # Of what a supervisor tells; the rest stands above, or in --json.
 MEASURED = ("latch_error", "latched_ms", "killed_ms", "verified_ms", "processes")
-HEADLINES = {"proved": "STOPPED, proved", "unproved": "NOT PROVED", "stopping": "stopping"}
+HEADLINES = {
+    "proved": "STOPPED, proved",
+    "nothing": "nothing to stop",
+    "unproved": "NOT PROVED",
+    "stopping": "stopping",
+}
+RECEIPTS = (
+    column("RECEIPT", whole=True),
+    column("ORDER"),
+    column("WHOM", 2, least=12),
+    column("ASKED", 3),
+    column("TARGETS", 4),
+    column("HOW IT STANDS", 1, least=18),
+)
 _BEFORE = "it had ended before: "
 
 
 def listing(found: Sequence[dict[str, Any]]) -> None:
     """The table of `andon receipts`."""
     if not found:
-        note("no receipts of the last day; andon receipts --all lists older ones")
+        note("no receipts of the last day; andon receipts --old lists older ones")
         return
     table(
-        ("RECEIPT", "ORDER", "WHOM", "ASKED", "TARGETS", "HOW IT STANDS"),
+        RECEIPTS,
         [
             (
                 one["id"],
@@ -54,17 +68,20 @@ def listing(found: Sequence[dict[str, Any]]) -> None:
 
 def _stand(one: dict[str, Any]) -> str:
     words = [f"{symbol(one['verdict'])} {HEADLINES[one['verdict']]}"]
+    found = one["verdict"] if one["scope"] != Scope.RUN else ""
+    if found in ("proved", "nothing") and not one["stages"] and not one["waiting"]:
+        words = [f"{symbol('nothing')} nothing was executing"]
     latch = one["latch"]
     if latch:
         words.append("holds" if latch["in_force"] else f"lifted by {latch['lifted_by'] or '-'}")
     if one["by"] or one["why"]:
         words.append(_said(one))
-    return clean("; ".join(words), 300)
+    return tinted(clean("; ".join(words), 300), one["verdict"])
 
 
 def _said(found: dict[str, Any]) -> str:
     why = f": {found['why']}" if found["why"] else ""
-    return f"by {found['by'] or 'nobody named'}{why}"
+    return f"by {found['by'] or 'an unnamed person'}{why}"
 
 
 # ── one receipt ───────────────────────────────────────────────────────────────────────────────
@@ -76,7 +93,7 @@ def receipt(
     waited: float | None = None,
 ) -> None:
     """The page of a receipt, and the answer of the command that waited for it so long."""
-    say(clean(headline(found, waited), 1000))
+    say(paint(tinted(clean(headline(found, waited), 1000), _verdict(found, waited))))
     via = f", through {found['via']}" if found["via"] else ""
     say(f"  asked     {clock(found['asked_at'])} {clean(_said(found))}{clean(via)}")
     rows = found["targets"]
@@ -92,6 +109,15 @@ def receipt(
     note(f"next: {next_command(found)}")
 
 
+def _verdict(found: dict[str, Any], waited: float | None) -> str:
+    """What is not proved at the end of the waiting is not *stopping* any more."""
+    return "unproved" if waited is not None and not _is_over(found) else str(found["verdict"])
+
+
+def _is_over(found: dict[str, Any]) -> bool:
+    return found["verdict"] in ("proved", "nothing")
+
+
 def _waiting(found: dict[str, Any]) -> None:
     run = found["run"]
     if found["waiting"] == 1 and run and not found["targets"]:
@@ -104,13 +130,14 @@ def headline(found: dict[str, Any], waited: float | None = None) -> str:
     """The worst row decides."""
     what = f"{found['order']} of {_whom(found)}"
     ended = _ended_before(found)
+    if _is_over(found) and not found["targets"] and not found["waiting"] and not ended:
+        return f"{symbol('nothing')} {what}: nothing of it was executing"
     if ended:
-        return f"{symbol(ended)} {_whom(found)} had {_had(ended)} before; nothing was stopped"
+        at = clock(found["run"]["changed_at"])
+        return f"{symbol(ended)} nothing to stop: {_whom(found)} had {_had(ended)} at {at}"
     took = "" if found["took_seconds"] is None else f"  ({length(found['took_seconds'])})"
     word = HEADLINES[found["verdict"]]
-    if found["verdict"] == "proved" and not found["targets"] and not found["waiting"]:
-        return f"{symbol('proved')} {what}: nothing of it was executing"
-    if waited is not None and found["verdict"] != "proved":
+    if waited is not None and not _is_over(found):
         return f"{symbol('unproved')} NOT PROVED after {length(waited)}  {what}"
     return f"{symbol(found['verdict'])} {word}  {what}{took}"
 
@@ -123,7 +150,7 @@ def _whom(found: dict[str, Any]) -> str:
 def _ended_before(found: dict[str, Any]) -> str:
     """The state in which its run was over before it could be stopped."""
     run, rows = found["run"], found["targets"]
-    if run is None or found["verdict"] != "proved" or found["waiting"]:
+    if run is None or not _is_over(found) or found["waiting"]:
         return ""
     if run["state"] in TERMINAL and not rows:
         return str(run["state"])
@@ -144,11 +171,12 @@ def _row(found: dict[str, Any], line: dict[str, Any], outcome: Outcome | None) -
     name = f"run {run['id']} ({run['agent']})" if run else line["target"].replace(":", " ", 1)
     if line["stage"] == Stage.VERIFIED:
         now = f"; now {_now(run)}" if run else ""
-        say(clean(f"  proved    {name}: {_path(line)}: {line['evidence']}{now}", 1000))
+        text = clean(f"{name}: {_path(line)}: {line['evidence']}{now}", 1000)
+        hang("  proved    ", text, tint="proved")
         return
-    say(clean(f"  NOT PROVED {name}: {_path(line)}", 1000))
+    hang("  NOT PROVED ", clean(f"{name}: {_path(line)}", 1000), tint="unproved")
     for label, text in _unproved(found, line, outcome):
-        say(f"    {label:<10} {clean(text, 1000)}")
+        hang(f"    {label:<10} ", clean(text, 1000))
 
 
 def _now(run: dict[str, Any]) -> str:
@@ -242,17 +270,17 @@ def _latch(found: dict[str, Any]) -> None:
         return
     if latch["in_force"]:
         whose = "" if found["scope"] == Scope.FLEET else f" of {found['whom']}"
-        say(clean(f"  holds     nothing{whose} begins until: {latch['lift']}", 500))
+        say(clean(f"  holds     nothing{whose} starts. To lift it: {latch['lift']}", 500))
         return
     why = f": {latch['lifted_why']}" if latch["lifted_why"] else ""
-    by = latch["lifted_by"] or "nobody named"
+    by = latch["lifted_by"] or "an unnamed person"
     say(clean(f"  lifted    {clock(latch['lifted_at'])} by {by}{why}", 500))
 
 
 def next_command(found: dict[str, Any]) -> str:
     """What a person would do next."""
     run = found["run"]
-    if found["verdict"] == "proved":
+    if _is_over(found):
         if run is None:
             return found["latch"]["lift"] if _holds(found) else command("ps")
         return command(_AFTER.get(_after_state(run), "show"), run["id"])

@@ -1,16 +1,13 @@
 """What `andon verify` and `andon doctor` print."""
 
-import time
 from typing import Any
 
-from andon.control import output
+from andon.control import output, progress
+from andon.control.table import hang
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.store import Store
 from andon.supervisor import home as homes
-
-# A walk that takes longer says how far it is.
-PROGRESS_SECONDS = 2.0
 
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
@@ -20,25 +17,25 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
     from andon.control.verify import Tally
     from andon.control.verify import verify as walk
 
-    told = time.monotonic()
+    with progress.line(json=json) as line:
+        line.show("checking the database file")
+        total = store.run_count() if run_id is None and line.shown else None
 
-    def progress(tally: Tally) -> None:
-        nonlocal told
-        if not json and time.monotonic() - told > PROGRESS_SECONDS:
-            told = time.monotonic()
-            output.note(f"{tally.runs:,} runs, {tally.entries:,} entries so far")
+        def look(tally: Tally) -> None:
+            line.show(f"runs checked, {tally.entries:,} journal entries", tally.runs, total)
 
-    tally = walk(store, run_id, progress)
+        tally = walk(store, run_id, look)
     counts = {name: getattr(tally, name) for name in ("runs", "entries", "effects", "blobs")}
     if json:
         output.document({"ok": not tally.damage, **counts, "damage": tally.damage})
     else:
         for one in tally.damage:
             where = f"run {one['run']}: " if one["run"] else ""
-            output.say("DAMAGED  " + output.clean(where + one["what"].removeprefix(where)))
+            what = output.clean(where + one["what"].removeprefix(where))
+            hang("DAMAGED  ", what, tint="wrong")
         walked = ", ".join(f"{count:,} {word}" for word, count in counts.items())
         verdict = f"{len(tally.damage)} damages found in" if tally.damage else "verified:"
-        output.say(f"{verdict} {walked}")
+        hang("", f"{verdict} {walked}")
         if tally.damage:
             output.note("restore the database from a backup, then: andon verify")
     return 1 if tally.damage else 0
@@ -55,12 +52,16 @@ def doctor(settings: Settings, *, json: bool) -> int:
     found: list[Check] = []
     if not json:
         output.say(f"store {output.clean(homes.without_password(url))}")
-    for check in examine(lambda: open_store(url, create=False), path, settings):
+
+    def opened() -> Any:
+        return open_store(url, create=False, look="once", reserved=True)
+
+    for check in examine(opened, path, settings):
         found.append(check)
         if not json:
             advice = f"  -> {check.advice}" if check.advice else ""
-            line = f"{check.name:<18} {check.found}{advice}"
-            output.say(f"{_MARKS[check.status]}  {output.clean(line)}")
+            head = f"{_MARKS[check.status]}  {check.name:<18} "
+            hang(head, output.clean(check.found + advice), tint=check.status)
     failed = any(check.status == FAIL for check in found)
     if json:
         output.document({"ok": not failed, "checks": [_facts(check) for check in found]})

@@ -105,7 +105,7 @@ def set_limit(
         scope=scope, name=name, at_most=at_most, rate=count, per_seconds=seconds, by=by
     )
     if not write(store, message):
-        raise NotFound(f"there is no limit {what!r}; andon limit lists those there are")
+        raise NotFound(f"there is no limit {what!r}; andon limit lists them")
     left = next((row for row in store.limits() if (row.scope, row.name) == (scope, name)), None)
     return {
         "limit": what,

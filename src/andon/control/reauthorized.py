@@ -24,7 +24,7 @@ def plan(found: dict[str, Any]) -> None:
 
 
 def _pulled(what: str, one: dict[str, Any], receipt: str) -> None:
-    by = f" by {one['by'] or 'nobody named'}"
+    by = f" by {one['by'] or 'an unnamed person'}"
     via = f" through {one['via']}" if one["via"] else ""
     why = f": {one['why']}" if one["why"] else ""
     order = f"  ({receipt})" if receipt else ""
@@ -60,7 +60,7 @@ def _target(one: dict[str, Any]) -> str:
 
 
 def _suspect(run_id: str) -> str:
-    return f"run {run_id} was interrupted again and again: look before it goes on"
+    return f"run {run_id} was interrupted repeatedly: check it before you resume it"
 
 
 def done(found: dict[str, Any], outcome: dict[str, Any]) -> None:
@@ -70,8 +70,15 @@ def done(found: dict[str, Any], outcome: dict[str, Any]) -> None:
     say(clean(f"{symbol('done')} lifted by {outcome['by']}: {', '.join(where)}"))
     if found["away"]:
         say(clean(f"{symbol('unproved')} only this host: {found['away']}"))
-    if outcome["held"]:
-        say(f"  {plural(outcome['held'], 'run')} that waited: held until resumed")
-    for name in list(found["stays"])[:MOST]:
+    if found["away"]:
+        return
+    resumable = outcome["resumable"]
+    if not resumable:
+        note("Nothing waits to be resumed. New runs can start.")
+        return
+    count = plural(sum(resumable.values()), "run")
+    note(f"New runs can start. {count} stopped until resumed:")
+    for name in list(resumable)[:MOST]:
         note(f"next: {command('resume', options=('--agent', name))}")
-    note("next: andon resume --all   (or: andon resume --all --except AGENT)")
+    if len(resumable) > 1:
+        note("next: andon resume --all   (or: andon resume --all --except AGENT)")

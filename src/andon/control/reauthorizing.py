@@ -29,6 +29,9 @@ from andon.supervisor.latch import Latch
 MOST_LEDGERS = 500
 # So many interruptions, and a run may itself be what kills its workers.
 SUSPECT_INTERRUPTIONS = 3
+# Runs that stay stopped until somebody resumes them: also those that wait in the queue.
+_STAY = (State.KILLED, State.QUEUED, State.SUSPENDED, State.PAUSED)
+_RESUMABLE = (State.KILLED, State.PAUSED)
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ def _nothing(seen: Seen) -> str:
 
 def plan(store: Store | None, seen: Seen) -> dict[str, Any]:
     """What would be lifted, what stays stopped, what may begin."""
-    rows = [] if store is None else list(_stays(store, seen.whom))
+    rows = [] if store is None else list(_runs(store, seen.whom, _STAY))
     by_agent = Counter(row.agent for row in rows)
     return {
         "whom": _called(seen.whom),
@@ -88,7 +91,7 @@ def plan(store: Store | None, seen: Seen) -> dict[str, Any]:
         "suspects": [row.id for row in rows if row.interruptions >= SUSPECT_INTERRUPTIONS],
         "unproved": _unproved(store, seen.orders),
         "still_held": [latches.held_by(one) for one in seen.above],
-        "starts": "new runs; nothing that was stopped goes on by itself",
+        "starts": "new runs; stopped runs do not resume by themselves",
         "away": seen.away,
     }
 
@@ -119,9 +122,7 @@ def _host(seen: Seen) -> dict[str, Any]:
     return {"home": seen.home, "unreadable": found.unreadable, **facts}
 
 
-def _stays(store: Store, whom: Whom) -> Iterator[RunRow]:
-    """Runs that stay stopped until somebody resumes them: also those that wait in the queue."""
-    states = (State.KILLED, State.QUEUED, State.SUSPENDED, State.PAUSED)
+def _runs(store: Store, whom: Whom, states: tuple[str, ...]) -> Iterator[RunRow]:
     if whom.scope == Scope.FLEET:
         yield from every_run(store, states)
         return
@@ -171,7 +172,16 @@ def lift(
         held = _lift_store(store, seen, by, why, seen.orders[0].epoch if epoch is None else epoch)
     lifted = [one.id for one in seen.orders]
     local = _lift_host(seen, by, why, epoch if store is None else None, lifted)
-    return {"lifted": lifted, "host": local, "held": held, "by": by, "why": why}
+    found = {"lifted": lifted, "host": local, "held": held, "by": by, "why": why}
+    return found | {"resumable": _resumable(store, seen.whom)}
+
+
+def _resumable(store: Store | None, whom: Whom) -> dict[str, int]:
+    """How many runs of each agent `andon resume` would continue now."""
+    if store is None:
+        return {}
+    rows = _runs(store, whom, _RESUMABLE)
+    return dict(Counter(row.agent for row in rows if row.stop is None).most_common())
 
 
 def _lift_store(store: Store, seen: Seen, by: str, why: str, epoch: int) -> int:
@@ -192,7 +202,7 @@ def _lift_host(
         also = f" The store's latch ({', '.join(lifted)}) is lifted." if lifted else ""
         raise Conflict(
             f"the latch of this host ({seen.home}) stays pulled: "
-            f"{found.refused or 'it was pulled again meanwhile'}.{also} Look again: "
+            f"{found.refused or 'it was pulled again meanwhile'}.{also} Try again: "
             "andon reauthorize"
         )
     return seen.home

@@ -11,7 +11,7 @@ from andon.control.stopping import earlier_doubts
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind
-from andon.core.stop import Scope, Stage, verdict
+from andon.core.stop import Kind, Scope, Stage, verdict
 from andon.runtime import latches, requests
 from andon.runtime.liveness import is_gone
 from andon.store.orders import StopRow, TargetRow
@@ -28,7 +28,8 @@ def listing(store: Store, limit: int, *, everything: bool) -> list[dict[str, Any
     for row in store.stops(limit):
         holds = row.latched and row.lifted_at is None
         if everything or holds or row.closed_at is None or row.asked_at > now - 86_400:
-            found.append(_head(row, store.targets(row.id)))
+            targets = store.targets(row.id)
+            found.append(_head(row, targets or earlier_doubts(store, row)))
     return found
 
 
@@ -53,7 +54,7 @@ def receipt(store: Store, stop_id: str) -> dict[str, Any]:
 
 
 def _head(row: StopRow, targets: Sequence[TargetRow]) -> dict[str, Any]:
-    found = verdict(one.stage for one in targets) if row.closed_at is not None else "stopping"
+    found = _verdict(row, targets)
     ends = [one.ended_at for one in targets if one.ended_at is not None]
     ended = max([*ends, row.asked_at]) if found != "stopping" else None
     return {
@@ -78,6 +79,14 @@ def _head(row: StopRow, targets: Sequence[TargetRow]) -> dict[str, Any]:
         "waiting": row.waiting,
         "latch": _latch(row),
     }
+
+
+def _verdict(row: StopRow, targets: Sequence[TargetRow]) -> str:
+    if row.closed_at is None:
+        return "stopping"
+    if row.kind != Kind.HALT and not targets and not row.waiting:
+        return "nothing"  # what was meant had ended before: there is nothing to prove
+    return verdict(one.stage for one in targets)
 
 
 def _counted(targets: Sequence[TargetRow]) -> dict[str, int]:
@@ -113,8 +122,9 @@ def _named(run: RunRow, around: Surroundings) -> dict[str, Any]:
         "agent": run.agent,
         "state": around.state_of(run),
         "undoing": run.undoing is not None,
-        "in_hand": in_hand(last),
+        "in_hand": in_hand(last, run.version),
         "since": last.at if last is not None else run.created_at,
+        "changed_at": run.changed_at,
     }
 
 

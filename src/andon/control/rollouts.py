@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from andon.control import deploys, fleet
+from andon.control.colour import tinted
 from andon.control.draining import blocks
 from andon.control.following import POLL_SECONDS, Patience, rings
 from andon.control.output import (
@@ -19,28 +20,55 @@ from andon.control.output import (
     plural,
     say,
     state,
-    table,
 )
+from andon.control.table import column, cut, hang, room, table
 from andon.core.rollout import GAP_SECONDS
 from andon.store.store import Store
 
+WORKERS = (
+    column("WORKER", whole=True),
+    column("HOST", 4, least=8),
+    column("PID", 3),
+    column("STATE"),
+    column("IN HAND", 1),
+    column("SINCE", 5),
+    column("SUPERVISOR", 6, least=8),
+    column("AGENTS", 2, least=12),
+)
+LEFT = (
+    column("WORKER", whole=True),
+    column("STATE"),
+    column("IN HAND", 7),
+    column("FINISHED", 6),
+    column("SAVED", 3),
+    column("CUT", 4),
+    column("FAILED", 2),
+    column("TOOK", 5),
+    column("REMARK", 1, least=16),
+)
 _PARTS = ("finished", "saved", "cut", "untouched", "interrupted")
 
 
 def workers(found: Sequence[dict[str, Any]]) -> None:
     """The table of `andon workers`."""
     if not found:
-        note("no workers; start one: andon work FILE   (andon workers --all lists those of a day)")
+        note(
+            "no workers; start one: andon work FILE   "
+            "(andon workers --old lists those of the last day)"
+        )
         return
     table(
-        ("WORKER", "HOST", "PID", "STATE", "IN HAND", "SINCE", "SUPERVISOR", "AGENTS"),
+        WORKERS,
         [
             (
                 one["id"],
                 one["host"],
                 str(one["pid"]),
-                state(one["state"])
-                + (f", overran: {', '.join(one['overran'])}" if one["overran"] else ""),
+                tinted(
+                    state(one["state"])
+                    + (f", overran: {', '.join(one['overran'])}" if one["overran"] else ""),
+                    one["state"],
+                ),
                 f"{one['in_hand']} of {one['concurrency']}"
                 if one["concurrency"]
                 else str(one["in_hand"]),
@@ -73,9 +101,9 @@ def listing(found: Sequence[dict[str, Any]], orchestrator_seconds: float = 0.0) 
     for number, one in enumerate(found):
         if number:
             say()
-        say(headline(one, orchestrator_seconds))
+        hang("", headline(one, orchestrator_seconds))
         _table(one)
-        say(sentence(one))
+        hang("", sentence(one))
         _details(one)
 
 
@@ -102,10 +130,10 @@ def _versions(versions: dict[str, dict[str, list[str]]]) -> str:
 
 def _table(one: dict[str, Any]) -> None:
     table(
-        ("  WORKER", "STATE", "IN HAND", "FINISHED", "SAVED", "CUT", "FAILED", "TOOK", "REMARK"),
+        LEFT,
         [
             (
-                "  " + clean(line["worker"]),
+                clean(line["worker"]),
                 state(line["state"]),
                 str(line["in_hand"]),
                 str(line["finished"]),
@@ -118,9 +146,10 @@ def _table(one: dict[str, Any]) -> None:
             for line in one["workers"]
         ]
         + [
-            (f"  {clean(line['worker'])}", state(fleet.SERVING), str(line["in_hand"]), *[""] * 6)
+            (clean(line["worker"]), state(fleet.SERVING), str(line["in_hand"]), *[""] * 6)
             for line in one["serving"]
         ],
+        "  ",
     )
 
 
@@ -144,34 +173,42 @@ def sentence(one: dict[str, Any]) -> str:
     took = length(one["took_seconds"])
     begin = f"{state('done').split()[0]} deploy done in {took}" if one["over"] else f"... {took}"
     terms = [f"{one[part]} {_word(part)}" for part in _PARTS if one[part] or part in _PARTS[:2]]
-    counted = f"{plural(one['runs'], 'run')} = {' + '.join(terms)}"
+    times = f", {one['times']} times in hand" if one["times"] > one["runs"] else ""
+    counted = f"{plural(one['runs'], 'run')}{times} = {' + '.join(terms)}"
     parts = [f"{begin}: {counted}"]
     if one["in_hand"]:
         parts.append(f"{one['in_hand']} in hand")
     parts.append(f"{one['resumed']} resumed{_recovery(one)}")
     if one["unresumed"]:
         parts.append(f"{one['unresumed']} NOT resumed")
+    if one["dead"]:
+        parts.append(f"{one['dead']} DEAD")
     if "lost" in one:
         parts += [f"{one['lost']} lost", f"{one['doubled']} doubled"]
         if one["in_doubt"]:
             parts.append(f"{one['in_doubt']} effects in doubt")
         parts.append(_compensations(one))
         if one["kept_on_old_version"]:
-            parts.append(f"{one['kept_on_old_version']} go on with the old version")
+            parts.append(f"{one['kept_on_old_version']} continue with the old version")
     if one["overruns"]:
         parts.append(f"{one['overruns']} overran")
     return joined(parts)
 
 
 def _word(part: str) -> str:
-    return "failed to save" if part == "interrupted" else part
+    return "interrupted by a crash" if part == "interrupted" else part
 
 
 def _recovery(one: dict[str, Any]) -> str:
     if one["recovery_median"] is None:
         return ""
     middle, worst = length(one["recovery_median"]), length(one["recovery_worst"])
-    return f" (median {middle}, worst {worst})"
+    back, lost = one["times"] - one["finished"] - one["interrupted"], one["interrupted"]
+    since = [
+        *(["the return"] if back else []),
+        *(["its worker's last sign of life"] if lost else []),
+    ]
+    return f" (median {middle}, worst {worst} after {' or '.join(since)})"
 
 
 def _compensations(one: dict[str, Any]) -> str:
@@ -187,9 +224,13 @@ def _details(one: dict[str, Any]) -> None:
         what = f"{twice['kind']} {twice['name']} at {twice['spot']}"
         entries = f"entries {twice['first']} and {twice['again']}"
         say(clean(f"  DOUBLED  run {twice['run']}: {what}, {entries}"))
+    for run_id in one["dead_runs"][:5]:
+        say(
+            clean(f"  DEAD     run {run_id}: its workers died too often; {command('show', run_id)}")
+        )
     if one["checked_runs"] < one["different_runs"]:
         unread = one["different_runs"] - one["checked_runs"]
-        say(f"  the journals of {unread:,} more runs were not looked at")
+        say(f"  the journals of {unread:,} more runs were not checked")
 
 
 def refuse(found: dict[str, int]) -> str:
@@ -230,16 +271,10 @@ class Progress:
 
     def _redraw(self, lines: Sequence[str]) -> None:
         up = f"\x1b[{self._rows}F\x1b[J" if self._rows else ""
-        width = _columns()
-        sys.stderr.write(up + "".join(clean(line, width) + "\n" for line in lines))
+        most = (room(sys.stderr) or 80) - 1
+        sys.stderr.write(up + "".join(cut(clean(line), most) + "\n" for line in lines))
         sys.stderr.flush()
         self._rows = len(lines)
-
-
-def _columns() -> int:
-    import shutil
-
-    return max(shutil.get_terminal_size().columns - 1, 20)
 
 
 def _progress(line: dict[str, Any]) -> str:

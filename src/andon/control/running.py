@@ -1,20 +1,34 @@
 """`andon run`: one run, in this process, to its end or to the end of this process."""
 
+import json as json_
 from typing import Any
 
 from andon.control import output, waiting, working
+from andon.control.arguments import read
 from andon.control.latched import refuse_if_halted
 from andon.errors import BadInput
 from andon.runtime import requests
 from andon.runtime.agent import Agent
+from andon.runtime.starting import bind
 from andon.settings import Settings
 from andon.store.rows import RunRow
 from andon.store.store import Store
 
 
+def checked(agents: list[Agent], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the run, before there is a store: what is refused leaves no file."""
+    if len(agents) != 1:
+        names = ", ".join(sorted(agent.name for agent in agents))
+        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    refuse_if_halted()
+    given = read(given, json_.loads(agents[0].row.types), output.note)
+    bind(agents[0].row, (), given)
+    return given
+
+
 def run(
     store: Store,
-    agents: list[Agent],
+    agent: Agent,
     given: dict[str, Any],
     run_id: str | None,
     settings: Settings,
@@ -23,21 +37,17 @@ def run(
     json: bool,
 ) -> int:
     """Start or go on with a run and answer the exit code."""
-    if len(agents) != 1:
-        names = ", ".join(sorted(agent.name for agent in agents))
-        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
-    refuse_if_halted()
-    started = requests.start(store, agents[0], (), given, id=run_id)
+    started = requests.start(store, agent, (), given, id=run_id)
     if run_id is None:
         output.note(f"run {output.clean(started)}")
     row = requests.find(store, started)
 
     def answer(row: RunRow, told: bool) -> int:
         if told and not requests.is_over(row):
-            output.note(f"saved unfinished; it goes on with: --id {output.clean(started)}")
+            output.note(f"saved unfinished; continue it with: --id {output.clean(started)}")
             return working.SAVED
         return waiting.report(store, row.id, row, None, json=json)
 
     if requests.is_over(row):
         return answer(row, False)
-    return working.run_one(store, agents[0], started, settings, answer, verbose=verbose)
+    return working.run_one(store, agent, started, settings, answer, verbose=verbose)

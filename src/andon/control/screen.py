@@ -4,14 +4,43 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from andon.control import failures
 from andon.control.boxes import VERSION, again
-from andon.control.output import age, brief, clean, clock, command, note, say, state, table
+from andon.control.colour import paint, tinted
+from andon.control.output import age, brief, clean, clock, command, note, say, state
+from andon.control.table import column, hang, table
 from andon.core.run import TERMINAL
 
 # More steps than this are counted, not listed.
 MOST_STEPS = 20
+MOST_ATTEMPTS = 5
 # What they do is to have been stopped: the error says no more.
 _HELD = ("paused", "killed")
+RUNS = (
+    column("ID", whole=True),
+    column("AGENT", 2, least=8),
+    column("VERSION", 5, least=6),
+    column("STATE"),
+    column("ATTEMPT", 4),
+    column("AGE", 3),
+    column("DOING", 1, least=16),
+)
+STEPS = (
+    column("STEP", least=16),
+    column("KEY", 3, least=8),
+    column("STATE"),
+    column("ATTEMPTS", 2),
+    column("TOOK", 1),
+)
+EFFECTS = (
+    column("EFFECT", least=16),
+    column("KEY", whole=True),
+    column("KIND", 1),
+    column("STATE"),
+)
+CHILDREN = (column("", whole=True), column("", 1, least=8), column(""))
+ATTEMPTS = (column(""), column("", 1), column("", 2, whole=True), column(""))
+_EFFECT_TINTS = {"in_doubt": "wrong", "confirmed": "good"}
 # What a decision needs beside its name.
 _TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
 
@@ -19,13 +48,13 @@ _TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
 def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
     """The table of `andon ps`, and under it what a person should do."""
     if not rows:
-        note("no runs; start one: andon start AGENT key=value   (andon ps --all lists older ones)")
+        note("no runs; start one: andon start AGENT key=value   (andon ps --old lists older ones)")
         return
     table(
-        ("ID", "AGENT", "VERSION", "STATE", "ATTEMPT", "AGE", "DOING"),
+        RUNS,
         [
             (
-                row["id"],
+                row.get("name", row["id"]),
                 row["agent"],
                 row["version"],
                 state(row["state"]),
@@ -33,31 +62,38 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
                 age(row["age_seconds"]),
                 clean(row["doing"], 300),
             )
+            if "id" in row
+            else (row["more"], "", "", "", "", "", command("show", row["parent_id"]))
             for row in rows
         ],
     )
-    for row in rows:
+    known = [row for row in rows if "id" in row]
+    for row in known:
         for ask in row["asks"]:
             say()
-            _show_ask(row["id"], ask, alone=len(row["asks"]) == 1)
-    if len(rows) >= limit:
-        note(f"more: {command('ps', options=('--before', rows[-1]['id']))}")
+            show_ask(row["id"], ask, alone=len(row["asks"]) == 1)
+    shown = [row for row in known if "name" not in row]
+    if len(shown) >= limit:
+        note(f"more: {command('ps', options=('--before', shown[-1]['id']))}")
 
 
 def run(found: dict[str, Any]) -> None:
     """The page of `andon show`."""
     name = command("show", found["id"]).removeprefix("andon show ")
-    say(f"run {name}  {state(found['state'])}")
+    say(f"run {name}  {paint(state(found['state']))}")
     for label, text in _facts(found):
         if text:
-            say(f"  {label:<9} {text}")
+            hang(f"  {label:<9} ", text, tint="wrong" if label == "error" else "")
     _steps(found["steps"])
     _effects(found["effects"])
     _children(found["children"])
     _attempts(found["attempts"])
+    failures.show(found["errors"])
     _asks(found)
-    if found["held_by"] or not _still_open(found):  # else an ask has said what to do
-        note("\nnext: " + next_command(found))
+    advice = next_command(found)
+    # An open ask has said what to do.
+    if advice and (found["held_by"] or not _still_open(found)):
+        note("\nnext: " + advice)
 
 
 def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -102,18 +138,25 @@ def _steps(steps: Sequence[dict[str, Any]]) -> None:
     if len(steps) > MOST_STEPS:
         say(f"  ... {len(steps) - MOST_STEPS:,} earlier ones (--json has them all)")
     table(
-        ("  STEP", "KEY", "STATE", "ATTEMPTS", "TOOK"),
+        STEPS,
         [
             (
-                "  " + clean(step["name"], 60),
+                clean(step["name"], 60),
                 clean(step["key"] or "-", 40),
                 step["state"],
-                str(step["attempts"]),
+                _times(step),
                 _took(step["started_at"], step["finished_at"]),
             )
             for step in steps[-MOST_STEPS:]
         ],
+        "  ",
     )
+
+
+def _times(step: dict[str, Any]) -> str:
+    """How often it was executed: a range, where nobody knows what a lost worker had begun."""
+    least, most = step["attempts"], step["attempts_at_most"]
+    return str(least) if least == most else f"{least}-{most}"
 
 
 def _took(start: float, end: float | None) -> str:
@@ -128,17 +171,20 @@ def _effects(effects: Sequence[dict[str, Any]]) -> None:
         return
     counts = Counter(effect["state"] for effect in effects)
     say(f"\neffects: {', '.join(f'{n:,} {_word(word)}' for word, n in counts.items())}")
+    if len(effects) > MOST_STEPS:
+        say(f"  ... {len(effects) - MOST_STEPS:,} earlier ones (--json has them all)")
     table(
-        ("  EFFECT", "KEY", "KIND", "STATE"),
+        EFFECTS,
         [
             (
-                "  " + clean(effect["name"], 60),
+                clean(effect["name"], 60),
                 clean(effect["key"], 60),
                 effect["kind"],
-                _word(effect["state"]),
+                tinted(_word(effect["state"]), _EFFECT_TINTS.get(effect["state"], "")),
             )
             for effect in effects[-MOST_STEPS:]
         ],
+        "  ",
     )
 
 
@@ -149,8 +195,8 @@ def _word(word: str) -> str:
 def _children(children: Sequence[dict[str, Any]]) -> None:
     if children:
         say("\nchildren")
-        for child in children[:MOST_STEPS]:
-            say(f"  {clean(child['id'])}  {clean(child['agent'])}  {state(child['state'])}")
+        rows = [(one["id"], one["agent"], state(one["state"])) for one in children[:MOST_STEPS]]
+        table(CHILDREN, rows, "  ")
         if len(children) > MOST_STEPS:
             say(f"  ... {len(children) - MOST_STEPS:,} more (--json has them all)")
 
@@ -159,16 +205,25 @@ def _attempts(attempts: Sequence[dict[str, Any]]) -> None:
     if not attempts:
         return
     say("\nattempts")
-    for attempt in attempts[-5:]:
-        worker, ending = clean(attempt["worker"]), attempt["ending"] or "has it now"
-        say(f"  {attempt['number']}  {clock(attempt['claimed_at'])}  {worker}  {ending}")
+    if len(attempts) > MOST_ATTEMPTS:
+        say(f"  ... {len(attempts) - MOST_ATTEMPTS:,} earlier ones (--json has them all)")
+    rows = [
+        (
+            str(attempt["number"]),
+            clock(attempt["claimed_at"]),
+            attempt["worker"],
+            attempt["ending"] or "running now",
+        )
+        for attempt in attempts[-MOST_ATTEMPTS:]
+    ]
+    table(ATTEMPTS, rows, "  ")
 
 
 def _asks(found: dict[str, Any]) -> None:
     for ask in found["asks"]:
         if ask in _still_open(found):
             say()
-            _show_ask(found["id"], ask, alone=len(_still_open(found)) == 1)
+            show_ask(found["id"], ask, alone=len(_still_open(found)) == 1)
         elif ask["answer"] is not None:
             by = f" by {clean(ask['answer']['by'])}" if ask["answer"].get("by") else ""
             say(f"\nasked: {clean(ask['question'], 300)}")
@@ -183,10 +238,10 @@ def _still_open(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [ask for ask in found["asks"] if ask["answered_at"] is None]
 
 
-def _show_ask(run_id: str, ask: dict[str, Any], *, alone: bool) -> None:
-    say(f"? {clean(ask['question'], 500)}")
+def show_ask(run_id: str, ask: dict[str, Any], *, alone: bool) -> None:
+    hang("? ", clean(ask["question"], 500), tint="held")
     if ask["value"] not in (None, []):
-        say(f"  {brief(ask['value'], 500)}")
+        hang("  ", brief(ask["value"], 500))
     if ask["expires_at"] is not None:
         say(f"  until {clock(ask['expires_at'])}")
     say(f"  {how_to_answer(run_id, ask, alone=alone)}")
@@ -202,19 +257,19 @@ def how_to_answer(run_id: str, ask: dict[str, Any], *, alone: bool) -> str:
 
 
 def next_command(found: dict[str, Any]) -> str:
-    """What a person would do next about a run."""
+    """What a person would do next about a run; nothing if there is nothing to do or to read."""
     run_id = found["id"]
     if found["state"] in TERMINAL:
-        return command("logs", run_id)
+        return command("logs", run_id) if found["logged"] else ""
     if found["state"] in ("stopping", *_HELD):
         return _after_stop(found)
-    if "no live worker" in found["doing"]:
+    if "no running worker" in found["doing"]:
         return _with_somebody(found)
     for wait in found["waits"]:
         if wait.get("kind") == "event":
             return command("send", run_id, str(wait.get("name"))) + " PAYLOAD"
     if found["state"] == "stranded":
-        return command("logs", run_id)
+        return command("resume", run_id) + "   (with code that matches its journal)"
     return command("wait", run_id)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from andon.host import proc
 from andon.store.store import WorkerRow
 
 DUMP_SECONDS = 5.0
@@ -91,7 +92,7 @@ def _py_spy(pid: int) -> str:
 
 def _faulthandler(file: str, pid: int) -> str:
     """Ask the process itself; only one that takes the signal, since it would end any other."""
-    if not _takes(pid, ASK):
+    if not proc.catches(pid, ASK):
         return ""
     path = Path(file)
     try:
@@ -112,17 +113,8 @@ def stacks_file(home: str, owner: str, child: str) -> str:
     return os.path.join(home, "stacks", f"{owner}-{child}.asked".replace("~", "-"))
 
 
-def _takes(pid: int, number: int) -> bool:
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        status = Path(f"/proc/{pid}/status").read_text("utf-8")
-        mask = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
 def _kernel(pid: int) -> str:
-    parts = [f"no stack: py-spy is not installed. What the kernel says of process {pid}:"]
-    for name in ("wchan", "syscall", "status"):
-        with contextlib.suppress(OSError):
-            parts.append(f"{name}: {Path(f'/proc/{pid}/{name}').read_text('utf-8')}")
-    return "\n".join(parts)
+    found = proc.evidence(pid).decode("utf-8", "replace")
+    return (
+        f"no stack: py-spy is not installed. What the kernel reports about process {pid}:\n{found}"
+    )

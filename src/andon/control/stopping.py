@@ -12,7 +12,7 @@ from andon.control.ending import GRACE_SECONDS, Enders, workers_of
 from andon.control.following import POLL_SECONDS, Patience, rings
 from andon.control.output import clean, length, plural, symbol
 from andon.core.run import State
-from andon.core.stop import OPEN, Scope, Stage
+from andon.core.stop import OPEN, POLITE, Scope, Stage, ends_worker
 from andon.runtime import latches
 from andon.runtime.finding import write
 from andon.store.orders import Escalate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from andon.store.orders import StopRow, TargetRow
     from andon.store.rows import RunRow
-    from andon.store.store import Store
+    from andon.store.store import Store, WorkerRow
 
 # More targets than this are counted, not told one by one.
 MOST_TOLD = 5
@@ -94,19 +94,48 @@ class Stopping:
 
     def _end_processes(self, now: float) -> bool:
         """End those whose time is over, and bury those that are gone; whether there was one."""
-        due = [one for one in self._fenced() if now - one.fenced_at >= GRACE_SECONDS]
-        due += [one for one in self.targets if one.stage == Stage.UNPROVED] + self._earlier
-        ids = {one.worker for one in due if one.worker}
-        asked = {one.worker for one in self.targets if one.stage in OPEN and one.worker}
-        new = {one for one in ids | asked if self.enders.outcome_of(one) is None}
+        rows = [*self.targets, *self._earlier]
+        open_rows = [one for one in rows if one.stage in OPEN or one.stage == Stage.UNPROVED]
+        names = {one.target for one in open_rows} | {one.worker for one in open_rows}
+        if all(self.enders.outcome_of(name) is not None for name in names):
+            return False
+        workers = workers_of(self._store, {one.worker for one in open_rows if one.worker})
         ended = False
-        for worker in workers_of(self._store, new).values():
-            due_now = worker.id in ids or self.enders.is_gone(worker)
-            if due_now and worker.state in ("live", "silent") and self.enders.is_ours(worker):
-                runs = {one.run_id for one in self.targets if one.run_id}
+        for one in open_rows:
+            worker = workers.get(one.worker or "")
+            if worker is None:
+                continue
+            if one.mark is not None:
+                ended = self._clear(one, worker, now) or ended
+            elif self._is_due(one, worker, now):
+                runs = {row.run_id for row in self.targets if row.run_id}
                 self.enders.end(worker, self._say_cleaned, runs)
                 ended = True
         return ended
+
+    def _clear(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
+        """Look for what an attempt had started. Of a polite stop its worker may say it first."""
+        own_chance = self.row.kind in POLITE and worker.state == "live"
+        if own_chance and now - (row.fenced_at or now) < GRACE_SECONDS:
+            return False
+        if self.enders.outcome_of(row.target) is not None or not self.enders.is_here(worker):
+            return False
+        self.enders.clear(row, worker, self._say_cleaned)
+        return True
+
+    def _is_due(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
+        """Whether the process of a worker is to be ended now, by this command."""
+        if self.enders.outcome_of(worker.id) is not None or not self.enders.is_ours(worker):
+            return False
+        if self.enders.is_gone(worker):
+            return True
+        if not ends_worker(self.row.spare, embedded=worker.embedded):
+            if row.stage != Stage.REQUESTED:
+                self.enders.spare(worker)
+            return False
+        grace = GRACE_SECONDS if self.row.kind in POLITE else 0.0
+        fenced = row.stage == Stage.FENCED and now - (row.fenced_at or now) >= grace
+        return fenced or row.stage == Stage.UNPROVED
 
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 

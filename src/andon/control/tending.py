@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from andon.control import stalls
+from andon.control.ending import Enders, workers_of
 from andon.control.wards import Ward
-from andon.core.stop import Kind
-from andon.runtime.liveness import is_gone, this_process
+from andon.core.stop import POLITE, Kind, ends_worker
+from andon.runtime.liveness import end_remains, is_gone, remains_of, this_process
 from andon.store.orders import Attend, Bury, Dismiss, Stall, SupervisorRow, Told
-from andon.store.store import Store, WorkerRow
+from andon.store.store import Seen, Store, WorkerRow
 
 if TYPE_CHECKING:
     from andon.control.attending import Attending
@@ -44,6 +45,7 @@ class Tending:
         self._ended: list[Ended] = []
         self._seen: dict[tuple[str, str], float] = {}  # orders, and since when they are known
         self._killed: set[tuple[int, int]] = set()
+        self._with_them: dict[tuple[int, int], str] = {}  # by pid and start time, for people
         self._stalled: dict[int, str] = {}  # by pid, until the store knows
         self._stuck: dict[str, int] = {}  # and where its event loop stood
         self._shown: set[tuple[str, str]] = set()
@@ -76,6 +78,8 @@ class Tending:
     def ended(self, ward: Ward, event: dict[str, Any]) -> None:
         by = f", asked by {ward.asked}" if ward.asked else ""
         evidence = f"its supervisor saw it end ({ward.how()}{by})"
+        with_it = self._with_them.pop((ward.pid, ward.ticks), "")
+        evidence += f"; ended with it: {with_it}" if with_it else ""
         self._ended.append(Ended(ward.pid, ward.ticks, evidence, ward))
 
     def bury(self, store: Store) -> None:
@@ -86,7 +90,7 @@ class Tending:
             for one in quiet:
                 for row in rows:
                     if (row.pid, row.start_ticks) == (one.pid, one.ticks) and self._is_ours(row):
-                        self._bury(row, one.evidence)
+                        self._bury(row, one.evidence, ordered=bool(one.ward.order))
                 self._ended.remove(one)
         if self._ended:
             self._own.hurry(GHOST_SECONDS)
@@ -95,18 +99,24 @@ class Tending:
         one = self._supervisor
         return (row.boot, row.namespace) == (one.boot, one.namespace)
 
-    def _bury(self, row: WorkerRow, evidence: str) -> None:
+    def _bury(self, row: WorkerRow, evidence: str, *, ordered: bool = False) -> None:
+        """Its tree is empty by now; what escaped from that, and was started by a run, is ended."""
+        state, _, words = end_remains(row, evidence).partition(":")
+        if state != "dead":
+            self._own.overruns.local("unproved", row.id, words)
+            return  # its lease goes on: nobody is told that it is gone
         limit = self._own.settings.interruption_limit
-        self._own.write(Bury(worker_id=row.id, evidence=evidence, interruption_limit=limit))
+        message = Bury(worker_id=row.id, evidence=words, interruption_limit=limit, ordered=ordered)
+        self._own.write(message)
 
     # ── what the store wants ──────────────────────────────────────────────────────────────────
 
-    def inherited(self, store: Store) -> list[Told]:
+    def inherited(self, seen: Seen) -> list[Told]:
         """Orders for workers that a dead supervisor left and this one has adopted."""
         adopted = {ward.pid for ward in self._own.wards.by_name.values() if ward.alive}
         others = {
             row.supervisor
-            for row in store.workers()
+            for row in seen.workers
             if row.supervisor and row.supervisor != self._supervisor.id and row.pid in adopted
         }
         found: list[Told] = []
@@ -115,24 +125,47 @@ class Tending:
             found += [one for one in attendance.told if one.worker is not None]
         return found
 
-    def obey(self, store: Store, told: list[Told]) -> None:
-        rows = {row.id: row for row in store.workers()}
+    def obey(self, seen: Seen, told: list[Told]) -> None:
+        rows = {row.id: row for row in seen.workers}
         now = time.monotonic()
         wanted = {(one.stop_id, one.target): one for one in told if self._is_wanted(one)}
         self._seen = {name: self._seen.get(name, now) for name in wanted}
+        store = self._own.store
+        assert store is not None
+        enders = Enders(store, "")
         for name, one in wanted.items():
             row = rows.get(one.worker or "")
-            ward = self._own.wards.of(row) if row is not None else None
-            if ward is None:
+            if one.mark is not None or row is None:
+                self._look_for(store, one, row, enders)
                 continue
-            if now - self._seen[name] < OWN_CHANCE_SECONDS:
+            ward = self._own.wards.of(row)
+            if ward is None or not ends_worker(one.spare, embedded=row.embedded):
+                continue
+            if one.kind in POLITE and now - self._seen[name] < OWN_CHANCE_SECONDS:
                 self._own.hurry(OWN_CHANCE_SECONDS)
             elif (ward.pid, ward.ticks) not in self._killed:
                 self._killed.add((ward.pid, ward.ticks))
+                self._remember(row)
                 self._own.wire.send("kill", child=ward.name, pid=ward.pid, order=one.stop_id)
-        self._dismiss(store)
-        self._reconcile(store, rows)
+        self._reconcile(self._dismiss(seen.supervisors), rows)
         self._look_for_stalls(rows)
+
+    def _remember(self, row: WorkerRow) -> None:
+        """Who is ended with a worker: afterwards nobody can say."""
+        remains = remains_of(row)
+        pids = sorted(set(remains.look()) - {row.pid})
+        self._with_them[row.pid, row.start_ticks] = remains.named(pids)
+
+    def _look_for(self, store: Store, one: Told, row: WorkerRow | None, enders: Enders) -> None:
+        """What an attempt had started; or a worker that has said goodbye: is its process gone?"""
+        row = row or workers_of(store, {one.worker or ""}).get(one.worker or "")
+        if row is None or not enders.is_here(row):
+            return
+        if one.mark is not None:
+            target = next(t for t in store.targets(one.stop_id) if t.target == one.target)
+            enders.clear(target, row, log.info)
+        elif enders.is_gone(row):
+            self._bury(row, f"process {row.pid} is gone", ordered=True)
 
     def _is_wanted(self, one: Told) -> bool:
         """To be ended from outside. A halt ends everything anyway."""
@@ -140,22 +173,29 @@ class Tending:
         ours = one.worker is not None and (box is None or not box.concerns(one))
         return ours and one.hard and one.kind != Kind.HALT
 
-    def _reconcile(self, store: Store, rows: dict[str, WorkerRow]) -> None:
+    def _reconcile(self, supervisors: list[SupervisorRow], rows: dict[str, WorkerRow]) -> None:
         """Whose end nobody heard of: this process, or their supervisor, was not there."""
-        others = {one.id for one in store.supervisors()} - {self._supervisor.id}
+        others = {one.id for one in supervisors} - {self._supervisor.id}
         for row in rows.values():
             # Its supervisor is about to say how it ended, and what it has left behind.
             told = self._own.wards.of(row) or any(one.pid == row.pid for one in self._ended)
             if row.supervisor not in others and not told and is_gone(self._here, row):
                 self._bury(row, "its process is gone")
 
-    def _dismiss(self, store: Store) -> None:
-        """Supervisors of this host that died: nobody else can know before their lease ends."""
-        for one in store.supervisors():
+    def _dismiss(self, supervisors: list[SupervisorRow]) -> list[SupervisorRow]:
+        """Supervisors of this host that died: nobody else can know before their lease ends.
+
+        Answers the others.
+        """
+        left = []
+        for one in supervisors:
             if is_gone(self._here, _as_worker(one)):
                 evidence = "its process is gone"
                 message = Dismiss(supervisor_id=one.id, state="dead", evidence=evidence)
                 self._own.write(message)
+            else:
+                left.append(one)
+        return left
 
     # ── stalls ────────────────────────────────────────────────────────────────────────────────
 
@@ -210,8 +250,8 @@ class Tending:
         """The supervisor died: what can be seen to be gone is said to be."""
         store = self._own.store
         assert store is not None
-        self._dismiss(store)
-        self._reconcile(store, {row.id: row for row in store.workers()})
+        left = self._dismiss(store.supervisors())
+        self._reconcile(left, {row.id: row for row in store.workers()})
 
 
 def _as_worker(one: SupervisorRow) -> WorkerRow:

@@ -1,4 +1,4 @@
-"""`andon up` and `andon run -- CMD`: check, then become the supervisor.
+"""`andon up` and `andon exec -- CMD`: check, then become the supervisor.
 
 What can be known to be wrong is said here, before anything is started; then this process executes
 the supervisor in its place, which is small, and imports nothing of what was imported here.
@@ -71,11 +71,11 @@ def refuse_latched(home: str) -> None:
     """Nothing is begun on a host whose latch is pulled, or cannot be read."""
     found = Latch(home).init()
     if found.pulled:
-        by = found.by or "nobody named"
+        by = found.by or "an unnamed person"
         words = found.unreadable or f"pulled by {by}{f': {found.why}' if found.why else ''}"
         raise Refused(
-            f"this host is halted: the latch in {home} ({words}). Nothing starts until: "
-            "andon reauthorize"
+            f"this host is halted: the latch in {home} ({words}). To allow starts "
+            "again: andon reauthorize"
         )
 
 
@@ -97,7 +97,7 @@ def _other_than(store: Store, row: RunRow, command: Command) -> str:
     [first, *_] = requests.journal(store, row.id)
     given = value.decode(requests.body_of(store, first))
     if row.version != VERSION:
-        return f"run {row.id} is one of agent {row.agent}, and no command's; take another --id"
+        return f"run {row.id} is one of agent {row.agent}, and no command's; choose another --id"
     if (row.agent, given["argv"]) == (command.agent, command.argv):
         return ""
     return f"run {row.id} is another command's: {again(row.id, row.agent, given['argv'])}"
@@ -105,7 +105,7 @@ def _other_than(store: Store, row: RunRow, command: Command) -> str:
 
 def command_of(argv: Sequence[str], options: Mapping[str, Any]) -> Command:
     if not argv:
-        raise BadInput("expected a command after --, as in: andon run -- python my_agent.py")
+        raise BadInput("expected a command after --, as in: andon exec -- python my_agent.py")
     run_id = options.get("id") or uuid.uuid4().hex[:16]
     refuse_bad_id(run_id)
     name = options.get("name") or os.path.basename(argv[0])

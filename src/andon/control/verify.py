@@ -137,7 +137,7 @@ def _head(row: RunRow, first: Entry | None, last: Entry | None) -> Iterator[str]
     if row.agent != first.name:
         yield f"its row says agent {row.agent!r}, its journal {first.name!r}"
     if row.state not in set(State):
-        yield f"its row says {row.state!r}, which is no state"
+        yield f"its row says {row.state!r}, which is not a state"
     if row.parent_id is None and row.root_id != row.id:
         yield f"its row says that it is part of {row.root_id!r}, and of no parent"
     yield from _end(row, last)

@@ -8,8 +8,9 @@ import msgspec
 from andon.control import output
 from andon.control.boxes import VERSION
 from andon.control.operations import Surroundings, as_ask, doing
-from andon.control.screen import how_to_answer
-from andon.core.run import State
+from andon.control.progress import Line
+from andon.control.screen import how_to_answer, show_ask
+from andon.core.run import TERMINAL, State
 from andon.runtime import latches, requests
 from andon.store.rows import RunRow
 from andon.store.store import Store
@@ -20,8 +21,11 @@ SUCCEEDED, FAILED, LATE = 0, 1, 3
 class Advice:
     """Says once why nothing happens: nobody carries the run, or it asks a person."""
 
-    def __init__(self, store: Store, advise: Callable[[str], None]) -> None:
-        self._store, self._advise, self._said = store, advise, set[str]()
+    def __init__(
+        self, store: Store, advise: Callable[[str], None], line: Line | None = None
+    ) -> None:
+        self._store, self._advise, self._line = store, advise, line
+        self._said = set[str]()
 
     def look(self, row: RunRow) -> None:
         """Called at every look; a new state of the run may need a new word."""
@@ -35,6 +39,9 @@ class Advice:
             for ask in asks:
                 how = how_to_answer(row.id, as_ask(ask), alone=len(asks) == 1)
                 self._say(f"run {row.id} asks: {ask.question}   {how}")
+        if self._line is not None and self._line.shown:
+            told = doing(row, self._store.asks(row.id), around)
+            self._line.show(f"run {row.id} is {around.state_of(row)}: {told}".removesuffix(": "))
 
     def _look_at_stops(self, row: RunRow, around: Surroundings) -> None:
         latch = around.latch_on(row)
@@ -72,14 +79,47 @@ def report(
     else:
         error = run.error or {}
         why = f": {error.get('type')}: {error.get('message')}" if error else ""
-        output.note(output.clean_lines(f"run {run_id} is {run.state}{why}", "  "))
+        output.note(output.clean_lines(f"run {run_id} {_ended(run.state)}{why}", "  "))
         if run.state == State.KILLED:
-            output.note(f"to let it go on: {output.command('resume', run_id)}")
+            output.note(f"to continue it: {output.command('resume', run_id)}")
     if over is not None and run.state == State.SUCCEEDED:
         return SUCCEEDED
     if not json:
         output.note(f"look: {output.command('show', run_id)}")
     return LATE if over is None else FAILED
+
+
+def has_ask(store: Store, row: RunRow) -> bool:
+    """Whether a person is asked now; what a finished run had asked needs no answer."""
+    return row.state not in TERMINAL and bool(store.asks(row.id))
+
+
+def report_ask(
+    store: Store, run_id: str, row: RunRow | None, timeout: float | None, *, json: bool
+) -> int:
+    """The open asks on stdout or, if there are none, the reason on stderr."""
+    found = row if row is not None else requests.find(store, run_id)
+    asks = [as_ask(ask) for ask in store.asks(run_id)] if has_ask(store, found) else []
+    state = Surroundings(store).state_of(found)
+    if json:
+        facts = _facts(requests.described(store, found), state)
+        output.document({**facts, "asks": asks})
+    else:
+        for ask in asks:
+            show_ask(run_id, ask, alone=len(asks) == 1)
+    if asks:
+        return SUCCEEDED
+    if not json:
+        name = output.clean(run_id)
+        late = f"run {name} is {state}, and asked nothing within {timeout or 0:g} s"
+        note = late if row is None else f"run {name} {_ended(state)} and has no open ask"
+        output.note(f"{note}\nlook: {output.command('show', run_id)}")
+    return LATE if row is None else FAILED
+
+
+def _ended(state: str) -> str:
+    """A state as the verb of a sentence."""
+    return state if state in ("succeeded", "failed") else f"is {state}"
 
 
 def _facts(run: requests.Run, state: str) -> dict[str, Any]:

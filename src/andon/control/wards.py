@@ -4,12 +4,11 @@ Everything comes by the wire: all of it with the greeting, then what changes. A 
 pid and start time together.
 """
 
-import os
 import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from andon.runtime.liveness import start_ticks
+from andon.host import proc
 from andon.store.store import WorkerRow
 
 ALIVE = frozenset({"running", "frozen", "stopping"})
@@ -42,13 +41,13 @@ class Ward:
     @property
     def quiet(self) -> bool:
         """Whether nothing of it executes any more."""
-        return not self.alive and not any(_is_there(pid) for pid in self.left)
+        return not self.alive and not any(proc.alive(pid) for pid in self.left)
 
     def how(self) -> str:
         """How it ended, in words."""
         if self.signal is not None:
             return signal_name(self.signal)
-        return "nobody knows how" if self.code is None else f"exit code {self.code}"
+        return "cause unknown" if self.code is None else f"exit code {self.code}"
 
 
 class Wards:
@@ -122,14 +121,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _is_there(pid: int) -> bool:
-    """Whether a process executes; one that only waits to be reaped does not."""
-    if start_ticks(pid) is None:
-        return False
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return os.path.exists(f"/proc/{pid}")

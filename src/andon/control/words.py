@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from andon.core import duration
 from andon.core.stop import WITHIN_SECONDS
 from andon.core.struct import Struct
 
@@ -30,6 +31,7 @@ class Option(Struct):
     default: Any = None
     environ: str | None = None  # the variable that says it too
     shown: bool = False  # its default, in the help
+    old: tuple[str, ...] = ()  # spellings that go on working and are not shown
 
 
 WHOM = (
@@ -45,7 +47,7 @@ WHOM = (
         metavar="K=V",
         help="All runs with this label, and its children.",
     ),
-    Option(name="--all", field="fleet", kind=FLAG, default=False, help="Everything."),
+    Option(name="--all", field="fleet", kind=FLAG, default=False, help="All runs of all agents."),
 )
 WITHIN = (
     Option(
@@ -54,38 +56,54 @@ WITHIN = (
         kind=SECONDS,
         default=WITHIN_SECONDS,
         shown=True,
-        metavar="S",
-        help="How long the step in hand may take; then it is cut off.",
+        metavar="TIME",
+        help="How long the current step may take before it is cut off.",
+    ),
+)
+WORKERS = (
+    Option(
+        name="--spare-worker",
+        field="spare_worker",
+        kind=FLAG,
+        default=False,
+        help="Do not end the process that executes them. Without that a kill cannot be proved.",
+    ),
+    Option(
+        name="--end-worker",
+        field="end_worker",
+        kind=FLAG,
+        default=False,
+        help="End that process also if it is a program that uses andon as a library.",
     ),
 )
 WAITS = (
     Option(
-        name="--wait",
+        name="--timeout",
         field="wait_seconds",
         kind=SECONDS,
-        metavar="S",
-        help="Wait no longer for the proof, and exit with 3.",
+        metavar="TIME",
+        help="Wait at most this long for the proof, then exit 3.",
+        old=("--wait",),
     ),
     Option(
         name="--no-wait",
         field="no_wait",
         kind=FLAG,
         default=False,
-        help="Only ask; exit 3 unless it is proved.",
+        help="Do not wait; exit 3 unless the stop is proved already.",
     ),
 )
-SIGNED = (
-    Option(
-        name="--why", field="why", metavar="TEXT", default="", help="A reason, for the receipt."
-    ),
-    Option(
-        name="--by",
-        field="by",
-        metavar="NAME",
-        environ="ANDON_BY",
-        help="Who (ANDON_BY, your login).",
-    ),
+WHY = Option(
+    name="--why", field="why", metavar="TEXT", default="", help="A reason, for the record."
 )
+BY = Option(
+    name="--by",
+    field="by",
+    metavar="NAME",
+    environ="ANDON_BY",
+    help="Your name; else ANDON_BY, else your login.",
+)
+SIGNED = (WHY, BY)
 EVERYWHERE = (
     Option(
         name="--store",
@@ -98,21 +116,45 @@ EVERYWHERE = (
         field="json",
         kind=FLAG,
         default=False,
-        help="Answer with one JSON document.",
+        help="Print the answer as one JSON document.",
     ),
 )
 VERBS = {
     "pause": (*WHOM, *WITHIN, *WAITS, *SIGNED),
     "cancel": (*WHOM, *WITHIN, *WAITS, *SIGNED),
-    "kill": (*WHOM, *WAITS, *SIGNED),
+    "kill": (*WHOM, *WORKERS, *WAITS, *SIGNED),
 }
 # What names whom; one of them is enough, and two contradict each other.
 _NAMES = ("run", "agent", "label", "fleet")
 
 
+# What people type who know other tools, and the commands that do it here.
+MEANT = {
+    **dict.fromkeys(("stop", "end", "terminate", "abort"), ("pause", "cancel", "kill", "halt")),
+    **dict.fromkeys(("list", "ls", "runs", "status"), ("ps",)),
+    **dict.fromkeys(("watch", "monitor", "dashboard", "tui"), ("top",)),
+    **dict.fromkeys(("inspect", "describe", "get"), ("show",)),
+    **dict.fromkeys(("tail", "log"), ("logs",)),
+    **dict.fromkeys(("continue", "unpause", "restart"), ("resume",)),
+    **dict.fromkeys(("unhalt", "unlock", "reset"), ("reauthorize",)),
+    **dict.fromkeys(("worker", "serve"), ("work", "up")),
+    **dict.fromkeys(("new", "create"), ("init", "start")),
+    **dict.fromkeys(("approve", "reject", "respond"), ("answer",)),
+    **dict.fromkeys(("undo", "rollback", "revert"), ("compensate",)),
+    **dict.fromkeys(("retry", "redrive"), ("dead redrive",)),
+    **dict.fromkeys(("health", "check"), ("doctor",)),
+    **dict.fromkeys(("asks", "questions"), ("ps", "answer")),
+    "help": ("--help",),
+}
+
+
 def read(verb: str, words: Sequence[str]) -> dict[str, Any] | None:
     """What was said, by field; None if that is not plain."""
-    options = {option.name: option for option in (*VERBS[verb], *EVERYWHERE)}
+    options = {
+        name: option
+        for option in (*VERBS[verb], *EVERYWHERE)
+        for name in (option.name, *option.old)
+    }
     said: dict[str, Any] = {option.field: _unsaid(option) for option in options.values()}
     said["run"] = None
     rest = list(words)
@@ -141,16 +183,7 @@ def _unsaid(option: Option) -> Any:
 def _value(option: Option, text: str) -> Any:
     if text.startswith("-"):  # perhaps the next option
         return None
-    return seconds(text) if option.kind == SECONDS else text
-
-
-def seconds(text: str) -> float | None:
-    """A time that ends: neither infinite nor no number."""
-    try:
-        found = float(text)
-    except ValueError:
-        return None
-    return found if 0 <= found <= 1e9 else None
+    return duration.seconds(text) if option.kind == SECONDS else text
 
 
 def names_several(said: dict[str, Any]) -> bool:

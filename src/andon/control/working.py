@@ -7,12 +7,12 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from andon.control.latched import obeying, refuse_if_halted
 from andon.control.orders import Orders, exit_now
-from andon.control.output import as_json, clean, note, say
+from andon.control.output import as_json, clean, note, plural, say
 from andon.control.version import VERSION
 from andon.control.waiting import Advice
 from andon.core.drain import Phase
@@ -70,7 +70,7 @@ def work(
         if verbose:
             note(f"run {clean(run_id)}: {ending}")
 
-    worker = Worker(store, agents, settings, on_settled=settled, **options)
+    worker = Worker(store, agents, settings, on_settled=settled, embedded=False, **options)
     return _serve(
         worker,
         lambda: _announce(worker, json=json),
@@ -100,7 +100,9 @@ def run_one(
         if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
             worker.tell(OVER)
 
-    worker = Worker(store, [agent], settings, only=Counter([run_id]), on_settled=settled)
+    worker = Worker(
+        store, [agent], settings, only=Counter([run_id]), on_settled=settled, embedded=False
+    )
 
     def end() -> int:
         row = store.run(run_id)
@@ -148,7 +150,7 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
         if worker.in_threads or worker.active or not await _all_end(others):
             # A plain function goes on in its thread, some code swallows its cancellation, and
             # Python would wait for both for ever. What was in hand has been given back.
-            note("some functions did not end in time; ending the process")
+            note("some functions did not end in time; exiting")
             exit_now(finish())
 
     _collect_less()
@@ -178,27 +180,45 @@ async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
 def _halted(told: Told) -> str:
     why = f": {clean(told.why)}" if told.why else ""
     return (
-        f"everything is halted by {clean(told.by) or 'nobody named'}{why} ({told.stop_id}): "
-        "nothing begins until somebody lifts it (andon reauthorize). Ending."
+        f"everything is halted by {clean(told.by) or 'an unnamed person'}{why} ({told.stop_id}): "
+        "this worker ends. To allow starts again: andon reauthorize"
     )
 
 
 def _in_hand(worker: Worker) -> str:
     plan = worker.drain.plan
     return (
-        f"{len(worker.active)} runs in hand. Their steps may end within "
-        f"{plan.ends[Phase.BOUNDARY]:.3g} s, then they are cut off and go back."
+        f"finishing {plural(len(worker.active), 'run')}, for up to "
+        f"{plan.ends[Phase.BOUNDARY]:.3g} s; unfinished runs are requeued."
     )
 
 
 def _story(worker: Worker) -> str:
-    ended, drain = worker.endings, worker.drain
-    saved = sum(ended[word] for word in ("returned", "untouched"))
-    took = own_time() - drain.told_at
-    text = f"drained in {took:.2f} s ({clean(drain.why)}): {saved} saved, {ended['cut']} cut short"
-    if drain.unreturned:
-        return f"{text}, {drain.unreturned} NOT given back: they go on elsewhere when this ends"
-    return f"{text}, nothing lost; unfinished runs are back in the queue: andon ps"
+    drain = worker.drain
+    text = f"drained in {own_time() - drain.told_at:.2f} s ({clean(drain.why)})"
+    return f"{text}: {drained(drain.endings, drain.unreturned)}"
+
+
+def drained(ended: Mapping[str, int], unreturned: int) -> str:
+    """What has become of the runs that were in hand when a worker was told to go."""
+    saved, cut = ended.get("returned", 0) + ended.get("untouched", 0), ended.get("cut", 0)
+    stopped = sum(ended.get(word, 0) for word in (State.PAUSED, State.KILLED, State.CANCELLED))
+    away = ended.get("fenced", 0) + ended.get("unavailable", 0)
+    finished = sum(ended.values()) - saved - cut - stopped - away
+    counts = {
+        "finished or waiting": finished,
+        "saved": saved,
+        "cut short": cut,
+        "stopped by an order": stopped,
+        "NOT requeued": max(unreturned, away),
+    }
+    if not any(counts.values()):
+        return "nothing was running"
+    text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    if counts["NOT requeued"]:
+        return f"{text}: they continue elsewhere when this process ends"
+    back = "; unfinished runs are back in the queue: andon ps" if saved + cut else ""
+    return f"{text}, nothing lost{back}"
 
 
 def _announce(worker: Worker, *, json: bool) -> None:

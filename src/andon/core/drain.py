@@ -21,11 +21,11 @@ class Phase(StrEnum):
 
 # What becomes of what a phase did not get done.
 OVERRUN: dict[Phase, str] = {
-    Phase.ANNOUNCE: "the drain goes on; others hear of it when the runs come back",
+    Phase.ANNOUNCE: "the drain continues; other workers see it when the runs are requeued",
     Phase.BOUNDARY: "steps that have not ended are cut off",
-    Phase.CHECKPOINT: "what was not given back is taken over when this process ends",
-    Phase.COMPENSATE: "deadlines are set by whoever takes the runs back",
-    Phase.CLEANUP: "the process ends; what was not cleaned up stays",
+    Phase.CHECKPOINT: "runs that are not requeued are taken over when this process ends",
+    Phase.COMPENSATE: "the next worker sets the deadlines",
+    Phase.CLEANUP: "the process exits; cleanups that did not finish are left",
 }
 
 # The most that a phase needs, and its share of a short grace period.

@@ -6,6 +6,9 @@ crash the outcome is known, asked, or shown in doubt to a person; it is never gu
 The takeover rule: what an earlier owner started may be probed or repeated only when that owner is
 certainly not executing it any more. Else it could wake up after the probe and act a second time.
 Only an idempotent effect is exempt: its provider refuses the second one by its key.
+
+An owner is everything that can act for it: its process, and all that its attempts have started. A
+program that outlives its worker acts as well as a worker that wakes up.
 """
 
 from enum import StrEnum
@@ -40,6 +43,14 @@ class Verdict(StrEnum):
     HAPPENED = "happened"
     DID_NOT_HAPPEN = "did_not_happen"
     UNKNOWN = "unknown"
+
+
+class Sight(StrEnum):
+    """What somebody has seen of the end of an owner."""
+
+    ALL = "dead"  # its process is gone, and so is all that it had started: looked for on its host
+    PROCESS = "process"  # its process is gone; from here nobody can see what it had started
+    NOTHING = "silent"  # nothing is heard of it
 
 
 class Move(StrEnum):
@@ -133,6 +144,14 @@ def next_move(
     if kind is Kind.PROBEABLE:
         return _WHEN_PROBED[verdict]
     return Move.UNDO
+
+
+def is_certain(sight: Sight, *, has_started: bool) -> bool:
+    """Whether an owner certainly executes nothing any more; then what it did may be probed.
+
+    `has_started`: it has started processes that may go on without it.
+    """
+    return sight is Sight.ALL or (sight is Sight.PROCESS and not has_started)
 
 
 def after_answer(verdict: Verdict) -> Move:

@@ -32,14 +32,16 @@ def live(seen: Seen, limit_seconds: float) -> Verdict:
     if stuck:
         return Verdict(False, "stuck", stuck)
     if seen.store_up_for is None:
-        return Verdict(True, "live", "the store is away; a restart would not bring it back")
+        return Verdict(True, "live", "the store is away; a restart would not help")
     return Verdict(True, "live")
 
 
 def ready(seen: Seen, limit_seconds: float) -> Verdict:
     """Whether new work may be expected to be taken here."""
     if seen.draining:
-        return Verdict(False, "draining", "it takes nothing any more and gives back what it has")
+        return Verdict(
+            False, "draining", "it is draining: it takes no new runs and requeues its own"
+        )
     if not seen.started:
         return Verdict(False, "starting", "it is not registered yet")
     if seen.store_up_for is None:

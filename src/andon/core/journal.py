@@ -294,9 +294,9 @@ class Replay:
     def _advice(self) -> str:
         advice = "Nothing was executed. "
         if self.snapshot is not None:
-            advice += "The run has a snapshot: its code must go on from ctx.restored. "
+            advice += "The run has a snapshot: its code must continue from ctx.restored. "
         return advice + (
-            "Give changed code a new version; with the code it was started with: andon resume."
+            "Give changed code a new version. To continue with the original code: andon resume."
         )
 
     def replaying(self, branch: str, number: int) -> bool:

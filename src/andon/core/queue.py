@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 from andon.errors import BadInput
 
-# A run that interrupts its worker this often without finishing one more step is buried.
+# A run that interrupts its worker this often without coming further is buried.
 INTERRUPTION_LIMIT = 10
+# And so many times as often if its checkpoint is another one each time, but no step is ever
+# finished: a step that writes the time into its checkpoint and dies must not circle for ever, and a
+# batch on machines that live for an hour has six weeks.
+MOVING_FACTOR = 100
 
 
 class Place(NamedTuple):
@@ -53,9 +57,38 @@ class Retry:
         return failures <= self.retries
 
 
-def bury(fruitless: int, limit: int = INTERRUPTION_LIMIT) -> bool:
-    """Whether a run that was interrupted `fruitless` times in a row without progress is dead."""
-    return fruitless >= limit
+class Lost(NamedTuple):
+    """How far a run had come when its worker was lost."""
+
+    fruitless: int  # how often in a row its workers were lost before, and it came no further
+    finished: bool  # a step was finished in this attempt
+    checkpoint: str | None  # digest of its checkpoints, if it has any
+    known: bool  # an attempt since the last finished step ended with the same checkpoints
+    moved: int  # how many attempts ended since then, and left a checkpoint
+
+
+def checkpoint_digest(kept: Iterable[tuple[str, str]]) -> str | None:
+    """Of the places and bodies of a run's checkpoints; None if there are none."""
+    found = sorted(kept)
+    return sha256(repr(found).encode()).hexdigest()[:32] if found else None
+
+
+def fruitless_after(lost: Lost) -> int:
+    """How often in a row a run has now lost its worker without coming further.
+
+    A checkpoint is progress if the run has never died with the same one: a step that begins from
+    the start each time, and writes what it wrote before, comes no further.
+    """
+    moved = lost.checkpoint is not None and not lost.known
+    return 0 if lost.finished or moved else lost.fruitless + 1
+
+
+def bury(fruitless: int, limit: int = INTERRUPTION_LIMIT, moved: int = 0) -> bool:
+    """Whether a run that was interrupted so often is dead.
+
+    `fruitless` times in a row without progress, or `moved` times with nothing but checkpoints.
+    """
+    return fruitless >= limit or moved >= limit * MOVING_FACTOR
 
 
 def suspect_from(limit: int) -> int:

@@ -60,6 +60,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
     next_claimed_at: float | None
     state: str
+    lost_at: float | None = None  # when its worker died, or was last known to live
 
     @property
     def part(self) -> Part:
@@ -67,10 +68,20 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recovery(self) -> float | None:
-        """Seconds until somebody else had it, if somebody has."""
+        """Seconds until somebody else had it, if somebody has.
+
+        From when it was given back, or from when its worker was lost: somebody may have noticed
+        that much later.
+        """
         if self.part not in GIVEN_BACK or self.next_claimed_at is None or self.ended_at is None:
             return None
-        return max(self.next_claimed_at - self.ended_at, 0.0)
+        lost = self.part is Part.INTERRUPTED and self.lost_at is not None
+        begin = self.lost_at if lost and self.lost_at is not None else self.ended_at
+        return max(self.next_claimed_at - begin, 0.0)
+
+    @property
+    def buried(self) -> bool:
+        return self.part is Part.INTERRUPTED and self.state == State.DEAD
 
     @property
     def unresumed(self) -> bool:
@@ -80,15 +91,17 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds, counted. The parts add up to `runs`."""
+    """Holds, counted. The parts add up to `times`."""
 
-    runs: int  # that are not held any more
+    runs: int  # different ones that are not held any more
+    times: int  # how often one of them was in hand
     held: int
     finished: int
     saved: int
     cut: int
     untouched: int
     interrupted: int
+    dead: int  # different runs that were given up since, as their workers were lost too often
     resumed: int
     unresumed: int
     recovery_median: float | None
@@ -96,23 +109,34 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tally(holds: Iterable[Hold]) -> Tally:
-    """A run that was given back twice counts twice: each time something could go wrong."""
+    """A run that was given back twice is one run, and was in hand twice."""
     holds = list(holds)
     parts = Counter(hold.part for hold in holds)
     recoveries = [hold.recovery for hold in holds if hold.recovery is not None]
     return Tally(
-        runs=len(holds) - parts[Part.HELD],
+        runs=len({hold.run_id for hold in holds if hold.part is not Part.HELD}),
+        times=len(holds) - parts[Part.HELD],
         held=parts[Part.HELD],
         finished=parts[Part.FINISHED],
         saved=parts[Part.SAVED],
         cut=parts[Part.CUT],
         untouched=parts[Part.UNTOUCHED],
         interrupted=parts[Part.INTERRUPTED],
+        dead=len({hold.run_id for hold in holds if hold.buried}),
         resumed=len(recoveries),
         unresumed=sum(hold.unresumed for hold in holds),
         recovery_median=median(recoveries) if recoveries else None,
         recovery_worst=max(recoveries, default=None),
     )
+
+
+def lost_at(noticed_at: float, signs: Iterable[float | None], *, watched: bool) -> float:
+    """When a worker that ended without a word was lost.
+
+    Whoever watches it notices at once. Else all that is known is its last sign of life.
+    """
+    known = [sign for sign in signs if sign is not None and sign <= noticed_at]
+    return noticed_at if watched or not known else max(known)
 
 
 # ── who left together ─────────────────────────────────────────────────────────────────────────

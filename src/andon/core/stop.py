@@ -110,6 +110,26 @@ def replaces(new: Kind, old: Kind) -> bool:
     return new is Kind.CANCEL or _SEVERITY[new] > _SEVERITY[old]
 
 
+def ends_worker(spare: bool | None, *, embedded: bool) -> bool:
+    """Whether a hard stop ends the whole process that executes a run.
+
+    Nothing else proves that a run executes nothing there. A program that only uses andon is left
+    alone, unless somebody says otherwise.
+    """
+    return not embedded if spare is None else not spare
+
+
+def after_word(kind: Kind, *, ends: bool) -> Stage:
+    """What a worker's word is worth: that nothing of a run executes in its process any more.
+
+    It proves a polite stop. It never proves a hard one: until the process has ended the run is
+    stopping, and if nobody is to end it, the stop stays unproved.
+    """
+    if kind in POLITE:
+        return Stage.VERIFIED
+    return Stage.FENCED if ends else Stage.UNPROVED
+
+
 def verdict(stages: Iterable[str]) -> str:
     """`stopping` while a target is open, then `proved`, or `unproved` if only one is not."""
     found = {Stage(stage) for stage in stages}

@@ -11,6 +11,7 @@ import msgspec
 
 from andon.core import value
 from andon.core.queue import Retry, rate_of
+from andon.core.shape import ANY, shape_of, with_default
 from andon.errors import BadInput
 from andon.store.store import AgentRow
 
@@ -72,6 +73,7 @@ class Agent:
             version=self.version,
             queue=self.queue,
             parameters=json.dumps(self.parameters),
+            types=json.dumps(_types(self.function)),
             retries=self.retry.retries,
             at_most=self.at_most,
             rate=self.rate,
@@ -93,7 +95,7 @@ class Agent:
         """Execute the function for one attempt."""
         from andon.runtime.context import Context
 
-        arguments = self._arguments(await attempt.body_of(*attempt.start_body))
+        arguments = self.arguments(await attempt.body_of(*attempt.start_body))
         context = Context(attempt)
         from andon.runtime.sync import call_in_thread, enter
 
@@ -105,17 +107,22 @@ class Agent:
         except SystemExit as error:  # it would end the worker, and everybody else's runs with it
             raise RuntimeError(f"the agent called sys.exit({error.code!r})") from None
 
-    def _arguments(self, body: str) -> dict[str, Any]:
+    def arguments(self, body: str) -> dict[str, Any]:
+        """The arguments of a run as the function takes them; raises BadInput."""
         given: dict[str, Any] = value.decode(body)
-        hints = value.annotations(self.function)
-        for name in given.keys() & hints.keys():
-            decoder = value.decoder_for(hints[name])
-            if decoder is not None:
-                try:
-                    given[name] = decoder(value.encode(given[name], name))
-                except msgspec.ValidationError as error:
-                    raise BadInput(f"agent {self.name!r}: argument {name!r}: {error}") from None
+        for name in given.keys() & self.decoders.keys():
+            try:
+                given[name] = self.decoders[name](value.encode(given[name], name))
+            except msgspec.ValidationError as error:
+                raise BadInput(f"agent {self.name!r}: argument {name!r}: {error}") from None
         return given
+
+    @functools.cached_property
+    def decoders(self) -> dict[str, value.Decoder]:
+        """How the arguments are read that are not plain JSON, by name."""
+        hints = value.annotations(self.function)
+        found = {name: value.decoder_for(hint) for name, hint in hints.items() if name != "return"}
+        return {name: decoder for name, decoder in found.items() if decoder is not None}
 
 
 def _count(name: str, at_most: int) -> int:
@@ -143,6 +150,20 @@ def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
                 required = parameter.default is inspect.Parameter.empty
                 found.append({"name": parameter.name, "required": required})
     return {"parameters": found, "extra": extra}
+
+
+def _types(function: Callable[..., Any]) -> dict[str, Any]:
+    """The shapes of what may be passed, by name; not those that are not known."""
+    hints, found = value.annotations(function), {}
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD or parameter.name not in hints:
+            continue
+        shape = shape_of(hints[parameter.name])
+        if parameter.default is not inspect.Parameter.empty:
+            shape = with_default(shape, parameter.default)
+        if shape != ANY:
+            found[parameter.name] = shape
+    return found
 
 
 @overload

@@ -4,6 +4,7 @@ It is asked for one function after another, by module and name, with arguments a
 with results as JSON. It ends when nobody asks any more, with its parent, or when it is killed.
 """
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -12,15 +13,17 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from andon.core import value
 from andon.errors import NotFound
+from andon.host import mark
 from andon.runtime import calling
 from andon.runtime.describing import describe
+from andon.runtime.traces import trace
 
 LENGTH = struct.Struct("!Q")  # before each message
 PR_SET_PDEATHSIG = 1
@@ -42,6 +45,7 @@ class Request(msgspec.Struct, kw_only=True):
     file: str | None
     name: str
     step: str
+    mark: int | None = None  # of what the function starts
     args: list[Any]
     kwargs: dict[str, Any]
 
@@ -77,12 +81,24 @@ def _carry_out(raw: bytes) -> Answer:
         sys.path[:] = [*_STANDARD, *(path for path in request.paths if path not in _STANDARD)]
         function = find(request)
         args, kwargs = calling.typed(function, request.args, request.kwargs)
-        result = function(*args, **kwargs)
+        with _marked(request.mark):
+            result = function(*args, **kwargs)
         what = f"the result of step {request.step!r}"
         result_raw, _ = value.encode_result(result, what, value.result_decoder(function))
         return Answer(result=msgspec.Raw(result_raw))
     except BaseException as error:  # noqa: BLE001 (also sys.exit: the parent hears of it)
-        return Answer(error=describe(error))
+        return Answer(error={**describe(error), "traceback": trace(error)})
+
+
+@contextlib.contextmanager
+def _marked(number: int | None) -> Iterator[None]:
+    """This process belongs to the step's run meanwhile, and what it starts then for ever."""
+    before = None if number is None else mark.begin(number)
+    try:
+        yield
+    finally:
+        if before is not None:
+            mark.finish(before)
 
 
 def find(request: Request) -> Callable[..., Any]:

@@ -4,8 +4,10 @@ load → execute (replay, then new operations) → settle.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import functools
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -14,20 +16,28 @@ from typing import Any
 
 from andon.core import value
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
+from andon.core.stop import Stage
 from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
+from andon.host.remains import Remains
 from andon.points import point
-from andon.runtime import branch, cleanup, settling, snapshots
+from andon.runtime import branch, cleanup, settling, snapshots, spawn
 from andon.runtime.describing import reason_of
+from andon.runtime.failures import noted
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Host, Wait, log
 from andon.runtime.stopping import AGAIN_SECONDS, HARD_SECONDS
 from andon.runtime.waiting import Waiting
+from andon.store.orders import Report
 from andon.store.rows import Loaded
 from andon.store.store import Claimed, EffectRow
 
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0
 UNWIND_TRIES = 5
+# A kill waits no longer than this for its receipt to name what it ends.
+NAMED_SECONDS = 0.1
+# Somebody else goes on with the run after these, perhaps on another host.
+GIVEN_AWAY = frozenset({"drained", "stopped", "fenced", "unavailable"})
 
 
 class Attempt(Waiting):
@@ -55,6 +65,7 @@ class Attempt(Waiting):
         self._scratch: Path | None = None
         self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended; see drain
         self.ending: str | None = None
+        self.also = ""  # processes that it has started, and that were ended when it left
 
     async def carry_out(self) -> str:
         """Execute the run as far as it goes here; answers how the attempt ended."""
@@ -65,6 +76,7 @@ class Attempt(Waiting):
             if not self.settled.done():
                 self.settled.set_result("fenced")
             self.end_flushing()
+            self.started.close()
             await self._clean_up()
         return ended
 
@@ -87,6 +99,8 @@ class Attempt(Waiting):
             self.leave(reason_of(error), error)
         if self.order is not None:
             await self._stand_still()
+        elif self.reason in GIVEN_AWAY:
+            await self._end_started(at_once=self.reason == "fenced")
         if self.reason == "killed":  # nothing that it writes is taken any more
             return "killed"
         try:
@@ -184,7 +198,7 @@ class Attempt(Waiting):
         if self.ordered.done():
             await self._come_to_rest()
         for task in self.tasks.all:
-            log.error("run %s: code that cannot be cancelled goes on: %r", self.run.id, task)
+            log.error("run %s: code that cannot be cancelled continues: %r", self.run.id, task)
             self.host.keep_in_mind(task)
 
     async def _come_to_rest(self) -> None:
@@ -204,6 +218,50 @@ class Attempt(Waiting):
         if self.reason != "killed":
             await self._clean_up()
             await self._come_to_rest()
+        while not await self._is_at_rest():
+            await self.moved(AGAIN_SECONDS)  # what cannot be ended here is ended from outside
+
+    async def _is_at_rest(self) -> bool:
+        """Whether nothing that it has started goes on; processes are ended for that."""
+        at_once = self.reason == "killed"
+        if not await self._end_started(at_once=at_once) or self.started.threads:
+            return False
+        strays = self.started.strays()
+        if strays.look() and self.started.alone:
+            self.also = "; ".join(filter(None, (self.also, await self._end(strays, at_once))))
+        if strays.look():
+            names = strays.named(strays.survivors)
+            log.error(
+                "run %s: these may be its processes, or another run's: %s", self.run.id, names
+            )
+        return not strays.survivors
+
+    async def _end(self, remains: Remains, at_once: bool) -> str:
+        with contextlib.suppress(TimeoutError):
+            return await spawn.end(remains, at_once=at_once)
+        return ""
+
+    def _left(self) -> dict[str, Any]:
+        """What the store has to know of what it has started: whether any of it goes on."""
+        if self.started.threads:  # the run goes on without them, and they without the run
+            self._note_started()
+            return {"also": self.also}
+        remains = self.started.remains()
+        return {"also": self.also, "cleared": remains is not None and not remains.look()}
+
+    async def _end_started(self, *, at_once: bool) -> bool:
+        """End its processes before somebody else goes on with the run; whether none is left."""
+        if self.reason == "killed":
+            await self._name_started()
+        try:
+            ended = await self.end_started(at_once=at_once)
+        except TimeoutError as error:
+            log.error(
+                "run %s: processes that it has started cannot be ended: %s", self.run.id, error
+            )
+            return False
+        self.also = "; ".join(filter(None, (self.also, ended)))
+        return True
 
     async def _settle(self, outcome: tuple[str, Any] | None) -> str:
         await self.flush()
@@ -220,12 +278,15 @@ class Attempt(Waiting):
             self.left_waits = [Wait(kind="answer", name=one) for one in sorted(self.unanswered)]
             outcome = None
         outcome = settling.checked(self, outcome)
-        if outcome is not None and settling.is_final_failure(self, outcome):
-            from andon.runtime import compensating
+        failure = None
+        if outcome is not None and outcome[0] != "result":
+            failure = noted(self, outcome[1], f"agent {self.agent.name!r} failed", logging.ERROR)
+            if settling.is_final_failure(self, outcome):
+                from andon.runtime import compensating
 
-            if await compensating.begin_after_failure(self, outcome[1]):
-                return await self._compensate()
-        settle = settling.settlement(self, outcome)
+                if await compensating.begin_after_failure(self, failure):
+                    return await self._compensate()
+        settle = settling.settlement(self, outcome, failure).but(**self._left())
         self.ending = settle.ending
         point("attempt:before-settle")
         state = await self.host.writer.write(settle)
@@ -251,6 +312,7 @@ class Attempt(Waiting):
         else:  # whoever claims it next goes on with it
             settle = settling.returning(self, self.leftovers)
         await self.flush()
+        settle = settle.but(**self._left())
         self.ending = settle.ending
         point("attempt:before-settle")
         return str(await self.host.writer.write(settle))
@@ -276,6 +338,22 @@ class Attempt(Waiting):
             else:
                 return "fenced" if fenced else state
         return "killed" if self.reason == "killed" else "unavailable"
+
+    async def _name_started(self) -> None:
+        """Write down what is about to be ended: once it is gone, nobody outside can name it."""
+        remains, order = self.started.remains(), self.order
+        pids = [] if remains is None or order is None else remains.look()
+        if remains is None or order is None or not pids:
+            return
+        report = Report(
+            stop_id=order.stop_id,
+            target=order.target,
+            stage=Stage.FENCED,
+            evidence=f"its worker has ended processes of it: {remains.named(pids)}",
+        )
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(NAMED_SECONDS):
+                await self.host.writer.submit(report)
 
     # ── what operations need ──────────────────────────────────────────────────────────────────
 
@@ -309,9 +387,9 @@ class Attempt(Waiting):
         """Code that begins from the start although it has a snapshot would do everything again."""
         if self.oblivious:
             raise Diverged(
-                f"run {self.run.id}: it has a snapshot, and its code begins without looking at "
-                "ctx.restored: it would do again what was done. Nothing was executed. Let it "
-                "begin from ctx.restored, and resume the run."
+                f"run {self.run.id}: it has a snapshot, but its code does not read "
+                "ctx.restored: it would repeat finished work. Nothing was executed. Start the "
+                "code from ctx.restored, and resume the run."
             )
 
     @property

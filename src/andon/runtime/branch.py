@@ -65,10 +65,13 @@ class Tasks:
         self.inner: set[asyncio.Task[Any]] = set()  # those that steps and effects have created
         self.executing: set[object] = set()  # what threads and processes of the run are doing
         self.on_still: Callable[[], None] = _nothing  # a thread has ended; from any thread
+        self.started: Any = None  # the processes and threads of the run: see spawn
         self._on_change = on_change
 
     def dissolve(self) -> None:
         self._on_change = self.on_still = _nothing
+        if self.started is not None:
+            self.started.dissolve()
         self.timers = []  # each holds its context, which holds the branch it was set in
 
     def add(self, task: "asyncio.Task[Any]") -> None:

@@ -11,7 +11,7 @@ from andon.errors import AndonError, Conflict, step_failed
 from andon.runtime.attempt import Attempt
 from andon.runtime.describing import describe
 from andon.runtime.operation import Operation, wait_noting_cancel
-from andon.runtime.starting import new_run, resolve
+from andon.runtime.starting import new_run, reader_of, resolve
 from andon.store.rows import Letter, RunRow
 from andon.store.store import NewRun
 
@@ -84,12 +84,13 @@ async def _prepare(
         root_id=attempt.run.root_id,
         labels=msgspec.json.decode(attempt.run.labels),
         now=attempt.host.clock.now(),
+        reads=reader_of(agent),
     )
     if run_id is not None:
         other: RunRow | None = await attempt.read(attempt.host.store.run, run_id)
         if other is not None:
             raise Conflict(
-                f"child {run_id!r}: a run of that id exists, and its end would not be told to this "
+                f"child {run_id!r}: a run with that id exists, and its result would not reach this "
                 "one. Give the child an id of its own, or none."
             )
     return run

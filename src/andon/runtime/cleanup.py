@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from andon.host import proc
 from andon.runtime.leaving import log
-from andon.runtime.liveness import start_ticks
 
 # Each of them: what has to be tidied up is near.
 CLEANUP_SECONDS = 5.0
@@ -89,7 +89,7 @@ def _resolve(ended: "asyncio.Future[Any]", outcome: Any) -> None:
 def scratch(run_id: str) -> Path:
     """A new folder for one attempt of a run; whose it is can be read from its name."""
     pid = os.getpid()
-    whose = f"{_prefix(run_id)}{pid}-{start_ticks(pid) or 0}-"
+    whose = f"{_prefix(run_id)}{pid}-{proc.start_ticks(pid)}-"
     return Path(tempfile.mkdtemp(prefix=whose))
 
 
@@ -102,7 +102,7 @@ def sweep(run_id: str) -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{_prefix(run_id)}*"):
         parts = path.name.split("-")
         if len(parts) > 3 and parts[2].isdigit() and parts[3].isdigit():
-            alive = start_ticks(int(parts[2])) == int(parts[3])
+            alive = proc.alive(int(parts[2]), int(parts[3]))
             with contextlib.suppress(OSError):  # somebody else has swept, or put a link there
                 if not alive and path.lstat().st_uid == os.getuid():
                     shutil.rmtree(path, ignore_errors=True)

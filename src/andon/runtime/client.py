@@ -302,12 +302,16 @@ class Client:
             typed = agent.result_decoder
             return typed(msgspec.json.encode(run.result)) if typed else run.result
         error = run.error or {"type": run.state, "message": f"run {run_id} is {run.state}"}
-        raise StepFailed(f"run {run_id}", str(error["type"]), str(error["message"]))
+        words, traceback = (str(error["type"]), str(error["message"])), error.get("traceback", "")
+        failed = StepFailed(f"run {run_id}", *words, traceback=traceback)
+        if traceback:
+            failed.add_note(f"The run's own traceback:\n{traceback}")
+        raise failed
 
     def let_go(self, seconds: float) -> None:
         """What runs in this program is given back, or cut off, within so many seconds."""
         if self._worker is not None:
-            self._worker.tell("its program has let it go", seconds)
+            self._worker.tell("its program released it", seconds)
 
     async def _wait_unless_halted(self, run_id: str, leaving: Leaving) -> Run:
         """The latch of this host is for the program that waits here too."""
@@ -317,7 +321,10 @@ class Client:
             await asyncio.wait({waiting, halted}, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 return waiting.result()
-            raise Refused(f"{leaving.why}: run {run_id} goes on after: andon reauthorize")
+            raise Refused(
+                f"{leaving.why}: run {run_id} was stopped with it. To allow starts again: "
+                "andon reauthorize"
+            )
         finally:
             for task in (waiting, halted):
                 task.cancel()

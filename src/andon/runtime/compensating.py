@@ -21,7 +21,7 @@ from andon.core.run import State
 from andon.errors import AndonError, Stopped
 from andon.points import point
 from andon.runtime import calling
-from andon.runtime.describing import describe
+from andon.runtime.failures import noted
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import log
 from andon.store.store import Ask, EffectRow, Settle
@@ -53,7 +53,7 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def begin_after_failure(attempt: "Attempt", error: BaseException) -> bool:
+async def begin_after_failure(attempt: "Attempt", described: dict[str, Any]) -> bool:
     """The agent failed for good: whether anything has to be undone before the run ends."""
     acted = any(one.kind == EntryKind.EFFECT for one in attempt.replay.records())
     if not attempt.undos and not acted and attempt.replay.snapshot is None:
@@ -62,7 +62,7 @@ async def begin_after_failure(attempt: "Attempt", error: BaseException) -> bool:
     if not any(_owed(row) for row in rows):
         return False
     ending = State.DEAD if attempt.agent.retry.retries else State.FAILED
-    await _begin(attempt, {"ending": ending, "error": describe(error)})
+    await _begin(attempt, {"ending": ending, "error": described})
     return True
 
 
@@ -203,8 +203,7 @@ class _Compensation:
         except Exception as error:
             if attempt.reason is not None:
                 raise
-            log.warning("run %s: undo of %s raised %r", attempt.run.id, row.name, error)
-            return describe(error)
+            return noted(attempt, error, f"the undo of effect {row.name!r} raised")
         finally:
             attempt.done_operating(hand)
         return None
@@ -232,7 +231,7 @@ class _Compensation:
             id=ask_id,
             about="undo",
             question=f"Effect {row.name!r} (key {row.key!r}) could not be undone: {error['type']}: "
-            f"{error['message']}. Undo it by hand and say so, let it be tried again, or leave it.",
+            f"{error['message']}. Undo it by hand and answer undone, or answer try-again or leave.",
             value=None,
             choices=json.dumps(CHOICES),
         )

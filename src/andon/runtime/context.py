@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from andon.core import value
+from andon.core.batch import progress_of
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
@@ -200,11 +201,17 @@ class Context(Loop):
         """The state of the last snapshot, of this attempt or an earlier one; None without one."""
         return self._attempt.restored
 
-    def checkpoint(self, partial: Any) -> None:
-        """Inside a step: keep this partial value; the step's next attempt finds it in `partial`."""
+    def checkpoint(
+        self, partial: Any, *, done: int | None = None, total: int | None = None
+    ) -> None:
+        """Inside a step: keep this partial value; the step's next attempt finds it in `partial`.
+
+        `done` of `total` is for people: `andon ps` shows how far the step is.
+        """
         operation = inside("checkpoint")
         raw = value.encode(partial, f"the checkpoint of {operation.kind} {operation.name!r}")
-        operation.attempt.keep_partial(operation.place, raw.decode())
+        progress = None if done is None else progress_of(operation.name, done, total)
+        operation.attempt.keep_partial(operation.place, raw.decode(), progress)
 
     @property
     def partial(self) -> Any:
@@ -274,7 +281,7 @@ class Context(Loop):
         with operation.noting():
             if letter is None:
                 await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
-                raise Unresolved(f"nobody answered {question!r} within {expires} s")
+                raise Unresolved(f"no answer to {question!r} within {expires} s")
             await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
         return value.decode(letter.body)
 

@@ -1,12 +1,12 @@
 """What an effect says about itself, and what its probe answers."""
 
-import re
 from collections.abc import Callable, Hashable
 from math import inf
 from typing import Any, TypeVar
 
 import msgspec
 
+from andon.core import duration
 from andon.core.effect import Kind, kind_of
 from andon.errors import BadInput, DidNotHappen
 
@@ -79,7 +79,9 @@ def _declare(
     except ValueError:
         raise BadInput(f"effect kind {kind!r}: expected one of {', '.join(Kind)}") from None
     if found is Kind.PROBEABLE and probe is None:
-        raise BadInput("a probeable effect needs probe=: the function that asks the outside")
+        raise BadInput(
+            "a probeable effect needs probe=: the function that finds out whether it happened"
+        )
     if found is Kind.COMPENSATABLE and undo is None:
         raise BadInput("a compensatable effect needs undo=: the function that undoes it")
     for function in (probe, undo):
@@ -107,13 +109,10 @@ def declaration(
     return own
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def _seconds(duration: str | float | None) -> float | None:
-    if duration is None or isinstance(duration, int | float):
-        return duration
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", duration)
-    if match is None:
-        raise BadInput(f"duration {duration!r}: expected seconds, or text like '90s', '15m', '2h'")
-    return float(match[1]) * _UNITS[match[2]]
+def _seconds(given: str | float | None) -> float | None:
+    if given is None or isinstance(given, int | float):
+        return given
+    found = duration.seconds(given.strip())
+    if found is None:
+        raise BadInput(f"duration {given!r}: expected {duration.EXAMPLES}")
+    return found

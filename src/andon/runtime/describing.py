@@ -1,4 +1,4 @@
-"""Errors as they are stored: their kind and message, never a traceback."""
+"""Errors as they are stored: their kind and message. `traces` adds where they come from."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class Described(Exception):
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An error as it is stored: never its traceback, which may hold what a prompt said."""
+    """An error as it is stored, but for its traceback; one of another process may have it."""
     if isinstance(error, Described):
         return error.error
     if isinstance(error, StepFailed):
@@ -25,13 +25,13 @@ def describe(error: BaseException) -> dict[str, Any]:
             "family": family_of(error),
             "step": error.name,
         }
-    message = _words_of(error)
+    message = words_of(error)
     if isinstance(error, BaseExceptionGroup):
-        message = "; ".join(f"{type(one).__name__}: {_words_of(one)}" for one in error.exceptions)
+        message = "; ".join(f"{type(one).__name__}: {words_of(one)}" for one in error.exceptions)
     return {"type": type(error).__name__, "message": message[:10_000], "family": family_of(error)}
 
 
-def _words_of(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     """Its message, as text that can be stored, whatever the error's class makes of it."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()

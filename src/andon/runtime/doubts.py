@@ -31,8 +31,8 @@ def question(
         id=ask_id,
         about="effect",
         question=f"Did effect {name!r} (key {key!r}) happen? {why[0].upper()}{why[1:]}, and it is "
-        "not repeated on a guess. Before you say no, make certain that nothing executes it any "
-        "more: after a no it is done again.",
+        "not repeated on a guess. Answer did-not-happen only if you are sure: it will then be "
+        "executed again.",
         value=value.encode(args, "the arguments").decode(),
         choices=msgspec.json.encode(CHOICES).decode(),
     )

@@ -8,6 +8,7 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ class Drain:
         self.announced_after: float | None = None
         self.phases: list[dict[str, Any]] = []
         self.unreturned = 0
+        self.endings: Counter[str] = Counter()  # of the runs that were in hand, or came meanwhile
+        self._settled_before: frozenset[Attempt] = frozenset()
         self._announced_as = ""
         self._harder = asyncio.Event()
         self._telling = threading.Lock()
@@ -54,6 +57,8 @@ class Drain:
             if self.told:
                 return False
             self.told_at = own_time()
+            active = list(self.worker.active)
+            self._settled_before = frozenset(one for one in active if one.settled.done())
             self.plan = plan(min(grace_seconds or float("inf"), self.worker.settings.grace_seconds))
             self.why = why
         self.worker.on_told()
@@ -80,6 +85,11 @@ class Drain:
             self.announced_after = own_time() - self.told_at
         self.worker.post(self.worker.announced.set)
 
+    def count(self, attempt: "Attempt", ending: str) -> None:
+        """What has become of a run, if it was in hand when the worker was told to go."""
+        if self.told and attempt not in self._settled_before:
+            self.endings[ending] += 1
+
     def harden(self) -> None:
         """Told again: the present phase ends now."""
         self._harder.set()
@@ -100,7 +110,9 @@ class Drain:
         point("drain:cleanup")
         await self._phase(Phase.CLEANUP, self._clean_up())
         if self.unreturned:
-            log.error("%d runs were not given back; others take them over", self.unreturned)
+            log.error(
+                "%d runs could not be requeued; other workers take them over", self.unreturned
+            )
 
     async def _phase(self, phase: Phase, work: Awaitable[None]) -> None:
         began = own_time()

@@ -30,8 +30,8 @@ from andon.runtime.attempt import Attempt
 from andon.runtime.calling import accepted, reference_of
 from andon.runtime.declaring import Declaration, Happened, Postponed
 from andon.runtime.describing import describe
+from andon.runtime.failures import noted
 from andon.runtime.journaling import Draft
-from andon.runtime.leaving import log
 from andon.runtime.operation import Operation, invoke, is_async
 from andon.store.rows import Letter
 from andon.store.store import EffectRow
@@ -190,8 +190,10 @@ class _Effect:
             yield
         except (asyncio.CancelledError, Stopped):
             if self.attempt.reason is None:
+                self._be_quiet()
                 self._cancel()
             elif self.state is EffectState.STARTED:
+                self._be_quiet()
                 mark, body = self.outcome or (self.standing, {"quiet": self.quiet})
                 self.attempt.leftovers.append(self.draft(mark, self.standing, body))
             raise
@@ -227,7 +229,7 @@ class _Effect:
             raw, back = value.encode_result(result, what, self.decoder)
         except NotStorable as error:
             # It did happen: the ledger says so, although the agent gets an error.
-            described = describe(error)
+            described = self._noted_failure(error, "has a result that cannot be stored")
             body = msgspec.json.encode(described)
             self.outcome = Mark.FAILED, body
             await self.attempt.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
@@ -243,7 +245,10 @@ class _Effect:
 
     async def _doubt(self, error: Exception) -> None:
         """It raised. Only the effect itself can say that it certainly did not happen."""
-        self.cause = describe(error)
+        if isinstance(error, Postponed):
+            self.cause = describe(error)
+        else:
+            self.cause = self._noted_failure(error, "raised")
         if isinstance(error, DidNotHappen):
             self.standing = EffectState.PLANNED
             await self.write(EffectState.PLANNED)
@@ -254,7 +259,16 @@ class _Effect:
         self.quiet = is_async(self.function) or not (
             isinstance(error, TimeoutError) and self.timeout is not None
         )
+        self._be_quiet()
         await self.write(EffectState.IN_DOUBT, self._noted())
+
+    def _be_quiet(self) -> None:
+        """A process that it has started acts for it, also after its function: it is ended first."""
+        if self.outcome is None:
+            self.quiet = self.quiet and self.attempt.started.end_of(self.operation)
+
+    def _noted_failure(self, error: Exception, did: str) -> dict[str, Any]:
+        return noted(self.attempt, error, f"effect {self.operation.name!r} {did}")
 
     async def _fail(self) -> Exception:
         assert self.cause is not None
@@ -281,12 +295,7 @@ class _Effect:
                 with self.operation:
                     found = await self._call(self.declared.probe, *self.args)
             except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
-                log.warning(
-                    "run %s: the probe of %s raised %s",
-                    self.attempt.run.id,
-                    self.operation.name,
-                    type(error).__name__,
-                )
+                noted(self.attempt, error, f"the probe of effect {self.operation.name!r} raised")
                 if not last:
                     continue
                 found = None

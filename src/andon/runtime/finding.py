@@ -29,9 +29,16 @@ def find(store: Any, run_id: str) -> RunRow:
     row: RunRow | None = store.run(run_id)
     if row is not None:
         return row
-    near: list[RunRow] = store.runs(Filter(prefix=run_id, limit=5)) if run_id else []
+    near = _beginning(store, run_id) if run_id else []
     if len(near) == 1:
         return near[0]
     if near:
-        raise NotFound(f"run {run_id!r}: several begin so: {', '.join(one.id for one in near)}")
-    raise NotFound(f"there is no run {run_id!r}; andon ps --all lists those there are")
+        matches = ", ".join(one.id for one in near)
+        raise NotFound(f"run {run_id!r}: ambiguous id; matches: {matches}")
+    raise NotFound(f"there is no run {run_id!r}; andon ps --old lists them")
+
+
+def _beginning(store: Any, prefix: str) -> list[RunRow]:
+    """Runs whose ids begin so; the children of a run have its id in theirs and are not meant."""
+    roots: list[RunRow] = store.runs(Filter(prefix=prefix, roots=True, limit=5))
+    return roots or store.runs(Filter(prefix=prefix, limit=5))

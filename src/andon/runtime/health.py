@@ -32,9 +32,9 @@ _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip", "x-envoy-exter
 _LOOPBACK = ("127.0.0.1", "::1")  # a mesh passes on what comes from outside from others of them
 # What a worker counts, for those who read it without this file.
 _COUNTED = {
-    "runs_finished_total": "Runs that came to their end here.",
-    "runs_saved_total": "Runs that were given back unfinished at a boundary.",
-    "runs_cut_total": "Runs that were given back in the middle of a step.",
+    "runs_finished_total": "Runs that ended on this worker.",
+    "runs_saved_total": "Runs requeued unfinished at a boundary.",
+    "runs_cut_total": "Runs requeued in the middle of a step.",
 }
 _LOCAL = "only this machine may ask for that: kubectl exec, preStop exec, or andon drain"
 
@@ -70,7 +70,7 @@ class Health:
     def _answer(self, request: Request) -> Response:
         if request.path not in self._routes:
             known = ", ".join(self._routes)
-            return complaint(404, f"there is nothing of that name; there are {known}")
+            return complaint(404, f"not found; the paths are {known}")
         methods, answer = self._routes[request.path]
         if request.method not in methods:
             found = complaint(405, f"expected {' or '.join(methods)}")
@@ -173,19 +173,19 @@ class Health:
 
     def _own_numbers(self) -> Iterator[Family]:
         told, seen = self._told, self._pulse.seen()
-        yield one("andon_runs_in_hand", "gauge", "Runs that execute here.", len(told.active))
-        yield one("andon_free_slots", "gauge", "Runs that could begin here.", self._free)
-        yield one("andon_draining", "gauge", "1 once it takes nothing any more.", told.draining)
+        yield one("andon_runs_in_hand", "gauge", "Runs executing on this worker.", len(told.active))
+        yield one("andon_free_slots", "gauge", "Runs that this worker could start.", self._free)
+        yield one("andon_draining", "gauge", "1 once the worker takes no new runs.", told.draining)
         yield one(
             "andon_loop_silent_seconds",
             "gauge",
-            "How long the event loop has not answered.",
+            "Time since the event loop last answered.",
             seen.loop_silent,
         )
         yield one(
             "andon_contact_seconds",
             "gauge",
-            "Since the store last answered this worker.",
+            "Time since the store last answered this worker.",
             seen.contact_age,
         )
         for name, number in sorted(told.counts().items()):
@@ -224,7 +224,7 @@ def _fleet_numbers(view: View | None) -> Iterator[Family]:
     yield one("andon_open_stops", "gauge", "Stops that are not proved yet.", stops.open)
     text = "Polite stops that overran their window and became kills."
     yield one("andon_stop_overruns_total", "counter", text, stops.overruns)
-    text = "Stops that were over without proof."
+    text = "Stops that ended without proof."
     yield one("andon_unproved_stops_total", "counter", text, stops.unproved)
 
 

@@ -51,7 +51,7 @@ class Journaling(Leaving):
         self.seq, self.head = run.head_seq, run.head_hash
         self.replay = Replay([], run_id=run.id)
         self.checkpoints: dict[str, str] = {}
-        self._dirty: dict[str, str] = {}
+        self._dirty: dict[str, tuple[str, str | None]] = {}
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
         self._flying = 0  # appends that are being written
@@ -307,10 +307,10 @@ class Journaling(Leaving):
             except (Fenced, StoreError) as error:
                 self.leave(reason_of(error), error)
 
-    def keep_partial(self, place: str, body: str) -> None:
+    def keep_partial(self, place: str, body: str, progress: str | None = None) -> None:
         """From any thread: the latest partial value of an operation, written within a second."""
         self.checkpoints[place] = body
-        self._dirty[place] = body
+        self._dirty[place] = body, progress
         self.loop.call_soon_threadsafe(self._flush_later)
 
     def drop_partial(self, place: str) -> str | None:
@@ -321,6 +321,11 @@ class Journaling(Leaving):
     def add_line(self, level: str, text: str) -> None:
         self._lines.append((self.host.clock.now(), level, text))
         self.loop.call_soon_threadsafe(self._flush_later)
+
+    def add_failure(self, text: str) -> None:
+        """A line that is written at once, in the order of what the journal says of it."""
+        self._lines.append((self.host.clock.now(), "error", text))
+        self._write_lines()
 
     def _flush_later(self) -> None:
         if self._flushing is None:
@@ -334,8 +339,10 @@ class Journaling(Leaving):
 
     def _write_checkpoints(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        for place, body in dirty.items():
-            message = Checkpoint(run_id=self.run.id, fence=self.fence, op=place, body=body)
+        for place, (body, progress) in dirty.items():
+            message = Checkpoint(
+                run_id=self.run.id, fence=self.fence, op=place, body=body, progress=progress
+            )
             self.host.writer.submit(message).add_done_callback(_retrieve)
 
     def _write_lines(self) -> None:

@@ -51,7 +51,7 @@ def _read(folder: Path) -> Pulled:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            return _unreadable(f"{path} is no regular file")
+            return _unreadable(f"{path} is not a regular file")
         begin = max(0, found.st_size - WINDOW_BYTES)
         return judge(os.pread(descriptor, WINDOW_BYTES, begin), whole=begin == 0)
     except OSError as error:
@@ -77,7 +77,7 @@ def _unreadable(why: str) -> Pulled:
 def refuse_if_pulled() -> None:
     found = pulled()
     if found:
-        raise Refused(f"{found}: nothing starts until: andon reauthorize")
+        raise Refused(f"{found}. To allow starts again: andon reauthorize")
 
 
 class Leaving:

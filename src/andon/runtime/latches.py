@@ -84,8 +84,7 @@ def lift_command(latch: StopRow) -> str:
     verb, chosen = lifted_by(Kind(latch.kind)), options(latch.scope, latch.name, latch.value)
     if verb == "resume":
         chosen = chosen or ("--all",)
-    words = " ".join(["andon", verb, *(quote(_visible(word)) for word in chosen)])
-    return words if verb == "resume" else f"{words} --why TEXT"
+    return " ".join(["andon", verb, *(quote(_visible(word)) for word in chosen)])
 
 
 def _visible(text: str) -> str:
@@ -96,4 +95,4 @@ def held_by(latch: StopRow) -> str:
     """Why a run is held, in words."""
     word = "paused" if latch.kind == Kind.PAUSE else f"stopped by a {latch.kind}"
     why = f": {latch.why}" if latch.why else ""
-    return f"{called(latch)} is {word} by {latch.by or 'nobody named'}{why} ({latch.id})"
+    return f"{called(latch)} is {word} by {latch.by or 'an unnamed person'}{why} ({latch.id})"

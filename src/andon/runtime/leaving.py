@@ -5,24 +5,30 @@ on every operation raises Stopped: code that catches it once is not free.
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import msgspec
 
+from andon.core.effect import Sight
 from andon.core.lease import Fence
-from andon.errors import Fenced, Stopped, StoreError
-from andon.runtime import branch
+from andon.errors import Fenced, Stopped, StoreError, StoreUnavailable
+from andon.runtime import branch, spawn
 from andon.runtime.clock import StoreClock
 from andon.runtime.describing import reason_of
 from andon.runtime.turns import Turns
-from andon.store.orders import Told
+from andon.settings import Settings
+from andon.store.orders import Started, Told
 from andon.store.store import Append, Claimed
 from andon.store.writer import Writer
 
 log = logging.getLogger("andon")
 
+# For the commit before the first process that an attempt starts: a busy disk needs less.
+NOTE_SECONDS = 5.0
 # Leaving for these does not wait for the operation in hand.
 AT_ONCE = frozenset({"fenced", "unavailable", "stopped", "cancelled", "killed"})
 # Leaving for these waits for it, and for nothing else.
@@ -40,8 +46,10 @@ class Host(Protocol):
     threads: ThreadPoolExecutor
     worker_id: str
     draining: bool
+    embedded: bool  # in a program that is somebody else's
     in_threads: set[Any]
     operations: int  # that have ended in this process
+    settings: Settings
 
     @property
     def processes(self) -> Any:
@@ -66,6 +74,10 @@ class Host(Protocol):
 
     def cleanup_left(self) -> float:
         """How many seconds there are for cleaning up."""
+        ...
+
+    def new_mark(self) -> int:
+        """For the processes of one more attempt."""
         ...
 
     def keep_in_mind(self, work: Any) -> None:
@@ -100,6 +112,7 @@ class Leaving:
     def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
         self.host, self.run, self.agent = host, run, agent
         self.loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self.fence: Fence = run.fence
         self.reason: str | None = None  # why the attempt leaves, once it does
         self.error: BaseException | None = None
@@ -110,6 +123,8 @@ class Leaving:
         self.ended = False  # no code of it is left that may begin anything
         self.shields: dict[object, float] = {}  # when their limits end
         self.tasks = branch.Tasks(self.consider_soon)
+        # Processes and threads that its code has started.
+        self.started = self.tasks.started = spawn.Started(host.new_mark, self._note_started)
         self.root = branch.Branch(self.tasks, "")
         self.main: asyncio.Task[Any] | None = None  # the agent's own call
         self.turns = Turns(self.tasks, self.waits)
@@ -128,6 +143,52 @@ class Leaving:
         """Nothing of it executes any more: its parts end without a search for garbage."""
         self.main = None
         self.tasks.dissolve()
+
+    def _note_started(self) -> None:
+        """Write down that it starts something. From any thread.
+
+        Where a free lock shows that only a process is gone, others go by what is written: there a
+        process is not started before that is durable.
+        """
+        message = Started(
+            run_id=self.run.id,
+            fence=self.fence.counter,
+            mark=self.started.any_mark(),
+            threads=bool(self.started.threads),
+        )
+
+        if self.host.store.free_means == Sight.PROCESS:
+            self._write_first(message)
+            return
+
+        def submit() -> None:
+            # Whoever owns the run by then: that something was started stays true.
+            self.host.writer.submit(message).add_done_callback(_retrieve)
+
+        if threading.get_ident() == self._loop_thread:
+            submit()
+        else:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop is closed: its process is about to end
+                self.loop.call_soon_threadsafe(submit)
+
+    def _write_first(self, message: Started) -> None:
+        try:
+            self.host.writer.submit_from_thread(message).result(NOTE_SECONDS)
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"run {self.run.id} starts a process, which has to be written down first: the "
+                f"store has not done that within {NOTE_SECONDS:g} s. The process was not started"
+            ) from None
+
+    async def end_started(self, *, at_once: bool) -> str:
+        """End the processes that it has started; answers their names, nothing if there were none.
+
+        Raises TimeoutError if some cannot be ended.
+        """
+        remains = self.started.remains()
+        return "" if remains is None else await spawn.end(remains, at_once=at_once)
 
     @property
     def active(self) -> int:
@@ -308,3 +369,9 @@ class Leaving:
         for mover in movers:
             if not mover.done():
                 mover.set_result(None)
+
+
+def _retrieve(done: "asyncio.Future[Any]") -> None:
+    """What could not be written is said by those who needed it."""
+    if not done.cancelled():
+        done.exception()

@@ -34,7 +34,7 @@ def take_over(store: Any, run_id: str, heir: str) -> None:
     except NotFound:
         return  # it was deleted since, or the conversation is in another store than its runs
     if row.state not in TERMINAL | {RunState.KILLED} and row.root_id != new.root_id:
-        requests.kill(store, row.id, by=f"run {heir}", why="its conversation goes on in that run")
+        requests.kill(store, row.id, by=f"run {heir}", why="its conversation continues in that run")
 
 
 def read(store: Any, run_id: str) -> Callable[[Call], State | None]:

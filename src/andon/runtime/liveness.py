@@ -14,7 +14,10 @@ import select
 import threading
 import time
 
+from andon.core import mark as marks
 from andon.errors import StoreError
+from andon.host import proc
+from andon.host.remains import Remains
 from andon.store.store import WorkerRow
 
 TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
@@ -22,36 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# How often the locks of workers elsewhere are looked at.
+    from andon.store.store import Seen
+
+# How often the locks of workers elsewhere are looked at by somebody here, if they hold runs.
 FOREIGN_SECONDS = 0.1
-# How often the list of workers is read again without a ring,
-REFRESH_SECONDS = 1.0
+# How often this process does so at least, and if they hold none.
+REFRESH_SECONDS = 2.5
+# How often the list of workers is read again if the worker, which looks with its claims, does not,
+UNSEEN_SECONDS = 10.0
 # and after a ring, of which a busy store has hundreds a second: few of them are about workers.
 RUNG_SECONDS = 0.05
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, by the kernel's count; None if there is none."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    # One that nobody has waited for yet executes nothing any more, unless it has other threads.
-    if not fields or (fields[0] in "ZX" and int(fields[17]) <= 1):
-        return None
-    return int(fields[19])
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+# For what a dead worker had started to end: killed processes are gone long before.
+REMAINS_SECONDS = 1.0
 
 
 def this_process() -> WorkerRow:
@@ -60,10 +45,10 @@ def this_process() -> WorkerRow:
     return WorkerRow(
         id=f"{host}.{pid}.{os.urandom(4).hex()}",
         host=host,
-        boot=_read("/proc/sys/kernel/random/boot_id"),
-        namespace=_namespace(),
+        boot=proc.boot_id(),
+        namespace=proc.pid_namespace(),
         pid=pid,
-        start_ticks=start_ticks(pid) or 0,
+        start_ticks=proc.start_ticks(pid),
     )
 
 
@@ -73,7 +58,35 @@ def is_gone(mine: WorkerRow, other: WorkerRow) -> bool | None:
         return None
     if (mine.boot, mine.namespace) != (other.boot, other.namespace):
         return None
-    return start_ticks(other.pid) != other.start_ticks
+    return not proc.alive(other.pid, other.start_ticks)
+
+
+def mark_of(worker: WorkerRow) -> int:
+    """The mark of a worker's process, and of all that it starts."""
+    return marks.of_process(worker.boot, worker.namespace, worker.pid, worker.start_ticks)
+
+
+def remains_of(worker: WorkerRow) -> Remains:
+    """A worker's process on this host, and everything that it has started."""
+    mark = mark_of(worker)
+    roots = {worker.pid: worker.start_ticks}
+    return Remains(roots, lambda found: marks.belongs(found, mark))
+
+
+def end_remains(worker: WorkerRow, death: str) -> str:
+    """After a worker's death: end what it had started here; answers the evidence.
+
+    Its runs go on elsewhere, and what a run has started must not act meanwhile.
+    """
+    remains = remains_of(worker)
+    if not remains.end(REMAINS_SECONDS):
+        return f"silent:{death}; what it had started could not be ended: {_named(remains)}"
+    ended = remains.named(sorted(set(remains.known) - {worker.pid}))
+    return f"dead:{death}" + (f"; ended with it: {ended}" if ended else "")
+
+
+def _named(remains: Remains) -> str:
+    return remains.named(remains.survivors)
 
 
 class Peers:
@@ -84,7 +97,9 @@ class Peers:
         self._told: set[str] = {mine.id}
         self._watched: dict[int, WorkerRow] = {}  # pidfd → worker
         self._foreign: list[WorkerRow] = []
+        self._every = REFRESH_SECONDS  # how often their locks are looked at
         self._stale = True
+        self._seen: tuple[list[WorkerRow], frozenset[str]] | None = None
         self._ended = False
         self._closing = threading.Lock()
         self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,6 +111,11 @@ class Peers:
         if not self._stale:
             self._stale = True
             self._wake()
+
+    def see(self, seen: Seen) -> None:
+        """The worker has looked, with a claim."""
+        self._seen = seen.workers, seen.busy
+        self._wake()
 
     def _wake(self) -> None:
         with self._closing, contextlib.suppress(OSError):
@@ -115,16 +135,22 @@ class Peers:
             self._wake_out = -1
 
     def _work(self) -> None:
-        refreshed = 0.0
+        refreshed, checked = 0.0, 0.0
         while not self._ended:
             now = time.monotonic()
-            if self._stale or now - refreshed > REFRESH_SECONDS:
-                self._stale, refreshed = False, now
+            seen, self._seen = self._seen, None
+            if self._stale or seen is not None or now - refreshed > UNSEEN_SECONDS:
+                stale, self._stale, refreshed = self._stale, False, now
                 with contextlib.suppress(StoreError):  # away: there is nobody to hand over to
-                    self._look_around()
-            self._wait(FOREIGN_SECONDS if self._foreign else REFRESH_SECONDS)
-            with contextlib.suppress(StoreError):
-                self._check_foreign()
+                    if stale or seen is None:
+                        seen = self._store.workers(), self._store.busy()
+                    self._look_around(*seen)
+            self._wait(self._every if self._foreign else REFRESH_SECONDS)
+            now = time.monotonic()
+            if self._foreign and now - checked >= 0.9 * self._every:
+                checked = now
+                with contextlib.suppress(StoreError):
+                    self._check_foreign()
 
     def _wait(self, seconds: float) -> None:
         poll = select.poll()
@@ -137,43 +163,52 @@ class Peers:
             else:
                 worker = self._watched.pop(descriptor)
                 os.close(descriptor)
-                self._tell(worker, "dead:its process ended")
+                self._tell(worker, end_remains(worker, "its process ended"))
 
-    def _look_around(self) -> None:
+    def _look_around(self, workers: list[WorkerRow], busy: frozenset[str]) -> None:
         watched = {worker.id for worker in self._watched.values()}
         self._foreign = []
-        for worker in self._store.workers():
+        for worker in workers:
             if worker.id in self._told or worker.id in watched:
                 continue
             gone = is_gone(self._mine, worker)
             if gone:
-                self._tell(worker, "dead:its process is gone")
+                self._tell(worker, end_remains(worker, "its process is gone"))
             elif gone is None:
                 self._foreign.append(worker)
             elif worker.pid != self._mine.pid:
                 self._watch(worker)
 
+        # Those on this host see the same, and look in turn: together as often as one alone would.
+        together = FOREIGN_SECONDS * (len(workers) - len(self._foreign))
+        held = any(worker.id in busy for worker in self._foreign)
+        self._every = (
+            min(max(together, FOREIGN_SECONDS), REFRESH_SECONDS) if held else REFRESH_SECONDS
+        )
+
     def _watch(self, worker: WorkerRow) -> None:
         try:
             descriptor = os.pidfd_open(worker.pid)
         except ProcessLookupError:
-            self._tell(worker, "dead:its process is gone")
+            self._tell(worker, end_remains(worker, "its process is gone"))
             return
         except (OSError, AttributeError):
             self._foreign.append(worker)
             return
         # The pid may have been used again since the look above; then this is somebody else.
-        if start_ticks(worker.pid) == worker.start_ticks:
+        if proc.alive(worker.pid, worker.start_ticks):
             self._watched[descriptor] = worker
         else:
             os.close(descriptor)
-            self._tell(worker, "dead:its process is gone")
+            self._tell(worker, end_remains(worker, "its process is gone"))
 
     def _check_foreign(self) -> None:
-        for worker in list(self._foreign):
-            if self._store.is_free(worker):
-                self._foreign.remove(worker)
-                self._tell(worker, f"{self._store.free_means}:its lock is free")
+        gone, soon = self._store.lost(self._foreign)
+        if soon:
+            self._every = FOREIGN_SECONDS
+        for worker in gone:
+            self._foreign.remove(worker)
+            self._tell(worker, f"{self._store.free_means}:its lock is free")
 
     def _tell(self, worker: WorkerRow, evidence: str) -> None:
         self._told.add(worker.id)

@@ -20,8 +20,9 @@ from andon.runtime.told import Told
 
 log = logging.getLogger("andon")
 
-STOP_FILE_SECONDS = 0.2
-LATCH_SECONDS = 0.1
+# Rarely enough that an idle worker costs next to nothing: waking a thread is what it costs.
+STOP_FILE_SECONDS = 0.5
+LATCH_SECONDS = 0.2
 # Of all three clouds; it leaves the machine on no network.
 METADATA_URL = "http://169.254.169.254"
 LARGEST_BYTES = 100_000
@@ -71,7 +72,7 @@ def stop_order(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        return f"the stop file {path} cannot be looked for: {error.strerror}"
+        return f"the stop file {path} cannot be checked for: {error.strerror}"
     return f"the stop file {path} is there"
 
 
@@ -79,7 +80,7 @@ def refuse_if_stopped(path: str) -> None:
     """A worker does not start while its stop file is there."""
     found = stop_order(Path(path).absolute()) if path else ""
     if found:
-        raise Refused(f"{found}: nothing starts. Remove it when work may go on: rm {path}")
+        raise Refused(f"{found}: nothing starts. To allow work again: rm {path}")
 
 
 # ── the latch of this host ────────────────────────────────────────────────────────────────────
@@ -108,7 +109,7 @@ class Latched:
         try:
             return self._pulled()
         except Exception as error:  # noqa: BLE001 (an error inside a check is a refusal)
-            return f"the latch cannot be looked at: {type(error).__name__}: {error}"
+            return f"the latch cannot be read: {type(error).__name__}: {error}"
 
 
 # ── clouds ────────────────────────────────────────────────────────────────────────────────────
@@ -278,6 +279,6 @@ class Preemption(_Watch):
             return cloud.look()
         except _FAILED as error:
             name = type(cloud).__name__
-            log.log(self._level, "preemption: %s did not answer, asking on: %s", name, error)
+            log.log(self._level, "preemption: %s did not answer; still asking: %s", name, error)
             self._level = logging.DEBUG
             return None

@@ -19,7 +19,8 @@ import msgspec
 
 from andon.core import value
 from andon.errors import BadInput, NotStorable
-from andon.runtime import branch
+from andon.host import proc
+from andon.runtime import branch, spawn
 from andon.runtime.apart import LENGTH, Answer
 from andon.runtime.calling import NAMELESS, reference_of
 from andon.runtime.describing import Described
@@ -55,7 +56,7 @@ def refuse_unreachable(step: str, function: Callable[..., Any]) -> None:
     if function.__module__ == "__main__" and getattr(module, "__file__", None) is None:
         raise BadInput(
             f"step {step!r}: process=True expects a function out of a file, found one that was "
-            "typed in. Put it into a module."
+            "defined interactively. Put it into a module."
         )
 
 
@@ -70,7 +71,7 @@ class Processes:
         """The function, to be awaited here and executed elsewhere."""
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            request = _request(step, function, args, kwargs)
+            request = _request(step, function, args, kwargs, spawn.mark_here())
             inside = branch.inside.set(None)  # what is done here is andon's own
             try:
                 return await self._call(tasks, request)
@@ -135,12 +136,14 @@ class _Process:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.gone: asyncio.Future[None] = loop.create_future()
         self._pidfd = os.pidfd_open(self._process.pid)
+        spawn.own.add(self._process.pid)
         loop.add_reader(self._pidfd, self._ended)
 
     def _ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._process.wait()
+        spawn.own.discard(self._process.pid)
         self.gone.set_result(None)
         if self._streams is None:
             self._socket.close()
@@ -180,14 +183,18 @@ class _Process:
         """Kill it, and return when it and all in its group are gone."""
         self.kill()
         await asyncio.wait({self.gone})
-        while _alive_in(self._process.pid):
+        while proc.in_group(self._process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await asyncio.sleep(LOOK_SECONDS)
 
 
 def _request(
-    step: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    step: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mark: int | None,
 ) -> bytes:
     module, _, name = reference_of(function).partition(":")
     file = getattr(sys.modules[module], "__file__", None)
@@ -198,6 +205,7 @@ def _request(
         "file": None if file is None else str(Path(file).resolve()),
         "name": name,
         "step": step,
+        "mark": mark,
         "args": msgspec.Raw(value.encode(args, what)),
         "kwargs": msgspec.Raw(value.encode(kwargs, what)),
     }
@@ -217,13 +225,3 @@ def _obituary(code: int) -> str:
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name} before it had an answer"
     return f"its process ended by itself (exit {code}) before it had an answer"
-
-
-def _alive_in(group: int) -> bool:
-    """Whether a process of that group lives; what is only not reaped does not."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            state, _, found = path.read_text("utf-8", "replace").rpartition(")")[2].split()[:3]
-            if int(found) == group and state not in "ZX":
-                return True
-    return False

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from andon.runtime.worker import Worker
 
 TICK_SECONDS = 0.25
+# Without a supervisor it is told by heartbeats only.
+UNWATCHED_SECONDS = 1.0
 # A line that is not longer is written to a pipe as a whole, or not at all.
 LINE_BYTES = 4096
 # Of those in hand, the ones that take longest; and of their names, the beginning.
@@ -38,12 +40,14 @@ class Progress:
         self.tick = 0
         self._ticked_at = time.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
+        self._pinging = False  # a supervisor listens
 
     def begin(self) -> None:
         """On the event loop. Pings begin too, if a supervisor wants them."""
-        self._tick()
         descriptor = os.environ.pop("ANDON_PING_FD", "")  # ours alone, and not our children's
-        if descriptor.isdigit():
+        self._pinging = descriptor.isdigit()
+        self._tick()
+        if self._pinging:
             _ping(self, int(descriptor))
         dump_stacks_on_request()
 
@@ -54,7 +58,9 @@ class Progress:
     def _tick(self) -> None:
         self.tick += 1
         self._ticked_at = time.monotonic()
-        self._ticking = branch.call_later(TICK_SECONDS, self._tick)
+        self._ticking = branch.call_later(
+            TICK_SECONDS if self._pinging else UNWATCHED_SECONDS, self._tick
+        )
 
     def facts(self) -> dict[str, Any]:
         return {

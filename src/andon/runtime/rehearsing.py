@@ -45,10 +45,13 @@ class Rehearsal(Attempt):
             await self.turns.end()
         raise self.stop("rehearsed")
 
-    def keep_partial(self, place: str, body: str) -> None:
+    def keep_partial(self, place: str, body: str, progress: str | None = None) -> None:
         pass
 
     def add_line(self, level: str, text: str) -> None:
+        pass
+
+    def add_failure(self, text: str) -> None:
         pass
 
 
@@ -73,7 +76,7 @@ async def rehearse(attempt: Attempt) -> Rehearsal:
     attempt.check()
     if rehearsal.cut:
         raise Diverged(
-            f"run {run.id}: its code did not come to where the run stands within "
+            f"run {run.id}: its code did not reach the run's position within "
             f"{REHEARSAL_SECONDS:g} s: it waits for something outside its steps. Nothing was "
             "executed."
         )
@@ -100,7 +103,7 @@ def _refuse_error(rehearsal: Rehearsal) -> None:
         error = describe(rehearsal.outcome[1])
         raise Diverged(
             f"run {rehearsal.run.id}: the code raised {error['type']}: {error['message']}, before "
-            "it was where the run stands. Nothing was executed."
+            "it reached the run's position. Nothing was executed."
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from andon.core import value
+from andon.core import execution, value
 from andon.core.effect import OWED
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
@@ -21,9 +21,9 @@ from andon.errors import BadInput, Conflict, IllegalTransition, NotFound, Refuse
 from andon.runtime import latches, steering
 from andon.runtime.finding import find as find  # noqa: PLC0414 (it is one of these)
 from andon.runtime.finding import write as write  # noqa: PLC0414 (it is one of these)
-from andon.runtime.starting import new_run, resolve
+from andon.runtime.starting import new_run, reader_of, resolve
 from andon.store.orders import Order, StopRow, TargetRow
-from andon.store.rows import AskRow, Filter, RunRow
+from andon.store.rows import AskRow, AttemptRow, Filter, RunRow
 from andon.store.store import Deliver, Move, NewRun, Note, Recall, Start
 
 
@@ -88,6 +88,7 @@ def prepare(
         labels=labels,
         at=at.timestamp() if isinstance(at, datetime) else at,
         now=store.now() if now is None else now,
+        reads=reader_of(agent),
     )
 
 
@@ -194,7 +195,7 @@ def steer(
     retract: str | None = None,
     by: str = "",
 ) -> steering.Steer:
-    """Tell a run what it is to do: more, something else, or something less."""
+    """Give a run an instruction, or revise or retract one."""
     row = find(store, run_id)
     sent = store.sent(row.id, steering.EVENT)
     said = [steering.Steer(**value.decode(body)) for body in sent]
@@ -291,7 +292,7 @@ def _refuse_held(store: Any, row: RunRow) -> None:
     latch = None if over else latches.over(store.latches(), row, store.run)
     if latch is not None:
         raise Refused(
-            f"run {row.id} cannot go on: {latches.held_by(latch)}. "
+            f"run {row.id} cannot continue: {latches.held_by(latch)}. "
             f"First: {latches.lift_command(latch)}"
         )
 
@@ -341,7 +342,7 @@ def receipt(store: Any, receipt_id: str) -> Receipt:
     """How far a stop is proved, target by target."""
     found: StopRow | None = store.stop(receipt_id)
     if found is None:
-        raise NotFound(f"there is no receipt {receipt_id!r}; andon receipts lists those there are")
+        raise NotFound(f"there is no receipt {receipt_id!r}; andon receipts lists them")
     targets: list[TargetRow] = store.targets(receipt_id)
     return Receipt(order=found, targets=targets, verdict=verdict(one.stage for one in targets))
 
@@ -374,7 +375,7 @@ def _succeeded_owing(store: Any, row: RunRow) -> bool:
 
 
 def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
-    """Let a run go on with another version, if that version's code fits its journal.
+    """Continue a run with another version, if that version's code matches its journal.
 
     A worker that carries the version finds that out; nothing is executed for it.
     """
@@ -433,25 +434,32 @@ def over(store: Any, run_ids: Sequence[str]) -> list[RunRow]:
     return [row for row in store.among(run_ids, _OVER) if is_over(row)]
 
 
-def steps_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The steps of a run with their attempts, from its journal."""
-    found: dict[tuple[str, str | None, str], dict[str, Any]] = {}
+def steps_of(entries: Sequence[Entry], attempts: Sequence[AttemptRow]) -> list[dict[str, Any]]:
+    """The steps of a run, and how often each was executed, from its journal and attempts."""
+    found: dict[tuple[str, str | None, str], list[Entry]] = {}
+    fences: dict[str, int] = {}  # place → under which the operation there was written last
     for entry in entries:
-        if entry.kind != EntryKind.STEP:
-            continue
-        step = found.setdefault(
-            (entry.name, entry.key, "" if entry.key is not None else entry.place),
-            {
-                "name": entry.name,
-                "key": entry.key,
-                "state": entry.state,
-                "attempts": 0,
-                "started_at": entry.since,
-                "finished_at": None,
-            },
-        )
-        step["state"] = entry.state
-        step["attempts"] += entry.state in ("retrying", "done", "failed")
-        if entry.state in ("done", "failed", "cancelled"):
-            step["finished_at"] = entry.at
-    return list(found.values())
+        fences[entry.place] = entry.fence
+        if entry.kind == EntryKind.STEP:
+            place = "" if entry.key is not None else entry.place
+            found.setdefault((entry.name, entry.key, place), []).append(entry)
+    endings = [(one.fence, one.ending) for one in attempts]
+    return [_step(step, fences, endings) for step in found.values()]
+
+
+def _step(
+    step: Sequence[Entry], fences: dict[str, int], endings: Sequence[tuple[int, str | None]]
+) -> dict[str, Any]:
+    first, last = step[0], step[-1]
+    before = fences.get(execution.place_before(first.place), 0)
+    least, most = execution.counts(step, before, endings)
+    over = last.state in ("done", "failed", "cancelled")
+    return {
+        "name": first.name,
+        "key": first.key,
+        "state": last.state,
+        "attempts": least,
+        "attempts_at_most": most,
+        "started_at": first.since,
+        "finished_at": last.at if over else None,
+    }

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from andon.core import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
-from andon.core.run import Event, State, advance
+from andon.core.run import TERMINAL, Event, State, advance
 from andon.runtime.describing import describe, places_of
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Wait
@@ -31,12 +32,15 @@ def checked(attempt: "Attempt", outcome: tuple[str, Any] | None) -> tuple[str, A
     return "result", raw
 
 
-def settlement(attempt: "Attempt", outcome: tuple[str, Any] | None) -> Settle:
+def settlement(
+    attempt: "Attempt", outcome: tuple[str, Any] | None, failure: dict[str, Any] | None
+) -> Settle:
+    """`failure`: the error of the outcome, as it is stored."""
     if outcome is not None:
         kind, what = outcome
         if kind == "result":
             return _end(attempt, Event.SUCCEED, what)
-        return _failure(attempt, what, final=kind == "unstorable")
+        return _failure(attempt, what, failure or {}, final=kind == "unstorable")
     match attempt.reason:
         case "suspended":
             return _suspension(attempt)
@@ -65,14 +69,18 @@ def waiting_for_people(attempt: "Attempt", ask_ids: list[str]) -> Settle:
     return _suspension(attempt)
 
 
-def _failure(attempt: "Attempt", error: BaseException, *, final: bool = False) -> Settle:
-    described = describe(error)
+def _failure(
+    attempt: "Attempt", error: BaseException, described: dict[str, Any], *, final: bool
+) -> Settle:
     failures = attempt.run.failures + 1
     retry: Retry = attempt.agent.retry
     if retry.again(failures) and not final:
         delay = retry.delay(failures, random.random())  # noqa: S311 (not for secrets)
-        reopened = [_draft_retry(place, described, delay) for place in places_of(error)] or [
-            _draft_retry("-", described, delay)
+        first, *others = places_of(error) or ["-"]
+        once = {name: given for name, given in described.items() if name != "traceback"}
+        reopened = [
+            _draft_retry(first, described, delay),
+            *(_draft_retry(place, once, delay) for place in others),
         ]
         entries, blobs, _ = attempt.number(reopened)
         return Settle(
@@ -167,3 +175,23 @@ def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Set
         returned=True,
         keeps_place=untouched,
     )
+
+
+def counted(endings: Counter[str]) -> dict[str, float]:
+    """How attempts have ended, as metrics name it."""
+    return {
+        "runs_finished_total": sum(endings[word] for word in TERMINAL),
+        "runs_saved_total": endings["returned"] + endings["untouched"],
+        "runs_cut_total": endings["cut"],
+    }
+
+
+def ended_as(ending: str | None, state: str) -> str:
+    """How an attempt counts: by the state of its run, and back in the queue by how it got there.
+
+    `ending` is what the worker asked for. An order may have made something else of it: a run that
+    leaves a step because somebody pauses it is paused, and was not saved from anything.
+    """
+    if state != State.QUEUED:
+        return state
+    return ending if ending in {"returned", "untouched", "cut", "suspended"} else "again"

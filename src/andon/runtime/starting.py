@@ -3,12 +3,14 @@
 import json
 import os
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from andon.core import value
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, chain
+from andon.core.shape import misfit
 from andon.errors import BadInput, NotFound
 from andon.store.store import AgentRow, Blob, NewRun
 
@@ -42,10 +44,15 @@ def resolve(store: Any, agent: Any) -> AgentRow:
     raise NotFound(f"agent {agent!r} is not known; {hint}")
 
 
+def reader_of(agent: Any) -> Callable[[str], Any] | None:
+    """How the code of an agent reads its input; None if it is plain, or there is only its name."""
+    return agent.arguments if getattr(agent, "decoders", None) else None
+
+
 @lru_cache(maxsize=4096)
-def _spec(parameters: str) -> dict[str, Any]:
+def _spec(text: str) -> dict[str, Any]:
     """What an agent takes; not to be changed."""
-    spec: dict[str, Any] = json.loads(parameters)
+    spec: dict[str, Any] = json.loads(text)
     return spec
 
 
@@ -74,6 +81,11 @@ def bind(row: AgentRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
             f"agent {row.name!r}: missing argument {', '.join(map(repr, missing))}; "
             f"it takes {takes}; give {' '.join(f'{name}=…' for name in missing)}"
         )
+    types = _spec(row.types)
+    for name, given in bound.items():
+        why = misfit(types[name], given, name) if name in types else None
+        if why is not None:
+            raise BadInput(f"agent {row.name!r}: argument {why}")
     return bound
 
 
@@ -90,8 +102,9 @@ def new_run(
     parent_id: str | None = None,
     root_id: str | None = None,
     now: float = 0.0,
+    reads: Callable[[str], Any] | None = None,
 ) -> NewRun:
-    """A run, checked and ready to be stored."""
+    """A run, checked and ready to be stored. `reads`: how its agent reads the input, if known."""
     run_id = os.urandom(8).hex() if run_id is None else run_id
     refuse_bad_id(run_id)
     bound = bind(row, args, kwargs)
@@ -110,6 +123,8 @@ def new_run(
         at=now,
     )
     entry.hash = chain(GENESIS, entry)
+    if reads is not None:
+        reads(raw.decode())
     return NewRun(
         id=run_id,
         agent=row.name,

@@ -43,11 +43,11 @@ def new(
     of, standing = revise or retract, _standing(said)
     if of is not None and of not in standing:
         known = ", ".join(standing) or "none"
-        raise NotFound(f"nothing that holds was said under the id {of!r}; known: {known}")
+        raise NotFound(f"no instruction is in force under the id {of!r}; known: {known}")
     if retract is None and (not isinstance(text, str) or not text.strip()):
         raise BadInput("steer: expected a text, found none; say what the run is to do")
     if retract is not None and text:
-        raise BadInput("steer: what is retracted needs no text; to say something else, revise it")
+        raise BadInput("steer: to retract takes no text; to change the text, revise it")
     change = "retract" if retract else "revise" if revise else "add"
     was = standing.get(of or "", "")
     return Steer(id=uuid.uuid4().hex[:8], change=change, text=text or "", of=of, was=was, by=by)

@@ -14,7 +14,7 @@ from andon.core.journal import Mark
 from andon.core.queue import Retry, note_begin
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
-from andon.runtime.describing import describe
+from andon.runtime.failures import noted
 from andon.runtime.journaling import Draft
 from andon.runtime.operation import Operation, wait_noting_cancel
 
@@ -148,7 +148,7 @@ async def _commit(
 
 
 async def _fail(operation: Operation, error: Exception) -> AndonError:
-    body = describe(error)
+    body = noted(operation.attempt, error, f"{operation.kind} {operation.name!r} failed")
     await operation.write(Mark.FAILED, msgspec.json.encode(body))
     return operation.failed(body)
 
@@ -157,7 +157,9 @@ async def _retry_later(
     operation: Operation, error: Exception, policy: Retry, failures: int
 ) -> None:
     delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
-    body = {**describe(error), "until": operation.attempt.host.clock.now() + delay}
+    what = f"{operation.kind} {operation.name!r} failed, and is tried again in {delay:.3g} s"
+    found = noted(operation.attempt, error, what)
+    body = {**found, "until": operation.attempt.host.clock.now() + delay}
     await operation.write(Mark.RETRYING, msgspec.json.encode(body))
     await _until_retry(operation, body)
 

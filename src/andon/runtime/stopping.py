@@ -12,9 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from andon.core.stop import Kind, replaces
+from andon.core import mark as marks
+from andon.core.stop import Kind, ends_worker, replaces
 from andon.errors import StoreError
+from andon.host.remains import Remains
 from andon.points import point
+from andon.runtime import spawn
 from andon.runtime.leaving import log
 from andon.store.orders import Ended, Heard, Report, Told
 from andon.store.store import ClaimResult
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 AGAIN_SECONDS = 0.1
 # After a hard order nobody waits for last words.
 HARD_SECONDS = 0.01
+# A kill is carried out from outside, and whoever does that names what it ends: it comes first.
+OUTSIDE_SECONDS = 0.2
 # For a worker that is to end because everything is halted: all that it holds is taken from it.
 HALT_SECONDS = 1.0
 
@@ -44,13 +49,15 @@ class Stopping:
         self._saying: set[object] = set()
         self._lingering: list[Attempt] = []  # over, and something of them goes on
         self._pressing: set[asyncio.Task[None]] = set()
+        self._ending_left: set[_Key] = set()
+        self._goes = False  # a run of it was killed, and nobody outside has ended it yet
 
     def obey(self, result: ClaimResult) -> None:
         """Do what was told; it is told again until it is done, so doing it twice is once."""
         told = sorted(result.told, key=lambda one: one.hard)
         self._heard &= {(one.stop_id, one.target) for one in told}
         self._hard &= {(one.run_id or "", one.fence) for one in told if one.hard}
-        self._lingering = [one for one in self._lingering if not one.tasks.still]
+        self._lingering = [one for one in self._lingering if _goes_on(one)]
         if told:
             point("stop:told")
             self._hear([one for one in told if not one.hard])
@@ -59,6 +66,7 @@ class Stopping:
                 self._halt(one)
             elif one.hard:
                 self._kill(one, one.run_id)
+                self._end_process(one)
             else:
                 self._ask(one, one.run_id)
         if result.halted:
@@ -109,10 +117,26 @@ class Stopping:
         self._hard.add((run_id, told.fence))
         attempt = self._find(run_id, told.fence)
         if attempt is None:
-            self._say_ended((run_id, told.fence))
+            self._end_left(told, (run_id, told.fence))
         elif attempt.reason != "killed":
             attempt.be_told(told)
             attempt.leave("killed")
+
+    def _end_process(self, told: Told) -> None:
+        """A kill ends the process that executes the run. Without a supervisor it ends by itself.
+
+        A command on this host is sooner. One elsewhere can neither reach it nor prove its end.
+        """
+        worker = self._worker
+        if told.kind != Kind.KILL or told.mark is not None or worker.supervisor is not None:
+            return
+        if ends_worker(told.spare, embedded=worker.embedded) and not self._goes:
+            self._goes = True
+            worker.loop.call_later(OUTSIDE_SECONDS, self._go)
+
+    def _go(self) -> None:
+        self._worker.tell("a run of it was killed", HALT_SECONDS)
+        self._worker.tell_again()
 
     def _kill_all(self, told: Told) -> None:
         for attempt in self._worker.active:
@@ -122,20 +146,44 @@ class Stopping:
 
     def over(self, attempt: "Attempt") -> None:
         """An attempt has ended, in whatever way."""
-        if not attempt.tasks.still:
+        if _goes_on(attempt):
             self._lingering.append(attempt)
             attempt.tasks.on_still = partial(self._worker.post, self._worker.wake)
         key = attempt.run.id, attempt.fence.counter
         if key in self._hard:
-            self._say_ended(key)
+            self._say_ended(key, attempt.also)
 
-    def _say_ended(self, key: _Key) -> None:
+    def _end_left(self, told: Told, key: _Key) -> None:
+        """The attempt has ended before; what it had started may not have."""
+        if told.mark is None:
+            self._say_ended(key)
+        elif key not in self._ending_left:
+            self._ending_left.add(key)
+            late = OUTSIDE_SECONDS if told.kind == Kind.KILL else 0.0
+            task = self._worker.loop.create_task(self._end_marked(told.mark, key, late))
+            self._pressing.add(task)
+            task.add_done_callback(self._pressing.discard)
+
+    async def _end_marked(self, mark: int, key: _Key, late: float) -> None:
+        await asyncio.sleep(late)
+        remains = Remains(matches=lambda found: marks.belongs(found, mark))
+        try:
+            also = await spawn.end(remains, at_once=False)
+        except TimeoutError as error:
+            log.error("run %s: processes that it has started cannot be ended: %s", key[0], error)
+        else:
+            self._say_ended(key, also)
+        finally:
+            self._ending_left.discard(key)
+
+    def _say_ended(self, key: _Key, also: str = "") -> None:
         """Say that nothing of it executes any more, if that is certain."""
         if key in self._saying or any(_key(one) == key for one in self._lingering):
             return
         run_id, fence = key
         self._saying.add(key)
-        message = Ended(worker_id=self._worker.worker_id, run_id=run_id, fence=fence)
+        worker_id = self._worker.worker_id
+        message = Ended(worker_id=worker_id, run_id=run_id, fence=fence, also=also)
         self._say(message, then=lambda: point("stop:ended"), at_last=lambda: self._forget(key))
 
     def _forget(self, key: object) -> None:
@@ -196,6 +244,11 @@ _UNNAMED = Told(stop_id="", kind="halt", target="", run_id=None, worker=None, fe
 
 def _key(attempt: "Attempt") -> _Key:
     return attempt.run.id, attempt.fence.counter
+
+
+def _goes_on(attempt: "Attempt") -> bool:
+    """Whether a task of it executes, or a thread: also one that its own code has started."""
+    return not attempt.tasks.still or bool(attempt.started.threads)
 
 
 def _counts(told: Told, before: Told | None) -> bool:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from andon.runtime.clock import own_time
 from andon.runtime.leaving import log
-from andon.store.store import Note, WorkerRow
+from andon.store.store import Note, Seen, WorkerRow
 
 if TYPE_CHECKING:
     from andon.runtime.worker import Worker
 
-# "Within seconds"; the question costs a look at everything that waits.
-LOOK_SECONDS = 3.0
+# "Within seconds"; the question costs a look at everything that waits. Asked after a heartbeat at
+# the earliest, and not if nothing waits.
+LOOK_SECONDS = 2.0
 
 Version = tuple[str, str]
 
@@ -26,29 +27,33 @@ class Strandings:
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
         self._looked_at = 0.0
+        # Whether there is, or was, such a version: None if that has to be looked up.
+        self._open: bool | None = None
 
-    async def look(self) -> None:
+    async def look(self, seen: Seen) -> None:
         worker = self._worker
-        if worker.only is not None or own_time() - self._looked_at < LOOK_SECONDS:
+        serving = [one for one in seen.workers if _serves(one)]  # they come oldest first
+        if worker.only is not None or not serving or serving[0].id != worker.worker_id:
+            self._open = None  # another one looks, and says what it finds
+            return
+        nothing = not seen.waiting and self._open is False
+        if nothing or own_time() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = own_time()
-        found = await worker.loop.run_in_executor(worker.threads, self._find)
-        if found is None:
-            return
-        stranded, said = found
+        stranded, said = await worker.loop.run_in_executor(worker.threads, self._find)
+        self._open = bool(stranded or said)
         for version, runs in stranded.items():
             if version not in said:
-                log.warning("%d runs of %s %s wait, and no live worker carries it", runs, *version)
+                log.warning(
+                    "%d runs of %s (version %s) wait: no running worker serves it", runs, *version
+                )
                 await self._note("version.stranded", version, runs=runs)
         for version in sorted(said - stranded.keys()):
             await self._note("version.carried", version)
 
-    def _find(self) -> tuple[dict[Version, int], set[Version]] | None:
-        """The runs of versions without a worker, and those that were said; None: others look."""
+    def _find(self) -> tuple[dict[Version, int], set[Version]]:
+        """The runs of versions without a worker, and those that were said."""
         store = self._worker.store
-        serving = [one for one in store.workers() if _serves(one)]
-        if not serving or serving[0].id != self._worker.worker_id:  # they come oldest first
-            return None
         said = store.stranded_versions()
         return {(one.agent, one.version): one.runs for one in store.forsaken()}, said
 

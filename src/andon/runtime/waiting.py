@@ -6,6 +6,8 @@ the letter or the time, and replayed.
 
 import asyncio
 import contextlib
+import contextvars
+import weakref
 from typing import Any
 
 from andon.points import point
@@ -17,6 +19,8 @@ from andon.store.store import Claimed
 
 # A wait shorter than this is cheaper in memory than a suspension and a new claim.
 LINGER_SECONDS = 1.0
+# Between two looks whether all that a run does is wait, when nothing has told of a change.
+AGAIN_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
 
 
@@ -29,6 +33,7 @@ class Waiting(Journaling):
         self.sync = False  # the agent is a plain function, in a thread
         self._taken: set[int] = set()  # letters that this attempt has used
         self._considering = False
+        self._again: asyncio.TimerHandle | None = None
         self.tasks.on_still = self._from_thread
 
     def take_letter(self, kind: str, name: str) -> Letter | None:
@@ -127,14 +132,24 @@ class Waiting(Journaling):
         if self.main is None or self.main.done():
             return  # what still waits is what nobody waits for any more
         if len(self.tasks.executing) > self.sync:  # beside the thread of a plain agent itself
-            return  # one that ran into its limit: a stop would be said to be proved, and it acts
+            # One that ran into its limit: a stop would be said to be proved, and it acts.
+            self._consider_again()
+            return
         if not self.sync and not self.tasks.all_wait({wait.task for wait in pending}):
+            self._consider_again()
             return
         soon = self.host.clock.now() + LINGER_SECONDS
         if any(wait.wake_at is not None and wait.wake_at < soon for wait in pending):
             return
         point("attempt:suspended")
         self.leave("suspended")
+
+    def _consider_again(self) -> None:
+        """Something of it went on, or a timer of its code was to go off: that may end unnoticed."""
+        if self._again is None:
+            self._again = contextvars.Context().run(  # that of the run would hold it
+                branch.call_later, AGAIN_SECONDS, _considered_again, weakref.ref(self)
+            )
 
     def begin_operating(self, name: str, *, cuttable: bool = False) -> Hand:
         task = asyncio.current_task(self.loop)
@@ -150,3 +165,11 @@ class Waiting(Journaling):
             self.consider_soon()
         if self.order is not None:
             self.move()
+
+
+def _considered_again(attempt: "weakref.ref[Waiting]") -> None:
+    """By a timer that keeps no attempt in memory."""
+    found = attempt()
+    if found is not None:
+        found._again = None  # noqa: SLF001
+        found.consider_soon()

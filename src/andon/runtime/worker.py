@@ -17,22 +17,32 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from andon.core.lease import renew_every, trusted_until
-from andon.core.run import TERMINAL
 from andon.errors import AndonError, BadInput, Fenced, StoreError
 from andon.points import point
-from andon.runtime import branch, calling, cleanup
+from andon.runtime import branch, calling, cleanup, settling, spawn
 from andon.runtime.agent import Agent, by_identity
 from andon.runtime.attempt import UNWIND_SECONDS, Attempt
 from andon.runtime.clock import StoreClock, own_time
 from andon.runtime.drain import Drain, unwind_seconds
 from andon.runtime.journaling import to_the_end
-from andon.runtime.liveness import RUNG_SECONDS, Peers, this_process
+from andon.runtime.liveness import RUNG_SECONDS, Peers, mark_of, this_process
 from andon.runtime.progress import Progress, given_by_supervisor
 from andon.runtime.stopping import Stopping
 from andon.runtime.strandings import Strandings
 from andon.settings import Settings
+from andon.store import room
 from andon.store.orders import Told
-from andon.store.store import Beat, Claim, Claimed, ClaimResult, Depart, Register, WorkerRow
+from andon.store.store import (
+    Beat,
+    Claim,
+    Claimed,
+    ClaimResult,
+    Depart,
+    Look,
+    Register,
+    Seen,
+    WorkerRow,
+)
 from andon.store.writer import Writer
 
 if TYPE_CHECKING:
@@ -40,6 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("andon")
 
+# Sooner than the heart would beat by itself.
+LOOK_SHARE = 0.9
 # Beyond the grace period: for the last message and the ends of threads.
 CLOSE_SECONDS = 0.2
 # For the last message; a store that is away is not waited for, others see that the process ended.
@@ -60,16 +72,20 @@ class Worker:
         promote: bool = True,
         promote_known: bool = False,
         on_settled: Callable[[str, str], None] | None = None,
+        embedded: bool = True,
     ) -> None:
         self.settings = settings or Settings()
+        self._look_every = LOOK_SHARE * renew_every(self.settings.lease_seconds)
         self.store = store
         self.agents = by_identity(agents)
         self.only = only  # these runs and no others: library mode
         self.queues = tuple(queues) if queues else None  # the runs of these and no others
         self.promote, self._promote_known = promote, promote_known
-        self.draining = False  # set before anything else once it is told to go
+        self.embedded = embedded  # in a program that is not andon's: it is not ended for a run
+        self.supervisor: str | None = None  # who ends this process, if it has to be
+        self._rung = self.draining = False  # set before anything else once it is told to go
         self.drain = Drain(self)
-        self.announced = asyncio.Event()
+        self.announced, self._told = asyncio.Event(), asyncio.Event()
         self.started = False  # registered, and a first claim was answered
         self.last_contact = time.monotonic()  # when the store last answered
         self.endings: Counter[str] = Counter()  # how attempts have ended here
@@ -78,20 +94,16 @@ class Worker:
         self.attempts: dict[str, Attempt] = {}
         self.worker_id = ""
         self.in_threads: set[Any] = set()  # plain functions that are executing
-        self.unreturned = 0  # runs that the store did not take back
         self.on_told: Callable[[], None] = lambda: None
         self.on_halted: Callable[[Told], None] = lambda told: None
-        self.operations = 0  # that have ended here
+        self.operations = self.unreturned = 0  # ended here; runs that the store did not take back
         self._processes: Processes | None = None
         self.stopping = Stopping(self)
-        self.progress = Progress(self)
-        self.strandings = Strandings(self)
+        self.progress, self.strandings = Progress(self), Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, str] = {}
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
-        self._trusted_until = 0.0
-        self._told = asyncio.Event()
-        self._rung = False
+        self._trusted_until = self._renewed_at = self._look_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
@@ -99,15 +111,16 @@ class Worker:
     async def __aenter__(self) -> "Worker":
         if calling.reading:
             raise BadInput(
-                "a file that holds a step for a process of its own executes runs when it is "
-                "imported: put what starts the program under: if __name__ == '__main__':"
+                "a file with a step for a process of its own starts executing runs when it is "
+                "imported: put the code that starts the program under: if __name__ == '__main__':"
             )
         self.loop = asyncio.get_running_loop()
         branch.follow_tasks(self.loop)
+        spawn.follow()
         self.woken = asyncio.Event()
         self.writer = Writer(self.store, patience_seconds=self.settings.patience_seconds)
         # A thread for each run, one for loading, and some for steps that run in parallel.
-        self.threads = ThreadPoolExecutor(self.settings.concurrency + 32, "andon-step")
+        self.threads: ThreadPoolExecutor = spawn.Pool(self.settings.concurrency + 32, "andon-step")
         try:
             await self._register()
         except BaseException:
@@ -173,12 +186,7 @@ class Worker:
 
     def counts(self) -> dict[str, float]:
         """Numbers for whoever watches."""
-        saved = self.endings["returned"] + self.endings["untouched"]
-        return {
-            "runs_finished_total": sum(self.endings[word] for word in TERMINAL),
-            "runs_saved_total": saved,
-            "runs_cut_total": self.endings["cut"],
-        }
+        return settling.counted(self.endings)
 
     def cleanup_left(self) -> float:
         return self.drain.left() if self.drain.told else float("inf")
@@ -189,16 +197,22 @@ class Worker:
 
     async def _register(self) -> None:
         row: WorkerRow = this_process()
-        lock = self.store.hold(row.id)
+        self.new_mark = spawn.marks_of(mark_of(row), put=not self.embedded)
+        lock = await room.held(self.store, row.id, lambda: bool(self.drain.told))
         # A worker inside a program takes only what the program asks for: it carries nothing.
         agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
-        named = {field: getattr(row, field) for field in row.__struct_fields__}
-        named.update(lock=lock, agents=json.dumps(agents), concurrency=self.settings.concurrency)
-        named.update(queues=json.dumps(self.queues) if self.queues else None)
-        named.update(given_by_supervisor())
+        row = row.but(
+            lock=lock,
+            agents=json.dumps(agents),
+            concurrency=self.settings.concurrency,
+            queues=json.dumps(self.queues) if self.queues else None,
+            embedded=self.embedded,
+            **given_by_supervisor(),
+        )
+        self.supervisor = row.supervisor
         asked_at = own_time()
         message = Register(
-            worker=WorkerRow(**named),
+            worker=row,
             agents=tuple(agent.row for agent in self.agents.values()),
             lease_seconds=self.settings.lease_seconds,
             promote=self.promote,
@@ -240,7 +254,14 @@ class Worker:
     # ── the lease ─────────────────────────────────────────────────────────────────────────────
 
     def _beat_for_ever(self, worker_id: str, ended: threading.Event) -> None:
-        while not ended.wait(renew_every(self.settings.lease_seconds)):
+        """Whenever nobody else has: a loop that turns beats with its claims."""
+        every = renew_every(self.settings.lease_seconds)
+        left = every
+        while not ended.wait(left):
+            left = self._renewed_at + every - own_time()
+            if left > 0:
+                continue
+            left = every
             try:
                 self._beat(worker_id)
             except Fenced as error:
@@ -250,17 +271,20 @@ class Worker:
             except StoreError as error:
                 log.warning("worker %s: no heartbeat: %s", worker_id, error)
 
-    def _beat(self, worker_id: str) -> None:
-        asked_at = own_time()
-        message = Beat(
+    def _heartbeat(self, worker_id: str) -> Beat:
+        return Beat(
             worker_id=worker_id,
             lease_seconds=self.settings.lease_seconds,
             progress=self.progress.text(),
         )
+
+    def _beat(self, worker_id: str) -> None:
+        asked_at, message = own_time(), self._heartbeat(worker_id)
         self._heard(self.writer.submit_from_thread(message).result(), asked_at)
 
     def _heard(self, now: float, asked_at: float) -> None:
         self.clock.set(now)
+        self._renewed_at = asked_at
         self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
         self.last_contact = time.monotonic()
 
@@ -352,17 +376,20 @@ class Worker:
     async def _claim_for_ever(self) -> None:
         while not self.draining:
             self.woken.clear()
-            wait = self.settings.poll_seconds
+            # Where rings are heard it looks without one as rarely as it beats.
+            wait = max(self.settings.poll_seconds, self._look_every if self.store.hears else 0.0)
             try:
                 if self._ended.is_set():
                     await self._start_over()
                     if self.draining:
                         break
-                result = await self._claim()
+                result, seen = await self._claim_and_look()
                 if result.wake_in is not None:
                     wait = min(wait, max(result.wake_in, 0.001))
                 await self._deliver_letters()
-                await self.strandings.look()
+                if seen is not None:
+                    self._peers.see(seen)
+                    await self.strandings.look(seen)
             except StoreError as error:
                 log.warning("worker %s: cannot claim: %s", self.worker_id, error)
             except Exception:  # it must not end quietly
@@ -371,6 +398,29 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self.woken.wait()
+
+    async def _claim_and_look(self) -> tuple[ClaimResult, Seen | None]:
+        """Beat and look around in the claim's commit, if it is time: idle, it needs no other."""
+        asked_at, worker_id = own_time(), self.worker_id
+        if asked_at < self._look_at:
+            return await self._claim(), None
+        self._look_at = asked_at + self._look_every
+        beating = self.writer.submit(self._heartbeat(worker_id))
+        beating.add_done_callback(lambda done: self._beaten(done, worker_id, asked_at))
+        looking = self.writer.submit(Look())
+        try:
+            result = await self._claim()
+        finally:
+            [seen] = await asyncio.gather(looking, return_exceptions=True)
+        return result, None if isinstance(seen, BaseException) else seen
+
+    def _beaten(self, done: "asyncio.Future[Any]", worker_id: str, asked_at: float) -> None:
+        """At once: the store's time is that of the commit, and the claim's answer comes later."""
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, Fenced):
+            self._lost(worker_id, error)
+        elif error is None and not done.cancelled():
+            self._heard(done.result(), asked_at)
 
     async def _claim(self) -> ClaimResult:
         dead, self._dead = self._dead, {}
@@ -426,7 +476,9 @@ class Worker:
         ending = "fenced" if done.cancelled() or done.exception() else done.result()
         if not done.cancelled() and done.exception():
             log.error("run %s: andon failed", run_id, exc_info=done.exception())
-        self.endings[attempt.ending or ending] += 1
+        ended = settling.ended_as(attempt.ending, ending)
+        self.endings[ended] += 1
+        self.drain.count(attempt, ended)
         self.stopping.over(attempt)
         if attempt.tasks.still:
             attempt.dissolve()

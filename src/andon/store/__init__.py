@@ -12,18 +12,38 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def open_store(url: str, *, create: bool = True) -> Any:
-    """The store that `url` names: sqlite:///path or postgresql://…"""
+def open_store(
+    url: str,
+    *,
+    create: bool = True,
+    look: str = "",
+    lean: bool = False,
+    reserved: bool = False,
+) -> Any:
+    """The store that `url` names: sqlite:///path or postgresql://…
+
+    With `look` it is only read, `once` or for `long`, and may be one that cannot be written.
+    `lean`: with as few connections to a server as possible. `reserved`: of a command that is over
+    soon: it may take one of the places that processes that last leave free.
+    """
     scheme, _, rest = url.partition("://")
     file = sqlite_file(url)
     if file is not None:
+        if look:
+            from andon.store import sqlite_view
+
+            if sqlite_view.is_called_for(file, lasts=look == "long"):
+                return sqlite_view.SqliteView(file)
         from andon.store.sqlite import SqliteStore
 
         return SqliteStore(file, create=create)
     if scheme in ("postgresql", "postgres") and rest:
+        from andon.store.driver import driver
+
+        driver()
         from andon.store.postgres import PostgresStore
 
-        return PostgresStore(url)
+        return PostgresStore(url, look=bool(look), lean=lean, reserved=reserved)
     raise BadInput(
         f"store {url!r}: expected sqlite:///path/to/file or postgresql://user@host/database"
     )

@@ -6,6 +6,7 @@ A run goes back to the queue in the same commit in which its worker is ended.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 
 from andon.core.run import Event, State, advance
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from andon.core.journal import Entry
+    from andon.core.queue import Lost
     from andon.store.limits import Held
 
 NO_CLAIM = -1
-OVERDUE = json.dumps({"why": "nobody resumed it in time", "by": ""})
+OVERDUE = json.dumps({"why": "it was not resumed in time", "by": ""})
 
 
 class Look(Struct):
@@ -83,6 +85,7 @@ class SqlFleet(SqlSupervisors):
         rows = self.q("beat", **fields(m))
         if not rows:
             raise Fenced("", worker=m.worker_id)
+        self._give_up_looking()
         now: float = rows[0][0]
         return now
 
@@ -125,17 +128,23 @@ class SqlFleet(SqlSupervisors):
         self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
     ) -> int:
         """End a worker and queue what it held, ahead of new work."""
-        from andon.core.queue import bury
+        from andon.core.queue import bury, fruitless_after
 
+        state = self._state_after(worker_id, state)
         if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
             return 0
         self.q("lock_runs_of", worker_id=worker_id)
         held = self.q("held_runs", worker_id=worker_id)
         self._note("worker.ended", worker=worker_id, state=state, how=evidence, held=len(held))
+        kept = self._kept_by(worker_id) if interrupted else {}
         for run_id, fence, before, progressed, head_seq, head_hash, step in held:
-            fruitless = 0 if progressed or not interrupted else before + 1
-            buried = interrupted and bury(fruitless, limit)
-            end = _buried_entry(head_seq, head_hash, fence, fruitless, step) if buried else None
+            lost = self._progress_of(run_id, before, bool(progressed), kept.get(run_id, []))
+            fruitless = fruitless_after(lost) if interrupted else 0
+            buried = interrupted and bury(fruitless, limit, lost.moved)
+            deaths = max(fruitless, lost.moved)
+            end = (
+                _buried_entry(head_seq, head_hash, fence, deaths, step, run_id) if buried else None
+            )
             new_state = advance(State.RUNNING, Event.BURY if buried else Event.RETURN)
             rows = self.q(
                 "give_back_run",
@@ -150,11 +159,31 @@ class SqlFleet(SqlSupervisors):
             )
             ending = "interrupted" if interrupted else "returned"
             self.q("end_attempt", run_id=run_id, fence=fence, ending=ending)
+            if lost.checkpoint is not None and not buried:  # after a redrive it counts from 0
+                self.q("keep_digest", run_id=run_id, fence=fence, checkpoint=lost.checkpoint)
             if end and rows:
                 self.q("insert_entry", run_id=run_id, **fields(end))
                 self._tell_parent(rows[0][0], run_id, new_state)
         self._prove_end(worker_id, state, evidence, [str(row[0]) for row in held])
         return len(held)
+
+    def _kept_by(self, worker_id: str) -> dict[str, list[tuple[str, str]]]:
+        """The checkpoints of the runs that a worker holds."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for run_id, op, body in self.q("held_checkpoints", worker_id=worker_id):
+            found.setdefault(run_id, []).append((op, body))
+        return found
+
+    def _progress_of(
+        self, run_id: str, fruitless: int, finished: bool, kept: list[tuple[str, str]]
+    ) -> Lost:
+        from andon.core.queue import Lost, checkpoint_digest
+
+        digest = None if finished else checkpoint_digest(kept)
+        moved, known = 0, 0
+        if digest is not None:
+            [(moved, known)] = self.q("known_digests", run_id=run_id, checkpoint=digest)
+        return Lost(fruitless, finished, digest, bool(known), moved + (digest is not None))
 
     def _claim(self, m: Claim) -> ClaimResult:
         self.q("lock_worker", worker_id=m.worker_id)
@@ -305,15 +334,15 @@ def claimed(row: Sequence[Any]) -> Claimed:
 
 
 def _buried_entry(
-    head_seq: int, head_hash: str, fence: int, fruitless: int, step: str | None
+    head_seq: int, head_hash: str, fence: int, deaths: int, step: str | None, run_id: str
 ) -> Entry:
     from andon.core.journal import Entry, EntryKind, chain
 
-    hand = f"the step in hand was {step!r}" if step else "no step was known to be in hand"
+    hand = f"in step {step!r}, which never finished" if step else "before one more step finished"
     error = {
-        "type": "Buried",
-        "message": f"its worker died {fruitless} times in a row without one more finished step; "
-        f"{hand}",
+        "type": "GivenUp",
+        "message": f"its worker died {deaths} times in a row {hand}. "
+        f"To continue it: andon dead redrive {shlex.quote(run_id)}",
     }
     entry = Entry(
         seq=head_seq + 1,

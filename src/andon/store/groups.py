@@ -95,7 +95,7 @@ def parted(batch: Sequence[Message]) -> Parts:
 
 
 def _plain_settle(m: Settle) -> bool:
-    return not m.blobs and not m.effects
+    return not (m.blobs or m.effects or m.cleared or m.also)
 
 
 def is_plain_start(m: Start) -> bool:
@@ -116,7 +116,8 @@ def runs_of(message: Message) -> list[str]:
         case Heard():
             return list(message.run_ids)
         case Report() if message.target.startswith("run:"):
-            return [message.target.removeprefix("run:")]
+            name = message.target.removeprefix("run:")
+            return [name, name.rpartition(":")[0]]  # of what an attempt has started: with its fence
     run_id = getattr(message, "run_id", None)
     return [] if run_id is None else [run_id]
 

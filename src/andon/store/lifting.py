@@ -1,6 +1,7 @@
 """What both databases do about going on after a stop: resume, and reauthorize."""
 
 import json
+import shlex
 
 from andon.core.run import State
 from andon.core.stop import POLITE, Kind, Scope
@@ -10,7 +11,7 @@ from andon.store.stops import SqlStops, said, signed
 
 HARD = json.dumps([Kind.KILL, Kind.HALT])
 PAUSES = json.dumps([Kind.PAUSE])
-NO_LATCH = "nothing of it is held; andon receipts lists what was stopped"
+NO_LATCH = "nothing there is held; andon receipts lists what was stopped"
 
 
 class SqlLifting(SqlStops):
@@ -43,16 +44,18 @@ class SqlLifting(SqlStops):
         for latch in self._latches(self.q):
             same = _scope(latch) == _scope(m)
             if Kind(latch.kind) not in POLITE and (same or latch.scope == Scope.FLEET):
+                by = latch.by or "an unnamed person"
                 raise Refused(
-                    f"{_called(latch)} is held by a {latch.kind} (receipt {latch.id}, by "
-                    f"{latch.by or 'nobody named'}): andon reauthorize, with your name and a "
-                    "reason, comes first"
+                    f"{_called(latch)} is stopped by a {latch.kind} by {by} (receipt {latch.id}). "
+                    f"Lift it first: {_reauthorize_command(latch)}"
                 )
 
     def _reauthorize(self, m: Reauthorize) -> int:
         m = m.but(**signed(m))
         if not m.by.strip() or not m.why.strip():
-            raise BadInput("reauthorize: expected a name and a reason; give --by NAME --why TEXT")
+            raise BadInput(
+                'A name and a reason are required: --by NAME --why "…". Nothing was lifted.'
+            )
         self.q("lock_orders")
         self.q("lock_workers")
         newest = self.q("newest_latch", **_scope(m), kinds=HARD)
@@ -65,7 +68,7 @@ class SqlLifting(SqlStops):
                 f"it was stopped again meanwhile: you saw stop {m.epoch}, the newest is "
                 f"{newest[0][0]}. Nothing was lifted; look again: andon reauthorize"
             )
-        message = "held since a stop; andon resume lets it go"
+        message = "stopped before it could continue; andon resume continues it"
         error = json.dumps({"type": "Held", "message": message})
         if m.scope == Scope.FLEET:
             held = self.q("hold_all", error=error)
@@ -88,6 +91,12 @@ class SqlLifting(SqlStops):
 
 def _scope(m: Resume | Reauthorize | StopRow) -> dict[str, str]:
     return {"scope": m.scope, "name": m.name, "value": m.value}
+
+
+def _reauthorize_command(latch: StopRow) -> str:
+    value = f"{latch.name}={latch.value}" if latch.scope == Scope.LABEL else latch.name
+    words = [] if latch.scope == Scope.FLEET else [f"--{latch.scope}", value]
+    return shlex.join(["andon", "reauthorize", *words])
 
 
 def _called(latch: StopRow) -> str:

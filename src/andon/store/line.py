@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Protocol
 
 from andon.errors import StoreUnavailable
@@ -108,12 +109,13 @@ class Line:
             self._owned = False
             with contextlib.suppress(OSError):  # no descriptor is left: then by the connection's
                 self._eye, self._owned = os.dup(self._eye), True
-            loop.add_reader(self._eye, self.receive)
+            # Not in the context of the run that happens to be the first: it would be kept for ever.
+            Context().run(loop.add_reader, self._eye, self.receive)
             self._glance = select.poll()
             self._glance.register(self._eye, select.POLLIN)
         if self.store.unsent() and not self._pushing:
             self._pushing = True
-            loop.add_writer(self._eye, self.receive)
+            Context().run(loop.add_writer, self._eye, self.receive)
 
     def receive(self) -> None:
         """Take the answers that are there. On the loop, or in its place."""

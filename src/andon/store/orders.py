@@ -17,6 +17,7 @@ class Order(Struct):
     by: str = ""
     why: str = ""
     via: str = ""
+    spare: bool | None = None  # the worker's process; None: only that of a program using andon
 
 
 class Heard(Struct):
@@ -26,12 +27,22 @@ class Heard(Struct):
     run_ids: tuple[str, ...]
 
 
+class Started(Struct):
+    """An attempt has started a process, which carries this mark; or threads of it go on."""
+
+    run_id: str
+    fence: int
+    mark: int
+    threads: bool = False
+
+
 class Ended(Struct):
     """A worker says that nothing of a run that was taken from it executes any more."""
 
     worker_id: str
     run_id: str
     fence: int
+    also: str = ""  # processes that it has ended for that
 
 
 class Bury(Struct):
@@ -40,6 +51,7 @@ class Bury(Struct):
     worker_id: str
     evidence: str
     interruption_limit: int = 10
+    ordered: bool = False  # somebody had it ended for one of its runs: the others are not to blame
 
 
 class Report(Struct):
@@ -152,6 +164,7 @@ class StopRow(Struct):
     lifted_why: str | None
     waiting: int
     body: str
+    spare: bool | None = None
 
 
 class TargetRow(Struct):
@@ -169,6 +182,7 @@ class TargetRow(Struct):
     acknowledged_at: float | None
     fenced_at: float | None
     ended_at: float | None
+    mark: int | None = None  # of what an attempt has started: that alone is meant, not its worker
 
 
 class Told(Struct):
@@ -183,11 +197,21 @@ class Told(Struct):
     hard: bool
     by: str = ""
     why: str = ""
+    mark: int | None = None  # as in TargetRow
+    spare: bool | None = None  # as in Order
 
 
 def told(text: str) -> list[Told]:
     """Out of JSON, as the databases answer it."""
-    return [Told(**{**one, "hard": bool(one["hard"])}) for one in json.loads(text)]
+    return [
+        Told(**{**one, "hard": bool(one["hard"]), "spare": said(one["spare"])})
+        for one in json.loads(text)
+    ]
+
+
+def said(flag: object) -> bool | None:
+    """What was said, or that nothing was: SQLite has numbers for it."""
+    return None if flag is None else bool(flag)
 
 
 class Attendance(Struct):
@@ -203,6 +227,7 @@ class Attendance(Struct):
 StopMessage = (
     Order
     | Heard
+    | Started
     | Ended
     | Bury
     | Report

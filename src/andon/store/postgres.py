@@ -1,8 +1,10 @@
 """PostgreSQL: for more than one machine.
 
-One connection writes and one reads; wake-ups and life signs have their own. Nothing that a batch
-needs is kept in a connection, so that each transaction may go through another one. An error in the
-middle of a commit means that the outcome is not known: the same batch, written again, is the same.
+One connection writes; the bell (postgres_bell.py) hears, rings and holds locks; a third one is
+open while somebody reads. Where there is no place for that one, what is there is asked. Nothing
+that a batch needs is kept in a connection, so that each transaction may go through another one. An
+error in the middle of a commit means that the outcome is not known: the same batch, written again,
+is the same.
 """
 
 import contextlib
@@ -12,7 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from andon.errors import AndonError, BadInput, StoreError, StoreFull, StoreUnavailable
 from andon.store import postgres_arrays as arrays
 from andon.store import postgres_batch as batches
 from andon.store import postgres_bell as bell
@@ -20,6 +26,7 @@ from andon.store.groups import locks_of
 from andon.store.orders import Order
 from andon.store.postgres_link import (
     CONTENDED,
+    RESERVED,
     SPOILED,
     TRANSACTION_SECONDS,
     WRITER_SETTINGS,
@@ -27,8 +34,9 @@ from andon.store.postgres_link import (
     Link,
     refuse_ended,
 )
-from andon.store.postgres_schema import LOCK, make_ready
+from andon.store.postgres_schema import LOCK, has_newest_tables, make_ready
 from andon.store.postgres_sending import Sending
+from andon.store.postgres_spare import Spare
 from andon.store.reads import Rows
 from andon.store.sql import starting
 from andon.store.store import (
@@ -41,13 +49,6 @@ from andon.store.store import (
     Register,
     WorkerRow,
 )
-
-try:
-    import psycopg
-    from psycopg.pq import TransactionStatus
-    from psycopg.rows import tuple_row
-except ImportError as missing:  # pragma: no cover (postgres_link has said so before)
-    raise StoreError(str(missing)) from missing
 
 # Who runs into a deadlock has waited a second for it; three in a row are not chance.
 CONTENTION_TRIES = 4
@@ -66,10 +67,15 @@ class PostgresStore(Sending):
     # The connection may be gone and the process alive: a restart of the server, a broken network.
     free_means = "silent"
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, *, look: bool = False, lean: bool = False, reserved: bool = False
+    ) -> None:
+        """`lean`: it reads on the connection that writes; `reserved`: see Link.connect."""
         super().__init__()
         self.url = url
-        self.link = Link(url)
+        self.link = Link(url, reserved=reserved)
+        self._lean = lean or reserved
+        self.hears = not self.link.pooled
         self._sql = batches.load()
         # In a pipeline these are not waited for; their errors come with the next answer.
         self._silent = {name for name, sql in self._sql.items() if not _answers(sql)}
@@ -78,23 +84,29 @@ class PostgresStore(Sending):
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._reading = threading.Lock()
         self._writer: Connection | None = None
-        self._reader: Connection | None = None
-        self._spare: list[Connection] = []  # for `transact`
+        self._written = False  # it was open once: others count on what this process does
         self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
         self._closed = False
         self._closing: set[str] | None = None  # orders of this batch that may be proved now
-        with self._writing, self._translated():
-            self._writing_connection()
-        self._ringer = bell.Ringer(self.link)
-        self._holder = bell.Holder(self.link)
+        self._spare = Spare(self.link)  # the third: for reads, or lent to a caller of `transact`
+        self._bell = bell.Bell(self.link, self._spare.close_unused)
+        self._spare.on_first = self._bell.wake
+        try:
+            if not look or not self._can_be_read():
+                with self._writing, self._translated():
+                    self._writing_connection(besides=1)
+        except BaseException:
+            self._bell.close()
+            raise
 
     # ── connections ───────────────────────────────────────────────────────────────────────────
 
-    def _writing_connection(self) -> Connection:
+    def _writing_connection(self, besides: int = 0) -> Connection:
         if self._closed:
             raise StoreError("the store was closed")
         if self._writer is None or self._writer.closed:
-            db = self.link.connect(**WRITER_SETTINGS)
+            again, self._written = self._written, True
+            db = self.link.connect(again=again, besides=besides, **WRITER_SETTINGS)
             for kind, dumper in arrays.DUMPERS:
                 db.adapters.register_dumper(kind, dumper)
             try:
@@ -106,6 +118,11 @@ class PostgresStore(Sending):
                 self._drop_writer()
                 raise
         return self._writer
+
+    def _can_be_read(self) -> bool:
+        """Whether there is nothing to make first: then looking needs no right to write."""
+        found: bool = self._read(has_newest_tables)
+        return found
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
@@ -132,30 +149,52 @@ class PostgresStore(Sending):
         return self._read(lambda db: db.execute(self._sql[name], params).fetchall())
 
     def _read(self, ask: Callable[[Connection], T]) -> T:
+        for last in (False, True):
+            if self._closed:
+                raise StoreError("the store was closed")
+            try:
+                return self._ask(ask)
+            except SPOILED as error:
+                meaning = self.link.meaning(error)
+                # An idle connection may have ended long ago: that alone is no reason to fail.
+                if (
+                    last
+                    or isinstance(error, StoreFull)
+                    or not isinstance(meaning, StoreUnavailable)
+                ):
+                    raise meaning from error
+        raise AssertionError("unreachable")
+
+    def _ask(self, ask: Callable[[Connection], T]) -> T:
+        """On a connection for reads; if there is no place for one, on one that is there."""
+        if self._lean:
+            with self._writing:
+                return ask(self._writing_connection())
         with self._reading:
-            for last in (False, True):
-                if self._closed:
-                    raise StoreError("the store was closed")
-                if self._reader is None or self._reader.closed:
-                    self._reader = self.link.connect()
-                try:
-                    return ask(self._reader)
-                except SPOILED as error:
-                    meaning = self.link.meaning(error)
-                    # An idle connection may have ended long ago: that alone is no reason to fail.
-                    if isinstance(meaning, StoreUnavailable):
-                        self._reader.close()
-                    if last or not isinstance(meaning, StoreUnavailable):
-                        raise meaning from error
-            raise AssertionError("unreachable")
+            # More than one besides the two that a process has: only if it has no bell.
+            if not (self._spare.lent and self._bell.open):
+                with contextlib.suppress(StoreFull), self._spare.taken() as db:
+                    return ask(db)
+        if self._bell.open:
+            return self._bell.ask(ask)
+        if self._sender == threading.get_ident():
+            raise StoreUnavailable(f"{self.link.name}: there is no connection left to read on")
+        with self._writing:
+            return ask(self._writing_connection())
+
+    def yield_place(self) -> None:
+        """Close what is open, for a while: others cannot begin, and neither can this process."""
+        with self._writing:
+            self._drop_writer()
+            self._written = False  # it has to ask for a place again
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         if self._sender == threading.get_ident():
             raise StoreError(
-                "a write from the thread of an event loop that waits for one: store calls block, "
-                "make them from another thread (asyncio.to_thread)"
+                "a write on the thread of an event loop that waits for another: store calls block, "
+                "so make them from another thread (asyncio.to_thread)"
             )
         with self._writing:
             outcomes = self._write(batch)
@@ -265,8 +304,8 @@ class PostgresStore(Sending):
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """The caller's writes and the append, in one transaction on a connection of their own."""
-        db = self._spare.pop() if self._spare else self.link.connect()
-        db.prepare_threshold = None  # _take_lent discards what was prepared
+        with self._translated():
+            db = self._spare.lend()
         try:
             with self._translated():
                 mark = os.urandom(8).hex()
@@ -280,7 +319,7 @@ class PostgresStore(Sending):
                 raise outcome
             self._commit_lent(db, message)
         finally:
-            self._take_lent(db)
+            self._spare.take_lent(db)
 
     def _commit_lent(self, db: Connection, message: Append) -> None:
         try:
@@ -306,19 +345,6 @@ class PostgresStore(Sending):
                 time.sleep(0.1)
             else:
                 return rows == [(last.hash,)]
-
-    def _take_lent(self, db: Connection) -> None:
-        """Keep the connection for the next caller, without anything the last one left in it."""
-        try:
-            if not db.closed and db.info.transaction_status != TransactionStatus.IDLE:
-                db.rollback()
-            if not self.link.pooled and not db.closed and not self._spare and not self._closed:
-                db.execute("DISCARD ALL", prepare=False)
-                self._spare.append(db)
-                return
-        except psycopg.Error:
-            pass
-        db.close()
 
     @contextlib.contextmanager
     def _on(self, db: Any) -> Iterator[None]:
@@ -375,34 +401,47 @@ class PostgresStore(Sending):
             return None
         key = bell.key_of(worker_id)
         with self._translated():
-            self._holder.hold(key)
+            self._bell.hold(key, besides=int(self._writer is None))
         return str(key)
 
     def release(self, worker_id: str) -> None:
-        self._holder.release(bell.key_of(worker_id))
+        self._bell.release(bell.key_of(worker_id))
 
     def is_free(self, worker: WorkerRow) -> bool:
-        """Whether the worker's lock stays free: its process is gone, or its connection is."""
-        lock = worker.lock
-        if lock is None or not self._read(lambda db: bell.is_free(db, lock)):
-            self._free_since.pop(worker.id, None)
-            return False
-        since = self._free_since.setdefault(worker.id, time.monotonic())
-        return time.monotonic() - since >= bell.RETAKE_SECONDS
+        return bool(self.lost([worker])[0])
+
+    def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
+        """Those whose lock stays free: their process is gone, or their connection is."""
+        locks = {one.id: one.lock for one in workers if one.lock is not None}
+        free = self._look_at_locks(list(locks.values())) if locks else set()
+        now = time.monotonic()
+        seen = {one: self._free_since.get(one, now) for one, lock in locks.items() if lock in free}
+        for one in locks:
+            self._free_since.pop(one, None)
+        self._free_since.update(seen)
+        gone = [one for one in workers if now - seen.get(one.id, now + 1) >= bell.RETAKE_SECONDS]
+        return gone, len(gone) < len(seen)
+
+    def _look_at_locks(self, locks: list[str]) -> set[str]:
+        def look(db: Connection) -> set[str]:
+            return bell.free(db, locks)
+
+        if not self._bell.open:
+            return self._read(look)
+        try:
+            return self._bell.ask(look)
+        except SPOILED as error:
+            raise self.link.meaning(error) from error
 
     def ring(self) -> None:
-        self._ringer.ring()
+        self._bell.ring()
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Behind a pooler nobody can listen: polling has to find what is new."""
-        if self.link.pooled:
-            return lambda: None
-        return bell.Listener(self.link, callback).close
+        return self._bell.listen(callback) if self.hears else lambda: None
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
-        if self.link.pooled:
-            return lambda: None
-        return bell.LoopListener(self.link, loop, callback).close
+        return self._bell.listen(callback, loop) if self.hears else lambda: None
 
     # ── about the database ────────────────────────────────────────────────────────────────────
 
@@ -417,6 +456,11 @@ class PostgresStore(Sending):
             ).fetchall()
         )
         facts = {"store": "postgresql", "at": self.link.name, "pooler": self.link.pooled}
+        if not self.link.pooled:
+            facts["connections"] = {
+                **self._read(self.link.room)._asdict(),
+                "kept": RESERVED,
+            }
         return facts | dict(zip((*settings, "schema", "epoch"), row, strict=True))
 
     def integrity(self) -> str:
@@ -430,13 +474,10 @@ class PostgresStore(Sending):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._ringer.close()
-            self._holder.close()
+            self._bell.close()
             with self._writing, self._reading:
                 self._drop_writer()
-                for db in (self._reader, *self._spare):
-                    if db is not None:
-                        db.close()
+                self._spare.close()
 
 
 _NOTIFY = f"SELECT pg_notify('{bell.CHANNEL}', '')".encode()

@@ -14,30 +14,30 @@ UPDATE andon.meta SET epoch = epoch + 1, identity = %(identity)s WHERE identity 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at, supervisor, containment, beaten_at)
+INSERT INTO andon.workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at, supervisor, containment, beaten_at, embedded)
 VALUES (%(id)s, %(host)s, %(boot)s, %(namespace)s, %(pid)s, %(start_ticks)s, %(lock)s, 'live',
         andon.now() + %(lease_seconds)s::float8, andon.now(), %(agents)s, %(queues)s, %(concurrency)s,
-        andon.now(), %(supervisor)s, %(containment)s, andon.now())
+        andon.now(), %(supervisor)s, %(containment)s, andon.now(), %(embedded)s)
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
 -- The first registration of a version promotes it, unless its worker was told not to. Later than every
 -- other, whatever the clock says.
 INSERT INTO andon.agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
-                          rate, per_seconds)
+                          rate, per_seconds, types)
 VALUES (%(name)s, %(version)s, %(queue)s, %(parameters)s, %(retries)s, andon.now(),
         CASE WHEN %(promote)s::boolean THEN greatest(andon.now(), (
           SELECT max(promoted_at) + 0.000001 FROM andon.agents WHERE name = %(name)s)) END,
-        %(at_most)s, %(rate)s, %(per_seconds)s)
+        %(at_most)s, %(rate)s, %(per_seconds)s, %(types)s)
 ON CONFLICT (name, version) DO UPDATE
    SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
-       rate = excluded.rate, per_seconds = excluded.per_seconds
+       rate = excluded.rate, per_seconds = excluded.per_seconds, types = excluded.types
 RETURNING parameters;
 
 -- agents --
 -- The promoted version of each first.
 SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at_most, rate,
-       per_seconds
+       per_seconds, types
   FROM andon.agents
  WHERE %(name)s::text IS NULL OR name = %(name)s
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
@@ -52,14 +52,23 @@ RETURNING name;
 -- workers --
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
        concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
-       containment, progress, beaten_at, stalled
+       containment, progress, beaten_at, stalled, embedded
   FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+
+-- busy_workers --
+SELECT DISTINCT worker FROM andon.runs WHERE worker IS NOT NULL;
+
+-- any_waiting --
+-- Whether a run waits for a worker now.
+SELECT EXISTS (SELECT 1 FROM andon.runs
+                WHERE state = 'queued' AND available_at > 0 AND available_at <= (SELECT andon.now()))
+    OR EXISTS (SELECT 1 FROM andon.runs WHERE state = 'queued' AND returned);
 
 -- fleet --
 -- Also workers that have ended since; newest first.
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
        concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
-       containment, progress, beaten_at, stalled
+       containment, progress, beaten_at, stalled, embedded
   FROM andon.workers WHERE state = 'live' OR ended_at >= %(since)s::float8 ORDER BY started_at, id;
 
 -- ask_drain --
@@ -112,6 +121,21 @@ RETURNING id;
 SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
   FROM andon.runs WHERE worker = %(worker_id)s AND state = 'running'
  ORDER BY id FOR NO KEY UPDATE;
+
+-- held_checkpoints --
+SELECT c.run_id, c.op, c.body FROM andon.runs r JOIN andon.checkpoints c ON c.run_id = r.id
+ WHERE r.worker = %(worker_id)s AND r.state = 'running';
+
+-- known_digests --
+-- Of the attempts since a step was last finished, each of which left a checkpoint: how many, and how
+-- many left this one.
+SELECT count(*), count(*) FILTER (WHERE checkpoint = %(checkpoint)s) FROM andon.attempts
+ WHERE run_id = %(run_id)s AND checkpoint IS NOT NULL
+   AND fence > coalesce((SELECT max(fence) FROM andon.attempts
+                          WHERE run_id = %(run_id)s AND ended_at IS NOT NULL AND checkpoint IS NULL), 0);
+
+-- keep_digest --
+UPDATE andon.attempts SET checkpoint = %(checkpoint)s WHERE run_id = %(run_id)s AND fence = %(fence)s;
 
 -- give_back_run --
 -- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
@@ -321,6 +345,9 @@ SELECT agent, version, state, count(*) FROM andon.runs
    AND (%(agent)s::text IS NULL OR agent = %(agent)s)
  GROUP BY agent, version, state;
 
+-- run_count --
+SELECT count(*) FROM andon.runs;
+
 -- forsaken --
 -- Queued runs that no worker would take: nobody carries their version (for those to be undone, any
 -- version), or serves their queue. With an allowance, so that a restart goes unnoticed.
@@ -472,9 +499,9 @@ WITH owned AS (
      AND (SELECT epoch FROM andon.meta) = %(epoch)s
    FOR NO KEY UPDATE
 )
-INSERT INTO andon.checkpoints (run_id, op, body, at)
-SELECT id, %(op)s, %(body)s, andon.now() FROM owned
-ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, at = excluded.at
+INSERT INTO andon.checkpoints (run_id, op, body, progress, at)
+SELECT id, %(op)s, %(body)s, %(progress)s::text, andon.now() FROM owned
+ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, progress = excluded.progress, at = excluded.at
 RETURNING op;
 
 -- settle_run --
@@ -590,13 +617,19 @@ SELECT body FROM andon.inbox
 SELECT run_id, id, kind, name, body FROM andon.inbox
  WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)) AND NOT taken ORDER BY id;
 
+-- progress --
+-- Of runs that are not over, the step that spoke last first.
+SELECT c.run_id, c.progress FROM andon.checkpoints c JOIN andon.runs r ON r.id = c.run_id
+ WHERE c.progress IS NOT NULL AND r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+ ORDER BY c.at DESC;
+
 -- checkpoints --
 SELECT op, body FROM andon.checkpoints WHERE run_id = %(run_id)s;
 
 -- quiet_fences --
--- Earlier claims whose workers certainly execute nothing any more.
+-- Earlier claims whose workers certainly execute nothing any more, nor does what they have started.
 SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
- WHERE a.run_id = %(run_id)s AND (a.quiet OR w.state IN ('gone', 'dead'));
+ WHERE a.run_id = %(run_id)s AND (a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL));
 
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
@@ -622,6 +655,7 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
    AND (%(agent)s::text IS NULL OR agent = %(agent)s)
    AND (%(parent_id)s::text IS NULL OR parent_id = %(parent_id)s)
    AND (%(prefix)s::text IS NULL OR starts_with(id, %(prefix)s))
+   AND (%(roots)s::boolean IS NULL OR (parent_id IS NULL) = %(roots)s)
    AND (%(label)s::text IS NULL
         OR labels::jsonb @> jsonb_build_object(%(label)s::text, %(label_value)s::text))
    AND (%(before_at)s::float8 IS NULL OR (created_at, id) < (%(before_at)s, %(before_id)s::text))
@@ -694,7 +728,9 @@ SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon.attempts
 -- What a worker had in its hands since a time, and what became of it.
 SELECT a.run_id, a.number, a.fence, a.worker, a.claimed_at, a.ended_at, a.ending, r.state,
        (SELECT min(n.claimed_at) FROM andon.attempts n
-         WHERE n.run_id = a.run_id AND n.fence > a.fence)
+         WHERE n.run_id = a.run_id AND n.fence > a.fence),
+       (SELECT j.at FROM andon.journal j
+         WHERE j.run_id = a.run_id AND j.fence <= a.fence AND j.at > 0 ORDER BY j.seq DESC LIMIT 1)
   FROM andon.attempts a JOIN andon.runs r ON r.id = a.run_id
  WHERE a.worker = %(worker_id)s AND (a.ended_at IS NULL OR a.ended_at >= %(since)s::float8)
  ORDER BY a.claimed_at, a.run_id;
@@ -762,21 +798,24 @@ SELECT id FROM andon.stops
 
 -- insert_stop --
 INSERT INTO andon.stops (id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at,
-                         escalate_at, latched)
+                         escalate_at, latched, spare)
 VALUES (%(id)s, (SELECT coalesce(max(epoch), 0) + 1 FROM andon.stops), %(kind)s, %(scope)s, %(name)s, %(value)s,
         %(within)s, %(by)s, %(why)s, %(via)s, andon.now(),
-        CASE WHEN %(polite)s::boolean THEN andon.now() + %(within)s::float8 END, %(latched)s)
+        CASE WHEN %(polite)s::boolean THEN andon.now() + %(within)s::float8 END, %(latched)s, %(spare)s)
 RETURNING epoch;
 
 -- descendants --
--- A run and everybody it has started, whatever has become of those between; parents first.
+-- A run and everybody it has started, whatever has become of those between; parents first. Over: also those
+-- that have ended, and may have left something.
 WITH RECURSIVE family (id, depth) AS (
   SELECT id, 0 FROM andon.runs WHERE id = %(run_id)s
   UNION
   SELECT r.id, f.depth + 1 FROM andon.runs r JOIN family f ON r.parent_id = f.id
 )
 SELECT r.id FROM andon.runs r JOIN family f ON r.id = f.id
- WHERE r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead') ORDER BY f.depth, r.id;
+ WHERE r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+    OR (%(over)s::boolean AND EXISTS (SELECT 1 FROM andon.attempts a WHERE a.run_id = r.id AND a.mark IS NOT NULL AND NOT a.quiet))
+ ORDER BY f.depth, r.id;
 
 -- members --
 -- Every unfinished run that is in the scope, or has an ancestor in it, whatever has become of that.
@@ -920,15 +959,16 @@ RETURNING id;
 UPDATE andon.runs SET stop = NULL WHERE id = %(run_id)s;
 
 -- insert_target --
-INSERT INTO andon.targets (stop_id, target, run_id, worker, supervisor, fence, stage, requested_at, fenced_at)
-VALUES (%(stop_id)s, %(target)s, %(run_id)s, %(worker)s, %(supervisor)s, %(fence)s, %(stage)s, andon.now(),
+INSERT INTO andon.targets (stop_id, target, run_id, worker, supervisor, fence, stage, mark, requested_at, fenced_at)
+VALUES (%(stop_id)s, %(target)s, %(run_id)s, %(worker)s, %(supervisor)s, %(fence)s, %(stage)s, %(mark)s, andon.now(),
         CASE WHEN %(stage)s::text = 'fenced' THEN andon.now() END)
 ON CONFLICT (stop_id, target) DO NOTHING;
 
 -- open_target_of --
--- Who executed a run that another order has fenced before.
+-- Who executed a run that another order has fenced before. What it started has targets of each order.
 SELECT worker, supervisor, fence FROM andon.targets
- WHERE run_id = %(run_id)s AND ended_at IS NULL AND stage = 'fenced' LIMIT 1;
+ WHERE run_id = %(run_id)s AND ended_at IS NULL AND stage = 'fenced' AND target = 'run:' || %(run_id)s
+ LIMIT 1;
 
 -- is_awaited --
 -- Whether an end of this run is still to be proved.
@@ -947,32 +987,80 @@ UPDATE andon.targets SET stage = 'acknowledged', acknowledged_at = andon.now()
 UPDATE andon.attempts SET quiet = true WHERE run_id = %(run_id)s AND fence = %(fence)s;
 
 -- end_run_targets --
+-- What it had started has to be looked for.
 UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
- WHERE run_id = %(run_id)s AND ended_at IS NULL
+ WHERE run_id = %(run_id)s AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
 
--- end_attempt_targets --
-UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
- WHERE run_id = %(run_id)s AND worker = %(worker_id)s AND fence = %(fence)s AND ended_at IS NULL
-   AND stage = 'fenced'
-RETURNING stop_id;
+-- word_targets --
+-- What a worker's word is about, and whether the worker's process is to be ended.
+SELECT t.stop_id, t.target, s.kind, s.spare, w.embedded
+  FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id JOIN andon.workers w ON w.id = t.worker
+ WHERE t.run_id = %(run_id)s AND t.worker = %(worker_id)s AND t.fence = %(fence)s AND t.ended_at IS NULL
+   AND t.stage = 'fenced';
+
+-- start_of_attempt --
+-- What it has started carries this mark. From now on somebody has to look whether that has ended.
+UPDATE andon.attempts SET mark = %(mark)s, threads = threads OR %(threads)s::boolean, quiet = false
+ WHERE run_id = %(run_id)s AND fence = %(fence)s;
+
+-- started_by --
+-- Attempts whose processes or threads may go on, although nobody executes the attempt any more. Of
+-- those in hand only what spares its worker is looked at: else that is ended, with all it started.
+SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
+  FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker JOIN andon.runs r ON r.id = a.run_id
+ WHERE a.run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))) AND a.mark IS NOT NULL AND NOT a.quiet
+   AND w.state <> 'dead' AND ((%(hard)s::boolean AND coalesce(%(spare)s::boolean, w.embedded)) OR a.fence <> r.fence OR r.state <> 'running')
+ ORDER BY a.run_id, a.fence;
+
+-- has_started --
+SELECT 1 FROM andon.attempts WHERE worker = %(worker_id)s AND mark IS NOT NULL AND NOT quiet LIMIT 1;
+
+-- hold_started --
+-- Nobody executes it, and something of it may go on.
+UPDATE andon.runs
+   SET state = 'killed', fence = fence + 1, stop = %(stop)s, undo_at = NULL, waits = NULL, wake_at = NULL,
+       changed_at = andon.now()
+ WHERE id = %(run_id)s AND fence = %(fence)s AND state IN ('queued', 'suspended', 'paused', 'stranded', 'killed');
 
 -- end_worker_targets --
--- What could not be proved may be later.
-UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
+-- What could not be proved may be later. Polite: of hard stops, and of what it has started, its word proves nothing.
+UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s::text || CASE WHEN stage = 'fenced' AND evidence IS NOT NULL THEN '; ' || evidence ELSE '' END, ended_at = andon.now()
  WHERE worker = %(worker_id)s
-   AND (ended_at IS NULL OR (stage = 'unproved' AND %(stage)s = 'verified'))
+   AND (ended_at IS NULL OR (stage = 'unproved' AND %(stage)s::text = 'verified'))
+   AND NOT (%(polite)s::boolean AND (mark IS NOT NULL OR EXISTS (
+              SELECT 1 FROM andon.stops s WHERE s.id = stop_id AND s.kind IN ('kill', 'halt'))))
 RETURNING stop_id, run_id;
 
+-- hard_targets_of --
+SELECT t.stop_id, t.target, t.supervisor, t.run_id FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
+ WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL AND (t.mark IS NOT NULL OR s.kind IN ('kill', 'halt'));
+
+-- forsaken_targets --
+-- What was started on a host where nobody looks: its worker has ended, and no supervisor is there.
+SELECT t.stop_id, t.target, t.run_id, w.host
+  FROM andon.targets t JOIN andon.workers w ON w.id = t.worker
+ WHERE t.mark IS NOT NULL AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
+   AND t.fenced_at + %(seconds)s <= andon.now()
+   AND NOT EXISTS (SELECT 1 FROM andon.supervisors s WHERE s.id = t.supervisor AND s.state = 'live')
+ ORDER BY t.stop_id, t.target;
+
+-- quieten_all --
+UPDATE andon.attempts SET quiet = true WHERE worker = %(worker_id)s AND mark IS NOT NULL;
+
 -- report_target --
+-- What several have ended of what an attempt had started is told of all of them.
 UPDATE andon.targets
-   SET stage = %(stage)s, evidence = coalesce(%(evidence)s::text, evidence),
+   SET stage = %(stage)s,
+       evidence = CASE WHEN mark IS NOT NULL AND %(stage)s::text = 'verified' AND stage = 'fenced'
+                       THEN coalesce(%(evidence)s::text || '; ' || evidence, %(evidence)s::text, evidence)
+                       ELSE coalesce(%(evidence)s::text, evidence) END,
        acknowledged_at = coalesce(acknowledged_at, CASE WHEN %(stage)s::text = 'acknowledged' THEN andon.now() END),
        fenced_at = coalesce(fenced_at, CASE WHEN %(stage)s::text = 'fenced' THEN andon.now() END),
        ended_at = CASE WHEN %(ends)s::boolean THEN andon.now() END
  WHERE stop_id = %(stop_id)s AND target = %(target)s
    AND (ended_at IS NULL OR (stage = 'unproved' AND %(stage)s::text = 'verified'))
-RETURNING run_id;
+RETURNING run_id, fence, mark;
 
 -- note_stop --
 -- What somebody measured, beside what others have.
@@ -1028,28 +1116,28 @@ SELECT 1 FROM andon.stops
 
 -- stops --
 SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
   FROM andon.stops ORDER BY epoch DESC LIMIT %(limit)s;
 
 -- stop --
 SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
   FROM andon.stops WHERE id = %(id)s;
 
 -- latches --
 SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
   FROM andon.stops WHERE latched AND lifted_at IS NULL ORDER BY epoch DESC;
 
 -- targets --
 SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
-       acknowledged_at, fenced_at, ended_at
+       acknowledged_at, fenced_at, ended_at, mark
   FROM andon.targets WHERE stop_id = %(stop_id)s ORDER BY target;
 
 -- unproved --
 -- What nobody could prove, of whichever order.
 SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
-       acknowledged_at, fenced_at, ended_at
+       acknowledged_at, fenced_at, ended_at, mark
   FROM andon.targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
 
 -- enlist --
@@ -1077,7 +1165,8 @@ SELECT id FROM andon.supervisors
 
 -- told_supervisor --
 -- What is to be ended from outside, and the supervisor's own rows.
-SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why
+SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why,
+       t.mark, s.spare
   FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
  WHERE t.supervisor = %(supervisor_id)s AND t.ended_at IS NULL
    AND (t.stage = 'fenced' OR t.run_id IS NULL OR t.worker IS NULL)

@@ -166,7 +166,7 @@ def is_end(m: Settle) -> bool:
     if m.state not in (State.SUCCEEDED, State.FAILED) or not m.entries:
         return False
     others = (m.returned, m.keeps_place, m.tried, m.undone, m.version, m.waits, m.wake_at)
-    return not any(others) and m.delay_seconds == 0
+    return not any((*others, m.cleared, m.also)) and m.delay_seconds == 0
 
 
 def ending(ends: dict[int, Settle]) -> Query:

@@ -181,7 +181,7 @@ SELECT id FROM moved;
 (SELECT coalesce(jsonb_agg(jsonb_build_object(
           'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
           'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
-          'by', s.asked_by, 'why', s.why)), '[]')::text
+          'by', s.asked_by, 'why', s.why, 'mark', t.mark, 'spare', s.spare)), '[]')::text
    FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
   WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL
     AND (t.stage = 'fenced' OR NOT EXISTS (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 
 from andon.errors import StoreUnavailable
-from andon.store import migrate
+from andon.store import migrate, queries
 from andon.store.postgres_link import Connection
 
 # Guards what only one process may do: change the schema, renew the epoch, register.
@@ -43,6 +43,10 @@ def make_ready(db: Connection, name: str, renew: Callable[[str], None]) -> None:
             " VALUES (1, 1, %s, andon.now()) ON CONFLICT DO NOTHING",
             [identity],
         )
+
+
+def has_newest_tables(db: Connection) -> bool:
+    return _version(db) == queries.migrations("postgres")[-1][0]
 
 
 def _migrate_one(db: Connection, number: int, sql: str) -> None:

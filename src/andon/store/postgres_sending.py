@@ -11,7 +11,7 @@ import psycopg
 
 from andon.errors import StoreUnavailable
 from andon.store import postgres_batch as batches
-from andon.store.postgres_bell import Ringer
+from andon.store.postgres_bell import Bell
 from andon.store.postgres_direct import Direct
 from andon.store.postgres_link import SPOILED, Connection, Link
 from andon.store.reads import Rows
@@ -38,7 +38,7 @@ class Sending(SqlStore):
     link: Link
     _sql: dict[str, bytes]
     _writer: Connection | None
-    _ringer: Ringer
+    _bell: Bell
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Sending(SqlStore):
         if sent is None or not (behind or self._begin_sending()):
             return None
         # A ring right after the commit, on its heels, is heard two switches earlier.
-        rings = Start in map(type, batch) and self._ringer.may_ring()
+        rings = Start in map(type, batch) and self._bell.may_ring()
         transactions = [one.statements for one in sent]
         try:
             direct = self._speaking()

@@ -115,7 +115,7 @@ class SqlReads:
 
     def descendants(self, run_id: str) -> list[str]:
         """The run and all that it has started, if they are not over; parents first."""
-        return [str(row[0]) for row in self.read("descendants", run_id=run_id)]
+        return [str(row[0]) for row in self.read("descendants", run_id=run_id, over=False)]
 
     def runs(self, which: Filter) -> list[RunRow]:
         label, label_value = which.label or (None, None)
@@ -126,6 +126,7 @@ class SqlReads:
             agent=which.agent,
             parent_id=which.parent_id,
             prefix=which.prefix,
+            roots=which.roots,
             label=label,
             label_value=label_value,
             before_at=before_at,
@@ -153,6 +154,13 @@ class SqlReads:
     def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[AskRow]:
         return [build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)]
 
+    def progress(self) -> dict[str, list[dict[str, Any]]]:
+        """How far the steps of unfinished runs say they are, by run."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for run_id, progress in self.read("progress"):
+            found.setdefault(run_id, []).append(json.loads(progress))
+        return found
+
     def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]:
         found = self.read("logs", run_id=run_id, after=after)
         if found and found[-1][0] <= after:
@@ -168,8 +176,7 @@ class SqlReads:
 
         if content_name(body.encode()) != name:
             raise Corrupt(
-                f"blob {name[:12]} does not have the content it is named after. Restore the "
-                "database from a backup."
+                f"blob {name[:12]} does not match its hash. Restore the database from a backup."
             )
         return body
 
@@ -178,6 +185,12 @@ class SqlReads:
 
     def _workers(self, ask: Callable[..., Rows]) -> list[WorkerRow]:
         return [build(WorkerRow, row) for row in ask("workers")]
+
+    def busy(self) -> frozenset[str]:
+        return self._busy(self.read)
+
+    def _busy(self, ask: Callable[..., Rows]) -> frozenset[str]:
+        return frozenset(str(worker) for (worker,) in ask("busy_workers"))
 
     def fleet(self, since: float) -> list[WorkerRow]:
         return [build(WorkerRow, row) for row in self.read("fleet", since=since)]
@@ -237,6 +250,10 @@ class SqlReads:
 
     def queues(self) -> list[QueueRow]:
         return [build(QueueRow, row) for row in self.read("queues")]
+
+    def run_count(self) -> int:
+        count: int = self.read("run_count")[0][0]
+        return count
 
     def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
         rows = self.read("unfinished", agent=agent)

@@ -93,6 +93,7 @@ class Held(Struct):
     ending: str | None
     state: str  # of the run, now
     next_claimed_at: float | None
+    written_at: float | None  # the last entry until then
 
 
 class Obligation(Struct):
@@ -211,5 +212,6 @@ class Filter(Struct):
     parent_id: str | None = None
     label: tuple[str, str] | None = None
     prefix: str | None = None
+    roots: bool | None = None  # those that no run has started; False: the others
     limit: int = 100
     before: tuple[float, str] | None = None  # (created_at, id) of the last one of the page before

@@ -42,6 +42,7 @@ from andon.store.orders import (
     Report,
     Resume,
     Stall,
+    Started,
 )
 from andon.store.reads import entries, fields
 from andon.store.store import (
@@ -54,6 +55,7 @@ from andon.store.store import (
     Depart,
     Drain,
     Log,
+    Look,
     Move,
     Note,
     Promote,
@@ -82,8 +84,8 @@ NUL = (
     "written. Remove it from the name, key, label or message."
 )
 HALTED = (
-    "everything is halted: nothing begins until somebody lifts it. Who and why: andon receipts; "
-    "then: andon reauthorize"
+    "everything is halted (andon receipts says by whom and why). To allow starts again: "
+    "andon reauthorize"
 )
 _DELIVERY = {"event": "receive an event", "answer": "be answered"}
 _RINGS: tuple[type, ...] = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move)
@@ -100,6 +102,7 @@ class SqlStore(SqlFleet, SqlThreads):
         self._do: dict[type, Callable[[Any], Any]] = {
             Register: self._register,
             Beat: self._beat,
+            Look: self._look_around,
             Depart: self._depart,
             Move: self._move,
             Recall: self._recall,
@@ -118,6 +121,7 @@ class SqlStore(SqlFleet, SqlThreads):
             Order: self._order,
             Heard: self._heard,
             Ended: self._ended,
+            Started: self._started,
             Bury: self._bury,
             Report: self._report,
             Stall: self._stall,
@@ -221,7 +225,7 @@ class SqlStore(SqlFleet, SqlThreads):
             self._start_run(run)
             self._stop_newborn(run.id, run.parent_id)
         except Refused as late:  # after the entries: what was written so far must be rolled back
-            raise StoreUnavailable(f"somebody started {run.id!r} at this instant: {late}") from late
+            raise StoreUnavailable(f"run {run.id!r} was started twice at once: {late}") from late
 
     def _advance(
         self, run_id: str, fence: Fence, entries: Sequence[Entry], step: str | None = None
@@ -265,6 +269,8 @@ class SqlStore(SqlFleet, SqlThreads):
         for effect in m.effects:
             self.q("upsert_effect", run_id=m.run_id, **fields(effect))
         self.q("end_attempt", **held, ending=m.ending)
+        if m.cleared:
+            self.q("quieten", run_id=m.run_id, fence=m.fence.counter)
         [(_, state, parent_id, stop)] = rows
         self._tell_of_settled(m, state, parent_id, stop)
         return str(state)
@@ -277,7 +283,7 @@ class SqlStore(SqlFleet, SqlThreads):
             if m.undone:  # nobody waits for an answer any more
                 self.q("close_asks", run_id=m.run_id)
         if stop is not None:
-            self._settled(m.run_id, state, m.ending)
+            self._settled(m.run_id, state, m.ending, m.also)
 
     def _checkpoint(self, m: Checkpoint) -> None:
         if not self.q(
@@ -285,6 +291,7 @@ class SqlStore(SqlFleet, SqlThreads):
             run_id=m.run_id,
             op=m.op,
             body=m.body,
+            progress=m.progress,
             fence=m.fence.counter,
             epoch=m.fence.epoch,
         ):

@@ -14,11 +14,11 @@ import time
 
 import apsw
 
-from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
+from andon.errors import StoreError, StoreUnavailable
 from andon.store import bell, from_root, migrate, queries
-from andon.store.sql import NUL
 from andon.store.sqlite_batch import Short, SqliteBatches, refuse_nul
-from andon.store.sqlite_disk import file_system, make_private, refuse_unsafe
+from andon.store.sqlite_disk import file_system, make_private, refuse_unsafe, refuse_unwritable
+from andon.store.sqlite_errors import BUSY_SECONDS, SPOILED, translate, translated
 from andon.store.wal import Wal
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
@@ -32,16 +32,11 @@ if TYPE_CHECKING:
 
     File = str | os.PathLike[str]
 
-# How long a write waits for other processes' writes: theirs take milliseconds.
-BUSY_SECONDS = 20.0
 # The same on an event loop, which has more to do than to wait.
 MOMENT_SECONDS = 0.05
 # Pages in the WAL before the writer moves them into the database, outside any waiter's time.
 CHECKPOINT_PAGES = 1000
 
-# What one message may do to the batch it shares: errors of the database, text or numbers that
-# cannot be handed to it at all, and text that it does not have as it was written.
-_SPOILED = (apsw.Error, UnicodeError, OverflowError)
 _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
 
 
@@ -58,10 +53,11 @@ class SqliteStore(SqliteBatches):
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
         self._patience = _Patience()  # of the writer, under its lock
         refuse_unsafe(self.path, create=create)
-        with _translated(self.path):
+        refuse_unwritable(self.path)
+        with translated(self.path):
             make_private(self.path)
         self.folder = self.path + ".d"
-        with _translated(self.path):
+        with translated(self.path):
             log = Wal(self.path + "-wal")
             self._writer = self._connect()
             self._writer.set_busy_handler(self._patience)
@@ -97,7 +93,7 @@ class SqliteStore(SqliteBatches):
         """Who only looks must not turn somebody else's file into a store."""
         if self._version() == 0:
             raise StoreError(
-                f"{self.path}: has no tables of andon. Start a worker or a run first, or set "
+                f"{self.path}: has no andon tables. Start a worker or a run first, or set "
                 "ANDON_STORE."
             )
 
@@ -147,7 +143,7 @@ class SqliteStore(SqliteBatches):
         return db.execute(self._sql[name], params).fetchall()
 
     def read(self, name: str, /, **params: Any) -> Rows:
-        with self._reading, _translated(self.path):
+        with self._reading, translated(self.path):
             refuse_nul(params.values())
             return self._reader.execute(self._sql[name], params).fetchall()
 
@@ -176,9 +172,9 @@ class SqliteStore(SqliteBatches):
             if len(batch) == 1 and self._append_alone(batch[0]):
                 return [None]
             return self._commit(batch)
-        except (*_SPOILED, StoreError) as error:
+        except (*SPOILED, StoreError) as error:
             if len(batch) == 1 or isinstance(error, _UNAVAILABLE):
-                raise _translate(error, self.path) from error
+                raise translate(error, self.path) from error
         return self._commit_singly(batch)
 
     def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
@@ -205,8 +201,8 @@ class SqliteStore(SqliteBatches):
         for message in batch:
             try:
                 outcomes += self._commit([message])
-            except (*_SPOILED, StoreError) as error:
-                outcomes.append(_translate(error, self.path))
+            except (*SPOILED, StoreError) as error:
+                outcomes.append(translate(error, self.path))
         return outcomes
 
     def checkpoint(self) -> None:
@@ -238,10 +234,10 @@ class SqliteStore(SqliteBatches):
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """The caller's writes and the append, in one transaction on a connection of their own."""
-        with _translated(self.path):
+        with translated(self.path):
             db = self._connect()
         try:
-            with _translated(self.path):
+            with translated(self.path):
                 db.execute("BEGIN IMMEDIATE")
             db.authorizer = _hands_off
             try:
@@ -255,7 +251,7 @@ class SqliteStore(SqliteBatches):
                 self._local.db = None
             if isinstance(outcome, Exception):
                 raise outcome
-            with _translated(self.path):
+            with translated(self.path):
                 db.execute("COMMIT")
         finally:
             if db.in_transaction:
@@ -275,8 +271,14 @@ class SqliteStore(SqliteBatches):
         """Whether the worker's lock is free: then its process is certainly gone."""
         return bell.is_free(self.folder, worker.id)
 
-    # A free file lock is proof: the kernel releases it when the process ends, and not before.
-    free_means = "dead"
+    def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
+        return [one for one in workers if self.is_free(one)], False
+
+    hears = True
+
+    # A free file lock is proof: the kernel releases it when the process ends, and not before. It
+    # says nothing of what that process had started.
+    free_means = "process"
 
     def ring(self) -> None:
         self.bell.ring()
@@ -298,7 +300,7 @@ class SqliteStore(SqliteBatches):
         }
 
     def integrity(self) -> str:
-        with self._reading, _translated(self.path):
+        with self._reading, translated(self.path):
             answer: str = self._reader.execute("PRAGMA integrity_check(1)").get
             return answer
 
@@ -339,46 +341,3 @@ def _flock(path: str) -> Iterator[None]:
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-@contextlib.contextmanager
-def _translated(path: File) -> Iterator[None]:
-    try:
-        yield
-    except _SPOILED as error:
-        raise _translate(error, path) from error
-    except OSError as error:
-        raise StoreError(
-            f"{path}: cannot be written: {error}. Check its owner and mode."
-        ) from error
-
-
-def _translate(error: Exception, path: File) -> AndonError:  # noqa: PLR0911 (a table)
-    match error:
-        case AndonError():
-            return error
-        case UnicodeEncodeError(reason=reason):
-            return BadInput(reason if reason == NUL else f"the text is not Unicode: {error}")
-        case OverflowError():
-            return BadInput(f"a number is too large for the database: {error}")
-        case apsw.FullError():
-            return StoreUnavailable(
-                f"{path}: the disk is full; nothing was written. Free some, and andon goes on."
-            )
-        case apsw.BusyError() | apsw.LockedError():
-            return StoreUnavailable(
-                f"{path}: another process has held the write lock for over {BUSY_SECONDS:.0f} s. "
-                "Look for a stopped process that uses this file."
-            )
-        case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return StoreError(f"{path}: the file is read-only. Make it and its folder writable.")
-        case apsw.NotADBError():
-            return StoreError(f"{path}: is not an SQLite database. Choose another file.")
-        case apsw.CorruptError() | UnicodeDecodeError():
-            return StoreError(f"{path}: the file is damaged ({error}). Restore it from a backup.")
-        case apsw.CantOpenError():
-            return StoreUnavailable(
-                f"{path}: cannot be opened. Does the folder exist? May you write to it?"
-            )
-        case _:
-            return StoreError(f"{path}: {type(error).__name__}: {error}")

@@ -12,30 +12,30 @@ UPDATE andon_meta SET epoch = epoch + 1, identity = :identity WHERE identity <> 
 RETURNING epoch;
 
 -- register_worker --
-INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at, supervisor, containment, beaten_at)
+INSERT INTO andon_workers (id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, contact_since, agents, queues, concurrency, started_at, supervisor, containment, beaten_at, embedded)
 VALUES (:id, :host, :boot, :namespace, :pid, :start_ticks, :lock, 'live',
         unixepoch('subsec') + :lease_seconds, unixepoch('subsec'), :agents, :queues,
-        :concurrency, unixepoch('subsec'), :supervisor, :containment, unixepoch('subsec'))
+        :concurrency, unixepoch('subsec'), :supervisor, :containment, unixepoch('subsec'), :embedded)
 ON CONFLICT (id) DO NOTHING;
 
 -- register_agent --
 -- The first registration of a version promotes it, unless its worker was told not to. Later than every
 -- other, whatever the clock says.
 INSERT INTO andon_agents (name, version, queue, parameters, retries, registered_at, promoted_at, at_most,
-                          rate, per_seconds)
+                          rate, per_seconds, types)
 VALUES (:name, :version, :queue, :parameters, :retries, unixepoch('subsec'),
         CASE WHEN :promote THEN max(unixepoch('subsec'), coalesce((
           SELECT max(promoted_at) FROM andon_agents WHERE name = :name), 0) + 0.000001) END,
-        :at_most, :rate, :per_seconds)
+        :at_most, :rate, :per_seconds, :types)
 ON CONFLICT (name, version) DO UPDATE
    SET queue = excluded.queue, retries = excluded.retries, at_most = excluded.at_most,
-       rate = excluded.rate, per_seconds = excluded.per_seconds
+       rate = excluded.rate, per_seconds = excluded.per_seconds, types = excluded.types
 RETURNING parameters;
 
 -- agents --
 -- The promoted version of each first.
 SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at_most, rate,
-       per_seconds
+       per_seconds, types
   FROM andon_agents
  WHERE :name IS NULL OR name = :name
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
@@ -50,14 +50,23 @@ RETURNING name;
 -- workers --
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
        concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
-       containment, progress, beaten_at, stalled
+       containment, progress, beaten_at, stalled, embedded
   FROM andon_workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+
+-- busy_workers --
+SELECT DISTINCT worker FROM andon_runs WHERE worker IS NOT NULL;
+
+-- any_waiting --
+-- Whether a run waits for a worker now.
+SELECT EXISTS (SELECT 1 FROM andon_runs
+                WHERE state = 'queued' AND available_at > 0 AND available_at <= unixepoch('subsec'))
+    OR EXISTS (SELECT 1 FROM andon_runs WHERE state = 'queued' AND returned);
 
 -- fleet --
 -- Also workers that have ended since; newest first.
 SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
        concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
-       containment, progress, beaten_at, stalled
+       containment, progress, beaten_at, stalled, embedded
   FROM andon_workers WHERE state = 'live' OR ended_at >= :since ORDER BY started_at, id;
 
 -- ask_drain --
@@ -106,6 +115,21 @@ RETURNING id;
 -- held_runs --
 SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
   FROM andon_runs WHERE worker = :worker_id AND state = 'running' ORDER BY id;
+
+-- held_checkpoints --
+SELECT c.run_id, c.op, c.body FROM andon_runs r JOIN andon_checkpoints c ON c.run_id = r.id
+ WHERE r.worker = :worker_id AND r.state = 'running';
+
+-- known_digests --
+-- Of the attempts since a step was last finished, each of which left a checkpoint: how many, and how
+-- many left this one.
+SELECT count(*), count(*) FILTER (WHERE checkpoint = :checkpoint) FROM andon_attempts
+ WHERE run_id = :run_id AND checkpoint IS NOT NULL
+   AND fence > coalesce((SELECT max(fence) FROM andon_attempts
+                          WHERE run_id = :run_id AND ended_at IS NOT NULL AND checkpoint IS NULL), 0);
+
+-- keep_digest --
+UPDATE andon_attempts SET checkpoint = :checkpoint WHERE run_id = :run_id AND fence = :fence;
 
 -- give_back_run --
 -- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
@@ -287,6 +311,9 @@ SELECT agent, version, state, count(*) FROM andon_runs
    AND (:agent IS NULL OR agent = :agent)
  GROUP BY agent, version, state;
 
+-- run_count --
+SELECT count(*) FROM andon_runs;
+
 -- forsaken --
 -- Queued runs that no worker would take: nobody carries their version (for those to be undone, any
 -- version), or serves their queue. With an allowance, so that a restart goes unnoticed.
@@ -348,7 +375,7 @@ SELECT drain_asked_at IS NOT NULL,
        (SELECT json_group_array(json_object(
                  'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
                  'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
-                 'by', s.asked_by, 'why', s.why))
+                 'by', s.asked_by, 'why', s.why, 'mark', t.mark, 'spare', s.spare))
           FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id
          WHERE t.worker = :worker_id AND t.ended_at IS NULL
            AND (t.stage = 'fenced' OR NOT EXISTS (
@@ -427,11 +454,11 @@ UPDATE andon_inbox SET taken = 0 WHERE id = :id;
 DELETE FROM andon_checkpoints WHERE run_id = :run_id AND op = :op;
 
 -- save_checkpoint --
-INSERT INTO andon_checkpoints (run_id, op, body, at)
-SELECT :run_id, :op, :body, unixepoch('subsec') FROM andon_runs
+INSERT INTO andon_checkpoints (run_id, op, body, progress, at)
+SELECT :run_id, :op, :body, :progress, unixepoch('subsec') FROM andon_runs
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
-ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, at = excluded.at
+ON CONFLICT (run_id, op) DO UPDATE SET body = excluded.body, progress = excluded.progress, at = excluded.at
 RETURNING op;
 
 -- settle_run --
@@ -541,13 +568,19 @@ SELECT body FROM andon_inbox
 SELECT run_id, id, kind, name, body FROM andon_inbox
  WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND taken = 0 ORDER BY id;
 
+-- progress --
+-- Of runs that are not over, the step that spoke last first.
+SELECT c.run_id, c.progress FROM andon_checkpoints c JOIN andon_runs r ON r.id = c.run_id
+ WHERE c.progress IS NOT NULL AND r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+ ORDER BY c.at DESC;
+
 -- checkpoints --
 SELECT op, body FROM andon_checkpoints WHERE run_id = :run_id;
 
 -- quiet_fences --
--- Earlier claims whose workers certainly execute nothing any more.
+-- Earlier claims whose workers certainly execute nothing any more, nor does what they have started.
 SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
- WHERE a.run_id = :run_id AND (a.quiet OR w.state IN ('gone', 'dead'));
+ WHERE a.run_id = :run_id AND (a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL));
 
 -- run --
 SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
@@ -572,6 +605,7 @@ SELECT id, agent, version, queue, state, priority, labels, attempt, failures, in
    AND (:agent IS NULL OR agent = :agent)
    AND (:parent_id IS NULL OR parent_id = :parent_id)
    AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+   AND (:roots IS NULL OR (parent_id IS NULL) = :roots)
    AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) l
                                    WHERE l.key = :label AND l.value = :label_value))
    AND (:before_at IS NULL OR (created_at, id) < (:before_at, :before_id))
@@ -642,7 +676,9 @@ SELECT number, fence, worker, claimed_at, ended_at, ending FROM andon_attempts
 -- What a worker had in its hands since a time, and what became of it.
 SELECT a.run_id, a.number, a.fence, a.worker, a.claimed_at, a.ended_at, a.ending, r.state,
        (SELECT min(n.claimed_at) FROM andon_attempts n
-         WHERE n.run_id = a.run_id AND n.fence > a.fence)
+         WHERE n.run_id = a.run_id AND n.fence > a.fence),
+       (SELECT j.at FROM andon_journal j
+         WHERE j.run_id = a.run_id AND j.fence <= a.fence AND j.at > 0 ORDER BY j.seq DESC LIMIT 1)
   FROM andon_attempts a JOIN andon_runs r ON r.id = a.run_id
  WHERE a.worker = :worker_id AND (a.ended_at IS NULL OR a.ended_at >= :since)
  ORDER BY a.claimed_at, a.run_id;
@@ -697,21 +733,24 @@ SELECT id FROM andon_stops
 
 -- insert_stop --
 INSERT INTO andon_stops (id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at,
-                         escalate_at, latched)
+                         escalate_at, latched, spare)
 VALUES (:id, (SELECT coalesce(max(epoch), 0) + 1 FROM andon_stops), :kind, :scope, :name, :value,
         :within, :by, :why, :via, unixepoch('subsec'),
-        CASE WHEN :polite THEN unixepoch('subsec') + :within END, :latched)
+        CASE WHEN :polite THEN unixepoch('subsec') + :within END, :latched, :spare)
 RETURNING epoch;
 
 -- descendants --
--- A run and everybody it has started, whatever has become of those between; parents first.
+-- A run and everybody it has started, whatever has become of those between; parents first. Over: also those
+-- that have ended, and may have left something.
 WITH RECURSIVE family (id, depth) AS (
   SELECT id, 0 FROM andon_runs WHERE id = :run_id
   UNION
   SELECT r.id, f.depth + 1 FROM andon_runs r JOIN family f ON r.parent_id = f.id
 )
 SELECT r.id FROM andon_runs r JOIN family f ON r.id = f.id
- WHERE r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead') ORDER BY f.depth, r.id;
+ WHERE r.state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
+    OR (:over AND EXISTS (SELECT 1 FROM andon_attempts a WHERE a.run_id = r.id AND a.mark IS NOT NULL AND NOT a.quiet))
+ ORDER BY f.depth, r.id;
 
 -- members --
 -- Every unfinished run that is in the scope, or has an ancestor in it, whatever has become of that.
@@ -852,15 +891,16 @@ RETURNING id;
 UPDATE andon_runs SET stop = NULL WHERE id = :run_id;
 
 -- insert_target --
-INSERT INTO andon_targets (stop_id, target, run_id, worker, supervisor, fence, stage, requested_at, fenced_at)
-VALUES (:stop_id, :target, :run_id, :worker, :supervisor, :fence, :stage, unixepoch('subsec'),
+INSERT INTO andon_targets (stop_id, target, run_id, worker, supervisor, fence, stage, mark, requested_at, fenced_at)
+VALUES (:stop_id, :target, :run_id, :worker, :supervisor, :fence, :stage, :mark, unixepoch('subsec'),
         CASE WHEN :stage = 'fenced' THEN unixepoch('subsec') END)
 ON CONFLICT (stop_id, target) DO NOTHING;
 
 -- open_target_of --
--- Who executed a run that another order has fenced before.
+-- Who executed a run that another order has fenced before. What it started has targets of each order.
 SELECT worker, supervisor, fence FROM andon_targets
- WHERE run_id = :run_id AND ended_at IS NULL AND stage = 'fenced' LIMIT 1;
+ WHERE run_id = :run_id AND ended_at IS NULL AND stage = 'fenced' AND target = 'run:' || :run_id
+ LIMIT 1;
 
 -- is_awaited --
 -- Whether an end of this run is still to be proved.
@@ -879,32 +919,80 @@ UPDATE andon_targets SET stage = 'acknowledged', acknowledged_at = unixepoch('su
 UPDATE andon_attempts SET quiet = 1 WHERE run_id = :run_id AND fence = :fence;
 
 -- end_run_targets --
+-- What it had started has to be looked for.
 UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
- WHERE run_id = :run_id AND ended_at IS NULL
+ WHERE run_id = :run_id AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
 
--- end_attempt_targets --
-UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
- WHERE run_id = :run_id AND worker = :worker_id AND fence = :fence AND ended_at IS NULL
-   AND stage = 'fenced'
-RETURNING stop_id;
+-- word_targets --
+-- What a worker's word is about, and whether the worker's process is to be ended.
+SELECT t.stop_id, t.target, s.kind, s.spare, w.embedded
+  FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id JOIN andon_workers w ON w.id = t.worker
+ WHERE t.run_id = :run_id AND t.worker = :worker_id AND t.fence = :fence AND t.ended_at IS NULL
+   AND t.stage = 'fenced';
+
+-- start_of_attempt --
+-- What it has started carries this mark. From now on somebody has to look whether that has ended.
+UPDATE andon_attempts SET mark = :mark, threads = max(threads, :threads), quiet = 0
+ WHERE run_id = :run_id AND fence = :fence;
+
+-- started_by --
+-- Attempts whose processes or threads may go on, although nobody executes the attempt any more. Of
+-- those in hand only what spares its worker is looked at: else that is ended, with all it started.
+SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
+  FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker JOIN andon_runs r ON r.id = a.run_id
+ WHERE a.run_id IN (SELECT value FROM json_each(:run_ids)) AND a.mark IS NOT NULL AND NOT a.quiet
+   AND w.state <> 'dead' AND ((:hard AND coalesce(:spare, w.embedded)) OR a.fence <> r.fence OR r.state <> 'running')
+ ORDER BY a.run_id, a.fence;
+
+-- has_started --
+SELECT 1 FROM andon_attempts WHERE worker = :worker_id AND mark IS NOT NULL AND NOT quiet LIMIT 1;
+
+-- hold_started --
+-- Nobody executes it, and something of it may go on.
+UPDATE andon_runs
+   SET state = 'killed', fence = fence + 1, stop = :stop, undo_at = NULL, waits = NULL, wake_at = NULL,
+       changed_at = unixepoch('subsec')
+ WHERE id = :run_id AND fence = :fence AND state IN ('queued', 'suspended', 'paused', 'stranded', 'killed');
 
 -- end_worker_targets --
--- What could not be proved may be later.
-UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
+-- What could not be proved may be later. Polite: of hard stops, and of what it has started, its word proves nothing.
+UPDATE andon_targets SET stage = :stage, evidence = :evidence || CASE WHEN stage = 'fenced' AND evidence IS NOT NULL THEN '; ' || evidence ELSE '' END, ended_at = unixepoch('subsec')
  WHERE worker = :worker_id
    AND (ended_at IS NULL OR (stage = 'unproved' AND :stage = 'verified'))
+   AND NOT (:polite AND (mark IS NOT NULL OR EXISTS (
+              SELECT 1 FROM andon_stops s WHERE s.id = stop_id AND s.kind IN ('kill', 'halt'))))
 RETURNING stop_id, run_id;
 
+-- hard_targets_of --
+SELECT t.stop_id, t.target, t.supervisor, t.run_id FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id
+ WHERE t.worker = :worker_id AND t.ended_at IS NULL AND (t.mark IS NOT NULL OR s.kind IN ('kill', 'halt'));
+
+-- forsaken_targets --
+-- What was started on a host where nobody looks: its worker has ended, and no supervisor is there.
+SELECT t.stop_id, t.target, t.run_id, w.host
+  FROM andon_targets t JOIN andon_workers w ON w.id = t.worker
+ WHERE t.mark IS NOT NULL AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
+   AND t.fenced_at + :seconds <= unixepoch('subsec')
+   AND NOT EXISTS (SELECT 1 FROM andon_supervisors s WHERE s.id = t.supervisor AND s.state = 'live')
+ ORDER BY t.stop_id, t.target;
+
+-- quieten_all --
+UPDATE andon_attempts SET quiet = 1 WHERE worker = :worker_id AND mark IS NOT NULL;
+
 -- report_target --
+-- What several have ended of what an attempt had started is told of all of them.
 UPDATE andon_targets
-   SET stage = :stage, evidence = coalesce(:evidence, evidence),
+   SET stage = :stage,
+       evidence = CASE WHEN mark IS NOT NULL AND :stage = 'verified' AND stage = 'fenced'
+                       THEN coalesce(:evidence || '; ' || evidence, :evidence, evidence)
+                       ELSE coalesce(:evidence, evidence) END,
        acknowledged_at = coalesce(acknowledged_at, CASE WHEN :stage = 'acknowledged' THEN unixepoch('subsec') END),
        fenced_at = coalesce(fenced_at, CASE WHEN :stage = 'fenced' THEN unixepoch('subsec') END),
        ended_at = CASE WHEN :ends THEN unixepoch('subsec') END
  WHERE stop_id = :stop_id AND target = :target
    AND (ended_at IS NULL OR (stage = 'unproved' AND :stage = 'verified'))
-RETURNING run_id;
+RETURNING run_id, fence, mark;
 
 -- note_stop --
 -- What somebody measured, beside what others have.
@@ -958,28 +1046,28 @@ SELECT 1 FROM andon_stops
 
 -- stops --
 SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
   FROM andon_stops ORDER BY epoch DESC LIMIT :limit;
 
 -- stop --
 SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
   FROM andon_stops WHERE id = :id;
 
 -- latches --
 SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
   FROM andon_stops WHERE latched AND lifted_at IS NULL ORDER BY epoch DESC;
 
 -- targets --
 SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
-       acknowledged_at, fenced_at, ended_at
+       acknowledged_at, fenced_at, ended_at, mark
   FROM andon_targets WHERE stop_id = :stop_id ORDER BY target;
 
 -- unproved --
 -- What nobody could prove, of whichever order.
 SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
-       acknowledged_at, fenced_at, ended_at
+       acknowledged_at, fenced_at, ended_at, mark
   FROM andon_targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
 
 -- enlist --
@@ -1006,7 +1094,8 @@ SELECT id FROM andon_supervisors
 
 -- told_supervisor --
 -- What is to be ended from outside, and the supervisor's own rows.
-SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why
+SELECT t.stop_id, s.kind, t.target, t.run_id, t.worker, t.fence, t.stage = 'fenced', s.asked_by, s.why,
+       t.mark, s.spare
   FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id
  WHERE t.supervisor = :supervisor_id AND t.ended_at IS NULL
    AND (t.stage = 'fenced' OR t.run_id IS NULL OR t.worker IS NULL)

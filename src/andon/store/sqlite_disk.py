@@ -58,6 +58,37 @@ def refuse_unsafe(
         )
 
 
+def why_unwritable(path: File) -> str:
+    """Why an existing file cannot be written from here, with what SQLite needs beside it."""
+    path = os.fspath(path)
+    beside = [path + "-wal", path + "-shm"]
+    for one in (path, *filter(os.path.exists, beside)):
+        if not os.access(one, os.W_OK, effective_ids=True):
+            which = "the file" if one == path else f"its {one.rpartition('-')[2]} file"
+            return f"{which} is read-only here{_owner(one)}"
+    folder = os.path.dirname(path) or "."
+    if not all(map(os.path.exists, beside)) and not os.access(folder, os.W_OK, effective_ids=True):
+        return f"its folder is read-only here{_owner(folder)}"
+    return ""
+
+
+def _owner(path: str) -> str:
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return " (a read-only file system)"
+    owner = os.stat(path).st_uid
+    return f" (it belongs to user {owner})" if owner != os.geteuid() else " (by its mode)"
+
+
+def refuse_unwritable(path: File) -> None:
+    """Before anything is tried: errors of the system would not say what still works."""
+    why = why_unwritable(path) if os.path.isfile(path) else ""
+    if why:
+        raise StoreError(
+            f"{path}: {why}, and this command has to write to it. It can be looked at: andon ps, "
+            "show, logs, events, receipts, verify."
+        )
+
+
 def make_private(path: File) -> None:
     """Others must not read what runs were given; SQLite makes its other files alike."""
     os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -24,7 +24,6 @@ from andon.core.stop import (
 )
 from andon.core.struct import Struct
 from andon.errors import BadInput, NotFound
-from andon.store.limits import SqlLimits
 from andon.store.orders import (
     Bury,
     Ended,
@@ -34,18 +33,16 @@ from andon.store.orders import (
     Reauthorize,
     Report,
     Resume,
-    StopRow,
-    TargetRow,
 )
 from andon.store.reads import build, fields
+from andon.store.started import SqlStarted
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from andon.core.journal import Entry
-    from andon.store.reads import Rows
 
 LONGEST_SECONDS = 1e9
 GONE = "its process is gone"
@@ -77,7 +74,7 @@ class _Row(Struct):
     frozen: str | None  # who has its process, that was frozen when it was paused
 
 
-class SqlStops(SqlLimits):
+class SqlStops(SqlStarted):
     """The messages about stops."""
 
     def _take_back(
@@ -128,7 +125,7 @@ class SqlStops(SqlLimits):
                 ending = ids if m.kind == Kind.CANCEL else "[]"
                 if not self.q("lock_runs", run_ids=ids, ending=ending):
                     raise NotFound(f"there is no run {m.name!r}")
-                rows = self.q("descendants", run_id=m.name)
+                rows = self.q("descendants", run_id=m.name, over=m.kind == Kind.KILL)
             case Scope.FLEET, Kind.PAUSE | Kind.KILL | Kind.HALT:
                 rows = self.q("executing")  # what waits is held by the latch
                 if m.kind != Kind.PAUSE:
@@ -144,10 +141,15 @@ class SqlStops(SqlLimits):
     def _reach(self, m: Order, run_ids: Sequence[str]) -> None:
         """Do to each run what the order means for it."""
         kind, waiting = Kind(m.kind), 0
+        left = self._aim_at_started(m, run_ids) if kind is not Kind.HALT else set()
         if kind is Kind.CANCEL and not _childless(m, run_ids):  # their parents will be told
             ids = json.dumps(list(run_ids))
             self.q("lock_runs", run_ids=ids, ending=ids)
         rows = self._rows_of(run_ids)
+        for row in rows:
+            if row.id in left:
+                self._hold_started(m, kind, row)
+        rows = self._rows_of(run_ids) if left else rows
         over = [row for row in rows if _deed(kind, row) is Deed.END]
         owing = [row for row in rows if _deed(kind, row) is Deed.UNDO]
         waiting += self._end_all(m, kind, over) + self._undo_all(m, owing)
@@ -196,6 +198,14 @@ class SqlStops(SqlLimits):
         mark = _mark(m.id, kind, m.by, m.why)
         self.q("fence_frozen", run_id=row.id, fence=row.fence, stop=mark)
 
+    def _hold_started(self, m: Order, kind: Kind, row: _Row) -> None:
+        """Nobody executes it, and something that it started may act: it is stopped after that."""
+        waits = row.state != State.RUNNING and row.stop is None and not _is_frozen(row)
+        is_so = _BECOMES[afterwards(kind, owes=row.owes)] == row.state  # and stays so until then
+        if waits and (is_so or deed(kind, State(row.state), owes=row.owes) is not Deed.NOTHING):
+            mark = _mark(m.id, kind, m.by, m.why)
+            self.q("hold_started", run_id=row.id, fence=row.fence, stop=mark)
+
     def _end_all(self, m: Order, kind: Kind, rows: Sequence[_Row]) -> int:
         """Those that nobody executes and that owe nothing, many at once."""
         ends = [(row, _end_entry(row, kind, m.by, m.why, m.id)) for row in rows]
@@ -238,6 +248,7 @@ class SqlStops(SqlLimits):
             supervisor=row.supervisor,
             fence=row.fence,
             stage=stage,
+            mark=None,
         )
 
     def _aim_at_processes(self, stop_id: str) -> None:
@@ -261,6 +272,7 @@ class SqlStops(SqlLimits):
             supervisor=supervisor,
             fence=0,
             stage=Stage.FENCED,
+            mark=None,
         )
 
     def _fence(self, row: _Row, stop: str) -> None:
@@ -294,17 +306,20 @@ class SqlStops(SqlLimits):
 
     def _ended(self, m: Ended) -> None:
         """Of that attempt only: the word may come late, when another one is to be stopped."""
-        self.q("quieten", run_id=m.run_id, fence=m.fence)
-        evidence = "its worker: nothing of it executes any more"
-        rows = self.q("end_attempt_targets", **fields(m), stage=Stage.VERIFIED, evidence=evidence)
-        if rows:
+        stop_ids = self._word(m)
+        if stop_ids:
             self._carry_out(m.run_id)
-            self._close([stop_id for (stop_id,) in rows])
+            self._close(stop_ids)
 
     def _bury(self, m: Bury) -> int:
-        return self._take_back(
-            m.worker_id, "dead", m.evidence, interrupted=True, limit=m.interruption_limit
+        """Also one that has said goodbye: only now it is known that its process is gone."""
+        limit, interrupted = m.interruption_limit, not m.ordered
+        held = self._take_back(
+            m.worker_id, "dead", m.evidence, interrupted=interrupted, limit=limit
         )
+        if not held:
+            self._prove_end(m.worker_id, "dead", m.evidence)
+        return held
 
     def _report(self, m: Report) -> bool:
         stage = Stage(m.stage)
@@ -318,7 +333,9 @@ class SqlStops(SqlLimits):
         )
         if m.body is not None:
             self.q("note_stop", id=m.stop_id, body=m.body)
-        for (run_id,) in rows:
+        for run_id, fence, mark in rows:
+            if mark is not None and stage is Stage.VERIFIED:
+                self.q("quieten", run_id=run_id, fence=fence)
             if run_id is not None and stage in (Stage.VERIFIED, Stage.UNPROVED):
                 self._carry_out(run_id)
         self._close([m.stop_id])
@@ -337,20 +354,27 @@ class SqlStops(SqlLimits):
 
         `held`: what it had in hand, and has given back by that.
         """
+        if state == "gone":
+            self._left_by_itself(worker_id)
         stage = Stage.UNPROVED if state == "silent" else Stage.VERIFIED
         words = {
             "gone": "its worker has left, and executes nothing any more",
             "dead": f"{GONE}: {evidence.removeprefix(GONE)}".removesuffix(": "),
             "silent": f"fenced; nobody knows whether its process is gone: {evidence}",
         }[state]
-        rows = self.q("end_worker_targets", worker_id=worker_id, stage=stage, evidence=words)
+        about = {"worker_id": worker_id, "stage": stage, "evidence": words}
+        rows = self.q("end_worker_targets", **about, polite=state == "gone")
+        if state == "dead":  # and all that it had started
+            self.q("quieten_all", worker_id=worker_id)
         self._carry_out(*sorted({run_id for _, run_id in rows if run_id is not None} | set(held)))
         self._close([stop_id for stop_id, _ in rows])
 
-    def _settled(self, run_id: str, state: str, ending: str) -> None:
+    def _settled(self, run_id: str, state: str, ending: str, also: str) -> None:
         """An attempt of a run that was to be stopped has ended by itself, in whatever way."""
         over = f"it had ended before: {state}"
         evidence = over if state in TERMINAL else f"its worker gave it back ({ending})"
+        if also:
+            evidence += f" and ended processes of it: {also}"
         self._prove(run_id, Stage.VERIFIED, evidence)
 
     def _carry_out(self, *run_ids: str) -> None:
@@ -410,26 +434,6 @@ class SqlStops(SqlLimits):
                     kind = Kind(mark["kind"])
                     self._become(row, kind, mark["by"], mark["why"], mark["order"])
 
-    # ── reads ─────────────────────────────────────────────────────────────────────────────────
-
-    def stops(self, limit: int = 50) -> list[StopRow]:
-        return [_stop_row(row) for row in self.read("stops", limit=limit)]
-
-    def stop(self, stop_id: str) -> StopRow | None:
-        return next((_stop_row(row) for row in self.read("stop", id=stop_id)), None)
-
-    def latches(self) -> list[StopRow]:
-        return self._latches(self.read)
-
-    def _latches(self, ask: Callable[..., Rows]) -> list[StopRow]:
-        return [_stop_row(row) for row in ask("latches")]
-
-    def targets(self, stop_id: str) -> list[TargetRow]:
-        return [build(TargetRow, row) for row in self.read("targets", stop_id=stop_id)]
-
-    def unproved(self) -> list[TargetRow]:
-        return [build(TargetRow, row) for row in self.read("unproved")]
-
 
 _BECOMES = {
     Deed.HOLD: State.PAUSED,
@@ -437,11 +441,6 @@ _BECOMES = {
     Deed.UNDO: State.QUEUED,
     Deed.PUT_AWAY: State.KILLED,
 }
-
-
-def _stop_row(row: Sequence[Any]) -> StopRow:
-    named = dict(zip(StopRow.__struct_fields__, row, strict=True))
-    return StopRow(**{**named, "latched": bool(named["latched"])})
 
 
 def signed(m: Order | Resume | Reauthorize) -> dict[str, Any]:
@@ -465,7 +464,9 @@ def _mark(stop_id: str, kind: Kind, by: str, why: str) -> str:
 def _error(kind: Kind, by: str, why: str, stop_id: str) -> str:
     """What people see of it in the run."""
     word = _WORDS.get(kind, "Killed")
-    message = f"{word.lower()} by {by or 'nobody named'}{f': {why}' if why else ''} ({stop_id})"
+    message = (
+        f"{word.lower()} by {by or 'an unnamed person'}{f': {why}' if why else ''} ({stop_id})"
+    )
     return json.dumps({"type": word, "message": message})
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from andon.core.journal import Entry
     from andon.core.lease import Fence
-    from andon.store.orders import Told
+    from andon.store.orders import StopRow, SupervisorRow, Told
 else:
     Any = Protocol = object
 
@@ -46,7 +46,7 @@ class EffectRow(Struct):
     fence: int
     quiet: bool  # nobody can still be executing it
     undo: str | None = None  # the function that undoes it, as module:name; "?" if it has no name
-    undo_within: float | None = None  # undone after so many seconds, if nobody resumes its run
+    undo_within: float | None = None  # undone after so many seconds, unless its run is resumed
 
 
 class Ask(Struct):
@@ -103,6 +103,7 @@ class WorkerRow(Struct):
     progress: str | None = None  # JSON: what it was doing at its last heartbeat
     beaten_at: float | None = None
     stalled: str | None = None  # JSON
+    embedded: bool = False  # in a program of somebody's, which is not ended for one of its runs
 
 
 class AgentRow(Struct):
@@ -118,6 +119,7 @@ class AgentRow(Struct):
     at_most: int | None = None  # what its code says about the limits of the agent
     rate: int | None = None
     per_seconds: float | None = None
+    types: str = "{}"  # JSON: the shapes of its parameters, as far as they are known
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────
@@ -139,6 +141,20 @@ class Beat(Struct):
     worker_id: str
     lease_seconds: float
     progress: str | None = None  # JSON
+
+
+class Look(Struct):
+    """How does the fleet stand? Asked with a heartbeat, in the same exchange. Answers a Seen."""
+
+
+class Seen(Struct):
+    """The workers that are not known to have ended, and what has to be known beside them."""
+
+    workers: list[WorkerRow]
+    supervisors: list[SupervisorRow]  # live ones
+    busy: frozenset[str]  # workers that hold runs
+    waiting: bool  # a run waits for a worker
+    newest: StopRow | None  # order
 
 
 class Depart(Struct):
@@ -313,6 +329,8 @@ class Settle(Struct):
     version: str | None = None  # back to this one
     tried: bool = False  # whether its version fits is known now
     undone: bool = False  # everything that it did
+    cleared: bool = False  # nothing that the attempt has started goes on
+    also: str = ""  # processes that were ended with it
 
 
 class Checkpoint(Struct):
@@ -322,6 +340,7 @@ class Checkpoint(Struct):
     fence: Fence
     op: str
     body: str
+    progress: str | None = None  # JSON: name, done and total, if the step says how far it is
 
 
 class Deliver(Struct):
@@ -346,6 +365,7 @@ class Log(Struct):
 Message = (
     Register
     | Beat
+    | Look
     | Drain
     | AskDrain
     | Depart
@@ -408,7 +428,13 @@ class Store(Reading, Protocol):
     def is_free(self, worker: WorkerRow) -> bool:
         """Whether that worker's lock is free."""
 
-    # What a free lock proves: "dead" (the process is gone), or only "silent" (its connection is).
+    def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
+        """Those whose lock is free, by one look; and whether more may be in a moment."""
+
+    # Whether rings are heard at all; else only looking finds what is new.
+    hears: bool
+
+    # What a free lock proves: "process" (that is gone), or only "silent" (its connection is).
     free_means: str
 
     def ring(self) -> None:

@@ -17,16 +17,35 @@ from andon.store.orders import (
     Stall,
     SupervisorRow,
     Told,
+    said,
 )
 from andon.store.reads import build, fields
+from andon.store.store import Look, Seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from andon.store.reads import Rows
 
-_TOLD = ("stop_id", "kind", "target", "run_id", "worker", "fence", "hard", "by", "why")
+_TOLD: tuple[str, ...] = (
+    "stop_id",
+    "kind",
+    "target",
+    "run_id",
+    "worker",
+    "fence",
+    "hard",
+    "by",
+    "why",
+)
+_TOLD += ("mark", "spare")
+
+
+def _told(row: Sequence[Any]) -> Told:
+    named = dict(zip(_TOLD, row, strict=True))
+    return Told(**{**named, "hard": bool(named["hard"]), "spare": said(named["spare"])})
 
 
 class SqlSupervisors(SqlLifting):
@@ -46,10 +65,8 @@ class SqlSupervisors(SqlLifting):
         if window is not None and window <= 0:
             self._escalate()
             [[window]] = self.q("next_window")
-        told = [
-            Told(**{**dict(zip(_TOLD, row, strict=True)), "hard": bool(row[6])})
-            for row in self.q("told_supervisor", supervisor_id=m.supervisor_id)
-        ]
+        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)
+        told = [_told(row) for row in rows]
         halts = [one for one in self._latches(self.q) if one.kind == Kind.HALT]
         return Attendance(
             now=self.q("now")[0][0],
@@ -57,6 +74,15 @@ class SqlSupervisors(SqlLifting):
             told=told,
             halt=halts[0] if halts else None,
             escalate_in=window,
+        )
+
+    def _look_around(self, _: Look) -> Seen:
+        return Seen(
+            workers=self._workers(self.q),
+            supervisors=self._supervisors(self.q),
+            busy=self._busy(self.q),
+            waiting=bool(self.q("any_waiting")[0][0]),
+            newest=next(iter(self.stops(1, self.q)), None),
         )
 
     def _dismiss(self, m: Dismiss) -> bool:

@@ -137,8 +137,8 @@ class SqlThreads(SqlLimits):
             except KeyError as gone:
                 if last:
                     raise Corrupt(
-                        f"thread {which.thread!r}, checkpoint {rows[0][2]}: a piece of it is not "
-                        f"there ({gone}). Restore the database from a backup."
+                        f"thread {which.thread!r}, checkpoint {rows[0][2]}: a part of it is "
+                        f"missing ({gone}). Restore the database from a backup."
                     ) from gone
         raise AssertionError("unreachable")
 
@@ -178,7 +178,7 @@ class SqlThreads(SqlLimits):
             for name in wanted:
                 if pieces.named(new[name]) != name:
                     raise Corrupt(
-                        f"thread {thread!r}: a piece does not have the content it is named after "
+                        f"thread {thread!r}: a piece does not match its hash "
                         f"({name.hex()}). Restore the database from a backup."
                     )
             found.update(new)

@@ -60,6 +60,16 @@ class Wal:
         with open(self.path, "rb") as file:
             return file.read(_HEADER.size) == self.header
 
+    def readable(self) -> int:
+        """How many frames SQLite reads: the whole transactions of an unbroken chain."""
+        found = 0
+        for number in range(len(self._places)):
+            if not self._follows(number):
+                break
+            if self._is_commit(number):
+                found = number + 1
+        return found
+
     def refuse_lost(self, read: int) -> None:
         """Raise if acknowledged transactions follow the frames that SQLite has read."""
         if self._checksum is None and self._is_in_database():
@@ -77,7 +87,7 @@ class Wal:
                 raise StoreError(
                     f"{self.path}: is damaged at frame {broken + 1}: transactions that were "
                     "committed after it cannot be read. Nothing was changed. Restore the "
-                    "database from a backup, or move this file away to go on without them."
+                    "database from a backup, or move this file away to continue without them."
                 )
 
     def _is_in_database(self) -> bool:

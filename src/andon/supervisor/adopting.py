@@ -11,8 +11,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from andon.host import proc
 from andon.supervisor import home as homes
-from andon.supervisor import linux, process
+from andon.supervisor import process
 from andon.supervisor.children import Child
 from andon.supervisor.spec import ChildSpec
 
@@ -32,9 +33,9 @@ def save(own: "Supervisor") -> None:
     state = {
         "id": own.id,
         "pid": me,
-        "start_ticks": linux.start_ticks(me),
-        "boot": linux.boot_id(),
-        "namespace": linux.pid_namespace(),
+        "start_ticks": proc.start_ticks(me),
+        "boot": proc.boot_id(),
+        "namespace": proc.pid_namespace(),
         "receipt": own.cord.receipt,
         "children": [_described(child) for child in own.children if child.tree is not None],
     }
@@ -92,17 +93,17 @@ def _read(path: str) -> dict[str, Any] | None:
 
 def _is_dead(state: dict[str, Any]) -> bool:
     """Certainly: of this boot and this namespace, and not there any more."""
-    here = (linux.boot_id(), linux.pid_namespace())
+    here = (proc.boot_id(), proc.pid_namespace())
     if (state.get("boot"), state.get("namespace")) != here:
         return False
-    return not linux.alive(int(state.get("pid") or 0), int(state.get("start_ticks") or 0))
+    return not proc.alive(int(state.get("pid") or 0), int(state.get("start_ticks") or 0))
 
 
 def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
     tree = own.mechanism.restore(each["tree"])
     pid, ticks = int(each["pid"] or 0), int(each["start_ticks"] or 0)
     pidfd = process.open_pidfd(pid, ticks) if pid and ticks else -1
-    alive = pidfd >= 0 and linux.alive(pid, ticks)
+    alive = pidfd >= 0 and proc.alive(pid, ticks)
     if not alive and not tree.pids():
         tree.close()
         process.close(pidfd)
@@ -122,7 +123,7 @@ def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
     child.adopted, child.run = True, child.run or each.get("run")
     child.began, child.started_at = time.monotonic(), float(each.get("started_at") or 0.0)
     child.starts = 1
-    watch_exit(own, child)
+    own.lives.watch(child)
     own.say(child.name, f"adopted (pid {pid}) from supervisor {before}")
     own.link.tell({**own.lives.started(child), "adopted": True})
 
@@ -136,8 +137,3 @@ def _place(own: "Supervisor", each: dict[str, Any], before: str) -> Child:
     child = Child(spec)
     own.children.append(child)
     return child
-
-
-def watch_exit(own: "Supervisor", child: Child) -> None:
-    """It is not our child: its pidfd says when it is gone."""
-    own.loop.watch(child.pidfd, lambda _event: own.lives.gone(child))

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from andon.supervisor import linux
+from andon.host import proc
 from andon.supervisor.tree import SETTLE_SECONDS, Grades, Mechanism, Tree, Unfit, living, send
 from andon.supervisor.walk import Walk, WalkTree
 
@@ -59,7 +59,7 @@ def _safe(name: str) -> str:
 
 def _namespace() -> str:
     """The number of our pid namespace: elsewhere our pid means another process."""
-    return "".join(filter(str.isdigit, linux.pid_namespace())) or "0"
+    return "".join(filter(str.isdigit, proc.pid_namespace())) or "0"
 
 
 def remove(path: Path) -> None:
@@ -76,15 +76,15 @@ def sweep(above: Path) -> None:
             found = HOUSE.fullmatch(path.name)
             if found is None or found["namespace"] != _namespace():
                 continue
-            if linux.start_ticks(int(found["pid"])) != int(found["ticks"]):
+            if proc.start_ticks(int(found["pid"])) != int(found["ticks"]):
                 remove(path)
 
 
 def _numbers(fd: int) -> list[int]:
     """All of cgroup.procs, however long; the file is read from its start each time."""
-    os.lseek(fd, 0, os.SEEK_SET)
     text = b""
     try:
+        os.lseek(fd, 0, os.SEEK_SET)
         while part := os.read(fd, 65536):
             text += part
     except OSError as error:
@@ -101,6 +101,7 @@ class Folder:
         if create:
             path.mkdir(exist_ok=True)
         self._fds: dict[str, int] = {}
+        self._struck = False
         try:
             for file, flags, needed in (
                 ("cgroup.procs", os.O_RDWR, True),
@@ -163,10 +164,28 @@ class Folder:
     def kill(self) -> None:
         """One write; on a kernel before 5.14 one signal each, while frozen so that none forks."""
         if self._write("cgroup.kill", b"1"):
+            if self._struck:
+                self._kill_headless()
+            self._struck = True
             return
         self._write("cgroup.freeze", b"1")
         send(self.pids(), signal.SIGKILL)
         self._write("cgroup.freeze", b"0")
+
+    def _kill_headless(self) -> None:
+        """Processes whose main thread has ended: the write reaches that thread alone.
+
+        The kernel has counted it as delivered, so only a signal to the whole process ends them.
+        Looked for from the second blow on: on the first there are as many as there are processes.
+        """
+        for pid in self.pids():
+            found = proc.stat(pid)
+            if found is not None and found.state == "Z" and found.threads > 1 and self._has(pid):
+                proc.send(pid, found.start_ticks, signal.SIGKILL)
+
+    def _has(self, pid: int) -> bool:
+        """Whether that number is still in it: it may be another process by now."""
+        return f"/{self.path.name}/" in f"{proc.cgroup(pid)}/"
 
     def set_frozen(self, frozen: bool) -> bool:
         """Ask, and wait until the kernel says that it is so."""
@@ -250,7 +269,7 @@ class CgroupTree(WalkTree):
         return sorted(pid for pid in found if not self._is_owned(pid))
 
     def _is_owned(self, pid: int) -> bool:
-        return self._house in linux.cgroup(pid).split("/")
+        return self._house in proc.cgroup(pid).split("/")
 
     def kill(self) -> None:
         self.folder.kill()
@@ -290,7 +309,7 @@ class Cgroup(Mechanism):
         self.grades = {**GRADES, "parent_death": "A"} if me == 1 else dict(GRADES)
         self.uid = want_uid
         above = within or own_folder()
-        self.path = above / f"andon-{me}-{linux.start_ticks(me)}-{_namespace()}"
+        self.path = above / f"andon-{me}-{proc.start_ticks(me)}-{_namespace()}"
         self._walk = Walk()
         self.path.mkdir(exist_ok=True)
         sweep(above)

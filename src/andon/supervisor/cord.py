@@ -161,7 +161,7 @@ class Cord:
         by = f" by {found.by}" if found.by else ""
         why = found.unreadable or f"pulled{by}, epoch {found.epoch}"
         home = self._own.spec.home
-        return f"the halt latch in {home} holds ({why}). To lift it: andon reauthorize"
+        return f"the halt latch in {home} is on ({why}). To lift it: andon reauthorize"
 
     # ── lifted ────────────────────────────────────────────────────────────────────────────────
 

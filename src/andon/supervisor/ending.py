@@ -10,8 +10,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from andon.host import proc
 from andon.supervisor import home as homes
-from andon.supervisor import linux, process
+from andon.supervisor import process
 from andon.supervisor.adopting import state_path
 from andon.supervisor.children import OVER, Child
 
@@ -126,7 +127,7 @@ class Ending:
         end = time.monotonic() + REAP_SECONDS
         while time.monotonic() < end:
             self._own.lives.reap()
-            left = [pid for pid in linux.descendants([os.getpid()]) if linux.alive(pid)]
+            left = [pid for pid in proc.descendants([os.getpid()]) if proc.alive(pid)]
             if not left:
                 return
             if os.getpid() == 1:

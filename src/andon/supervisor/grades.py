@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from andon.host import proc
 from andon.supervisor import linux, trying
 from andon.supervisor.tree import Mechanism, Unfit, linux_or_not, mechanisms
 from andon.supervisor.trying import Bait
@@ -136,7 +137,7 @@ def _kill(fit: dict[str, dict[str, Any]], tried: dict[str, str]) -> Grade:
         grade, means = _KILLS[name]
         found = f"by {name}: {means}; 3 scratch processes gone in {fit[name]['ms']:.1f} ms"
         return Grade("kill", grade, name, found, "" if grade == "A" else _GET_CGROUP, tried)
-    found = "only the process group is killed: who calls setsid escapes"
+    found = "only the process group is killed: a process that calls setsid escapes"
     return Grade("kill", "none", "group", found, "run agents on Linux, " + _GET_CGROUP, tried)
 
 
@@ -210,7 +211,7 @@ def _orphan() -> dict[str, Any]:
         raise OSError("the child of a killed parent lived on")
     answer = {"child_ms": (time.monotonic() - began) * 1000}
     dead = {"grandchild_died": _ended(grandchild[0], 0.05), "changed": _ended(changed[0], 0.02)}
-    for pid in linux.descendants([os.getpid()]):
+    for pid in proc.descendants([os.getpid()]):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     untried = "not tried: needs root" if os.geteuid() else ""

@@ -14,6 +14,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from andon.host import proc
+
 FOLDERS = ("run", "state", "logs", "stacks")
 LONGEST_ENTRY = 65_536
 LONGEST_RECEIPT = 1 << 24
@@ -77,9 +79,9 @@ def foreign(home: str) -> str:
     """Why this home must not be trusted; nothing if it may."""
     found, me = os.stat(home), os.geteuid()
     if not stat.S_ISDIR(found.st_mode):
-        return "it is no folder"
+        return "it is not a folder"
     # In /tmp somebody else may have made it first.
-    return "it belongs to somebody else" if me and found.st_uid not in {0, me} else ""
+    return "it belongs to another user" if me and found.st_uid not in {0, me} else ""
 
 
 def make(home: str) -> None:
@@ -115,7 +117,8 @@ def write(path: str, content: bytes, *, durable: bool = False) -> None:
 def this_process(name: str, kind: str, **more: Any) -> Entry:
     """The entry of the process that calls."""
     pid = os.getpid()
-    return Entry(name, kind, pid, start_ticks(pid) or 0, boot=boot(), namespace=namespace(), **more)
+    more |= {"boot": proc.boot_id(), "namespace": proc.pid_namespace()}
+    return Entry(name, kind, pid, proc.start_ticks(pid), **more)
 
 
 def register(home: str, entry: Entry) -> str:
@@ -184,64 +187,16 @@ def sweep(home: str) -> list[Entry]:
 
 def is_here(entry: Entry) -> bool:
     """Whether its process id means the same process here."""
-    return (entry.boot or boot(), entry.namespace or namespace()) == (boot(), namespace())
+    boot, namespace = proc.boot_id(), proc.pid_namespace()
+    return (entry.boot or boot, entry.namespace or namespace) == (boot, namespace)
 
 
 def is_gone(entry: Entry) -> bool:
     """Certainly gone: pid and start time name a process for ever, and a boot ends them all."""
-    if entry.boot and boot() and entry.boot != boot():
+    boot = proc.boot_id()
+    if entry.boot and boot and entry.boot != boot:
         return True
-    return is_here(entry) and not is_alive(entry.pid, entry.start_ticks)
-
-
-def is_alive(pid: int, ticks: int) -> bool:
-    """That process and no later one with its number; a zombie executes nothing."""
-    found = _stat(pid)
-    if found is None:
-        return not os.path.exists("/proc/self/stat") and _answers(pid)
-    return found[1] == ticks and found[0] not in "ZX"
-
-
-def _answers(pid: int) -> bool:
-    """Where there is no /proc: somebody of that number is there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, by the kernel's count; None if there is no such process."""
-    found = _stat(pid)
-    return None if found is None else found[1]
-
-
-def state(pid: int) -> str:
-    """A letter, as in /proc: R, S, D, T (stopped), Z (ended)…; nothing if it is not there."""
-    found = _stat(pid)
-    return "" if found is None else found[0]
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    text = read(f"/proc/{pid}/stat")
-    if not text:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19])
-
-
-def boot() -> str:
-    return read("/proc/sys/kernel/random/boot_id")
-
-
-def namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+    return is_here(entry) and not proc.alive(entry.pid, entry.start_ticks)
 
 
 def state_path(home: str, name: str) -> str:

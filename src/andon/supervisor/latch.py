@@ -308,7 +308,7 @@ def _tail(path: str) -> tuple[bytes, bool]:
 def _size(descriptor: int) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     return found.st_size
 
 

@@ -9,12 +9,14 @@ Nothing is started while the latch is pulled or contact is lost, however late th
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from andon.core.restart import Action, after, recent
 from andon.core.watch import Watched
+from andon.host import proc
 from andon.points import point
-from andon.supervisor import linux, process
+from andon.supervisor import process
 from andon.supervisor.children import OVER, Child, Ends, spawn
 from andon.supervisor.logs import LogFile, Pipe
 from andon.supervisor.telling import hello
@@ -84,9 +86,10 @@ class Lives:
             child.tree.started(pid)
         finally:
             ends.close()
-        child.pid, child.ticks = pid, linux.start_ticks(pid)
+        child.pid, child.ticks = pid, proc.start_ticks(pid)
         child.pidfd = process.open_pidfd(pid)
         child.adopted = False
+        self.watch(child)
         child.state, child.began, child.started_at = "running", now, time.time()
         child.starts += 1
         child.watched = Watched(now) if child.ping_fd >= 0 else None
@@ -180,10 +183,26 @@ class Lives:
     def by_pid(self, pid: int) -> Child | None:
         return next((each for each in self._own.children if pid and each.pid == pid), None)
 
-    def gone(self, child: Child) -> None:
-        """The pidfd of an adopted child says so; how it ended, nobody knows."""
-        if child.pid and not linux.alive(child.pid, child.ticks):
-            self.ended(child, None, None)
+    def watch(self, child: Child) -> None:
+        """Hear of its end from the kernel itself, also where nobody may wait for it.
+
+        Those are the adopted, which are not our children, and those that a tracer holds: their
+        zombies are the tracer's, and no SIGCHLD comes.
+        """
+        if child.pidfd >= 0:
+            self._own.loop.watch(child.pidfd, lambda _event: self._gone(child))
+
+    def _gone(self, child: Child) -> None:
+        if not child.pid or any(pid == child.pid for pid, _ in self._exits):
+            return
+        pid, status = 0, 0
+        with suppress(ChildProcessError):
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            self.ended(child, code if code >= 0 else None, -code if code < 0 else None)
+        elif not proc.alive(child.pid, child.ticks):
+            self.ended(child, None, None)  # how it ended, nobody knows
 
     def ended(self, child: Child, code: int | None, number: int | None) -> None:
         own = self._own
@@ -310,7 +329,7 @@ class Lives:
                     self.start(child)
             elif late and child.state == "waiting":
                 seconds = self._own.limits.go_seconds
-                self.refuse(child, f"no leave to start within {seconds:g} s")
+                self.refuse(child, f"no permission to start within {seconds:g} s")
             elif late and child.state == "stopping":
                 self._overrun(child)
 
@@ -333,4 +352,4 @@ def _how(code: int | None, number: int | None) -> str:
             return signal.Signals(number).name
         except ValueError:
             return f"signal {number}"
-    return "nobody knows how" if code is None else f"code {code}"
+    return "cause unknown" if code is None else f"code {code}"

@@ -9,7 +9,7 @@ still large enough for every queue. Whoever changes it on purpose has escaped th
 import contextlib
 import os
 
-from andon.supervisor import linux
+from andon.host import proc
 
 # What Linux gives everybody; unlimited counts as this.
 _USUAL = 819_200
@@ -47,5 +47,5 @@ def put(mark: int) -> None:
 
 def of(pid: int) -> int:
     """The mark of a process, 0 when it has the same limit as this one: never marked."""
-    found = linux.message_queue_limit(pid)
+    found, _ = proc.limit(pid, "Max msgqueue size") or (-1, -1)
     return 0 if found <= 0 or found == _limits()[0] else found

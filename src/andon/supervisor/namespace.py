@@ -14,6 +14,7 @@ import resource
 import signal
 from typing import Any, NoReturn
 
+from andon.host import proc
 from andon.supervisor import linux
 from andon.supervisor.tree import Tree, become, send
 from andon.supervisor.walk import Walk, WalkTree
@@ -54,8 +55,8 @@ class NamespaceTree(WalkTree):
 
     def kill(self) -> None:
         """Init first: from its death on nothing inside can fork."""
-        if linux.start_ticks(self.pid) == self.ticks:
-            send(linux.children(self.pid), signal.SIGKILL)
+        if proc.start_ticks(self.pid) == self.ticks:
+            send(proc.children(self.pid), signal.SIGKILL)
         super().kill()
 
 

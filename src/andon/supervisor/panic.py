@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from andon.core.duration import seconds
 from andon.core.latch import Pulled
+from andon.host import proc
 from andon.points import point
 from andon.supervisor import home as homes
 from andon.supervisor.latch import Latch, new_order
@@ -49,15 +51,16 @@ def parsed(arguments: list[str]) -> Asked:
         name, given, value = rest.pop(0).partition("=")
         if name in ("--json", "-h", "--help") and not given:
             found[name] = "yes"
-        elif name in ("--why", "--by", "--wait", "--store"):
+        elif name in ("--why", "--by", "--timeout", "--wait", "--store"):
+            name = "--timeout" if name == "--wait" else name  # its old spelling
             if not given and not rest:
                 complaints.append(f"{name}: expected a value, found nothing")
             found[name] = value if given else rest.pop(0) if rest else ""
         else:
             complaints.append(f"unknown option {name!r}")
-    wait = _seconds(found.get("--wait", ""))
-    if wait is None and "--wait" in found:
-        complaints.append(f"--wait: expected seconds, found {found['--wait']!r}")
+    wait = seconds(found.get("--timeout", ""))
+    if wait is None and "--timeout" in found:
+        complaints.append(f"--timeout: expected 10s, 5m or 2h, found {found['--timeout']!r}")
     return Asked(
         by=found.get("--by", ""),
         why=found.get("--why", ""),
@@ -67,14 +70,6 @@ def parsed(arguments: list[str]) -> Asked:
         help=bool(found.keys() & {"-h", "--help"}),
         complaints=tuple(complaints),
     )
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        found = float(text)
-    except ValueError:
-        return None
-    return found if 0 <= found < 86_400 else None
 
 
 class Halting:
@@ -258,8 +253,8 @@ def _owners(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _since_exec_ms() -> float | None:
     """Since this process was started, interpreter included; the kernel counts in 10 ms."""
-    ticks = homes.start_ticks(os.getpid())
-    if ticks is None:
+    ticks = proc.start_ticks(os.getpid())
+    if not ticks:
         return None
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     return round((now - ticks / os.sysconf("SC_CLK_TCK")) * 1000, 1)
@@ -310,7 +305,7 @@ def main(arguments: list[str]) -> int:
     from andon.supervisor import words
 
     for complaint in asked.complaints:
-        _say(f"andon halt: {words.clean(complaint)}; it was pulled nevertheless\n", to=2)
+        _say(f"andon halt: {words.clean(complaint)}. Everything was halted anyway.\n", to=2)
     if not asked.json:
         _say(words.pulled(halting))
     _release_signals()

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from andon.supervisor import linux
+from andon.host import proc
 from andon.supervisor.tree import Tree, Unfit, send
 from andon.supervisor.walk import Walk, WalkTree
 
@@ -68,5 +68,5 @@ class Pid1(Walk):
     def _below(self) -> set[int]:
         """By descent alone: an agent may have given itself the mark of the one that is spared."""
         spared = {one.pid for one in self.trees if one.apart}
-        spared.update(linux.descendants(spared))
-        return set(linux.descendants([1])) - spared
+        spared.update(proc.descendants(spared))
+        return set(proc.descendants([1])) - spared

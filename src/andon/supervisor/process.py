@@ -4,13 +4,13 @@ import os
 import signal
 from contextlib import suppress
 
-from andon.supervisor import linux
+from andon.host import proc
 
 
 def open_pidfd(pid: int, ticks: int = 0) -> int:
     """A descriptor of that very process, or -1."""
     try:
-        return linux.open_pidfd(pid, ticks)
+        return proc.open_pidfd(pid, ticks)
     except OSError:
         return -1
 

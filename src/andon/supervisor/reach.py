@@ -12,6 +12,9 @@ import signal
 import time
 from typing import Any, Protocol
 
+from andon.core import mark as marks
+from andon.host import proc
+from andon.host.remains import Remains
 from andon.supervisor import home as homes
 from andon.supervisor.home import Entry
 
@@ -41,60 +44,6 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-class Killing:
-    """Processes by pid and start time, and everything below them, until none is left."""
-
-    def __init__(self, roots: dict[int, int], spare: set[int]) -> None:
-        self.known = dict(roots)
-        self.survivors = sorted(self.known)
-        self._spare = spare
-
-    def note(self, above: int = 0) -> None:
-        """Remember who is below now: once their parent is gone nobody can tell."""
-        from andon.supervisor import linux
-
-        roots = {pid for pid, ticks in self.known.items() if homes.is_alive(pid, ticks)}
-        for pid in linux.descendants(roots | ({above} if above else set())):
-            if pid not in self._spare:
-                self.add(pid)
-
-    def add(self, pid: int) -> None:
-        """One that is alive now; a zombie is not."""
-        ticks = homes.start_ticks(pid)
-        if ticks and homes.is_alive(pid, ticks):
-            self.known[pid] = ticks
-
-    def strike(self, above: int = 0) -> bool:
-        """One round; whether nothing was left already."""
-        self.note(above)
-        self.survivors = sorted(
-            pid for pid, ticks in self.known.items() if homes.is_alive(pid, ticks)
-        )
-        for pid in self.survivors:
-            send(pid, self.known[pid], signal.SIGKILL)
-        return not self.survivors
-
-
-def send(pid: int, ticks: int, number: int) -> bool:
-    """A signal to that very process and no later one of its number; whether it was there."""
-    try:
-        if not hasattr(os, "pidfd_open"):  # not Linux
-            os.kill(pid, number)
-            return True
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if homes.start_ticks(pid) != ticks:
-            return False
-        signal.pidfd_send_signal(descriptor, number)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
 class Owner:
     """A supervisor."""
 
@@ -117,7 +66,7 @@ class Owner:
     def order(self) -> bool:
         """SIGUSR1: it needs no socket, no words and no reading."""
         if self._here and not homes.is_gone(self.entry):
-            self.signalled = send(self.entry.pid, self.entry.start_ticks, signal.SIGUSR1)
+            self.signalled = proc.send(self.entry.pid, self.entry.start_ticks, signal.SIGUSR1)
         return self.signalled
 
     def ask(self, line: bytes) -> bool:
@@ -191,7 +140,7 @@ class Owner:
                     self.fleet = said["fleet"]
 
     def _is_frozen(self) -> bool:
-        return homes.state(self.entry.pid) in ("T", "t")
+        return proc.is_still(self.entry.pid)
 
     def _take_over(self, why: str) -> None:
         """Its processes, then itself. While it lives, whoever escaped from it is its child."""
@@ -239,8 +188,11 @@ class _TakingOver:
     def __init__(self, home: str, entry: Entry, spare: set[int]) -> None:
         self._entry = entry
         roots, self._cgroups, self._marks = _owned(home, entry)
-        living = {p: t for p, t in roots.items() if p not in spare and homes.is_alive(p, t)}
-        self.killing = Killing(living, spare)
+        living = {p: t for p, t in roots.items() if p not in spare and proc.alive(p, t)}
+        workers = [marks.of_process(entry.boot, entry.namespace, *one) for one in roots.items()]
+        self.killing = Remains(
+            living, lambda found: any(marks.belongs(found, one) for one in workers), spare
+        )
         self._spare = spare
 
     def strike(self) -> bool:
@@ -248,18 +200,18 @@ class _TakingOver:
             self._empty(folder)
         self._find_marked()
         alive = not homes.is_gone(self._entry)
-        nothing_left = self.killing.strike(self._entry.pid if alive else 0)
+        nothing_left = self.killing.strike(above=self._entry.pid if alive else 0)
         if nothing_left and alive:
-            send(self._entry.pid, self._entry.start_ticks, signal.SIGKILL)
+            proc.send(self._entry.pid, self._entry.start_ticks, signal.SIGKILL)
             return False
         return nothing_left
 
     def _find_marked(self) -> None:
         """Those that ran away from their parents, and whose supervisor is gone."""
-        from andon.supervisor import linux, marks
+        from andon.supervisor import marks as trees
 
-        for pid in linux.every_pid() if self._marks else ():
-            if pid not in self._spare and marks.of(pid) in self._marks:
+        for pid in proc.every_pid() if self._marks else ():
+            if pid not in self._spare and trees.of(pid) in self._marks:
                 self.killing.add(pid)
 
     def _empty(self, folder: str) -> None:
@@ -284,9 +236,11 @@ class Loner:
         self.how = "ended by itself"
         self._began = time.monotonic()
         self._here, self._is_self = homes.is_here(entry), entry.pid in spare
-        self._killing = Killing({entry.pid: entry.start_ticks}, spare)
+        mark = marks.of_process(entry.boot, entry.namespace, entry.pid, entry.start_ticks)
+        roots = {entry.pid: entry.start_ticks} if self._here else {}
+        self._killing = Remains(roots, lambda found: marks.belongs(found, mark), spare)
         if self._here:
-            self._killing.note()
+            self._killing.look()
 
     def fds(self) -> list[int]:
         return []
@@ -298,7 +252,7 @@ class Loner:
             # Its number means another process here; it takes its entry away when it ends.
             self.done = all(entry.id != self.entry.id for entry in homes.entries(self.home))
         elif self._is_self:
-            self.how, self.done = "this process: it ends when this was answered", True
+            self.how, self.done = "this process, which ends after this answer", True
         elif now - self._began < WORKER_SECONDS:
             self.done = homes.is_gone(self.entry) and self._killing.strike()
         else:

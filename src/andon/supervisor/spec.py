@@ -89,7 +89,7 @@ def parse(raw: dict[str, Any]) -> Spec:
             raw=raw,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadInput(f"the spec is not one: {type(error).__name__}: {error}") from None
+        raise BadInput(f"the spec is not valid: {type(error).__name__}: {error}") from None
     names = [child.name for child in children]
     if len(set(names)) != len(names):
         raise BadInput(f"the spec: expected children of different names, found {names}")

@@ -121,7 +121,7 @@ class Supervisor:
             self._complained = now
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{os.path.basename(place.filename)}:{place.lineno}"
-            self.say("supervisor", f"mistake {self.failures} at {where}: {error!r}")
+            self.say("supervisor", f"internal error {self.failures} at {where}: {error!r}")
 
     def _reap(self) -> None:
         if self.cord.halting is None or self.cord.halting.told:  # what it means can wait, it cannot
@@ -215,7 +215,7 @@ class Supervisor:
             number = f"{said['pids']} process{'' if said['pids'] == 1 else 'es'}"
             text = f"killed: {number} in {said['took_ms'] or 0:.0f} ms"
             if target.survivors:
-                text = f"NOT killed yet: {target.survivors} are still there"
+                text = f"NOT killed yet: {target.survivors} are still alive"
             self.say(target.child.name, text)
             self.link.tell({"event": "killed", **said, "order": killing.order, "why": killing.why})
 
@@ -270,7 +270,7 @@ class Supervisor:
         if not self.leaving:
             self.leaving = why
             grace = self.limits.grace_seconds
-            self.say("supervisor", f"{why}: children have {grace:g} s to go; again: at once")
+            self.say("supervisor", f"{why}: children have {grace:g} s to exit; again: at once")
             for child in others:
                 self.lives.term(child, grace, "drain")
             return

@@ -5,7 +5,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from andon.supervisor import linux
+from andon.host import proc
 
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
@@ -17,10 +17,10 @@ def hello(own: "Supervisor") -> dict[str, Any]:
     facts = {
         "id": own.id,
         "host": socket.gethostname(),
-        "boot": linux.boot_id(),
-        "namespace": linux.pid_namespace(),
+        "boot": proc.boot_id(),
+        "namespace": proc.pid_namespace(),
         "pid": me,
-        "start_ticks": linux.start_ticks(me),
+        "start_ticks": proc.start_ticks(me),
         "home": own.spec.home,
         "grades": own.mechanism.grades,
     }
@@ -59,7 +59,7 @@ def halt_line(receipt: dict[str, Any]) -> str:
     if receipt["proved"]:
         text += f" gone, proved in {receipt['verified_ms']:.0f} ms"
     else:
-        text += f"; NOT PROVED: {receipt['survivors']} are still there"
+        text += f"; NOT PROVED: {receipt['survivors']} are still alive"
     if not receipt["latched"]:
         text += f"; the latch could NOT be written: {receipt['latch_error']}"
-    return f"{text} ({receipt['id']}). Nothing starts until: andon reauthorize"
+    return f"{text} ({receipt['id']}). To allow starts again: andon reauthorize"

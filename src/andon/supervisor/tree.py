@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from andon.host import proc
+from andon.host.proc import Stat
 from andon.supervisor import linux, marks
-from andon.supervisor.linux import Stat
 
 # How long a freeze may take to settle before the tree counts as not frozen.
 SETTLE_SECONDS = 0.5
@@ -85,7 +86,7 @@ class Tree(ABC):
     def started(self, pid: int) -> None:
         """The supervisor's side of the fork."""
         self.pid = pid
-        self.ticks = linux.start_ticks(pid)
+        self.ticks = proc.start_ticks(pid)
 
     @abstractmethod
     def pids(self) -> list[int]:
@@ -215,9 +216,23 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
                 os.kill(pid, number)
 
 
+def moving(pids: Iterable[int]) -> list[int]:
+    """Those of which any thread can still move, or that somebody else may let go on.
+
+    A process that is stopped by a tracer goes on when the tracer says so, unless that one is
+    among those that stand still.
+    """
+    found = living(pids)
+    return [
+        pid
+        for pid in found
+        if not proc.is_still(pid) or ((by := proc.tracer(pid)) and by not in found)
+    ]
+
+
 def living(pids: Iterable[int]) -> dict[int, Stat]:
     """Those that still execute."""
-    return {pid: found for pid in pids if (found := linux.stat(pid)) and found.alive}
+    return {pid: found for pid in pids if (found := proc.stat(pid)) and proc.executes(pid, found)}
 
 
 # ── the best of this host ─────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ import signal
 import time
 from typing import Any
 
+from andon.host import proc
 from andon.supervisor import linux
 from andon.supervisor.tree import Tree, Unfit, become, living
 from andon.supervisor.walk import Walk, WalkTree
@@ -41,7 +42,7 @@ def sweep(uid: int) -> None:
 
 def of_user(uid: int) -> list[int]:
     """Every process that has that uid as its real, effective or saved one."""
-    return [pid for pid in linux.every_pid() if uid in linux.uids(pid)[:3]]
+    return [pid for pid in proc.every_pid() if uid in proc.uids(pid)[:3]]
 
 
 class UidTree(WalkTree):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from andon.core.watch import Watched
 from andon.supervisor import process
-from andon.supervisor.adopting import watch_exit
 from andon.supervisor.children import Child
 from andon.supervisor.logs import LogFile
 from andon.supervisor.spec import ChildSpec
@@ -70,7 +69,7 @@ class Upgrade:
     def _checked(self, code: int) -> None:
         self._probe = 0
         if code != 0:
-            self._fail(f"the new code does not load (exit code {code}); the old one goes on")
+            self._fail(f"the new code does not load (exit code {code}); the old code keeps running")
             return
         if self._is_busy():  # since it was asked for
             self._fail(BUSY)
@@ -194,10 +193,9 @@ def _child(own: "Supervisor", each: dict[str, Any]) -> Child:
         own.loop.watch(child.ping_fd, lambda _event: own.watchdog.hear(child))
     if child.pidfd >= 0:
         os.set_inheritable(child.pidfd, False)
-        if child.adopted:
-            watch_exit(own, child)
     elif child.pid:
         child.pidfd = process.open_pidfd(child.pid, child.ticks)
+    own.lives.watch(child)
     return child
 
 

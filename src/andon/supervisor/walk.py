@@ -11,7 +11,8 @@ import signal
 import time
 from typing import Any
 
-from andon.supervisor import linux, marks
+from andon.host import proc
+from andon.supervisor import marks
 from andon.supervisor.tree import (
     SETTLE_SECONDS,
     Grades,
@@ -20,6 +21,7 @@ from andon.supervisor.tree import (
     Unfit,
     linux_or_not,
     living,
+    moving,
     send,
 )
 
@@ -51,13 +53,13 @@ class WalkTree(Tree):
 
     def _root(self) -> set[int]:
         """The child itself, if it is still this one."""
-        same = self.pid and (not self.ticks or linux.start_ticks(self.pid) == self.ticks)
+        same = self.pid and (not self.ticks or proc.start_ticks(self.pid) == self.ticks)
         return {self.pid} if same else set()
 
     def members(self) -> list[int]:
         """Zombies too, parents first."""
         roots = self._root() | set(self._orphans())
-        return [*roots, *linux.descendants(roots)]
+        return [*roots, *proc.descendants(roots)]
 
     def _orphans(self) -> list[int]:
         return self._walk.orphans_of(self, everywhere=self._adopted)
@@ -88,14 +90,12 @@ class WalkTree(Tree):
         """Stop everything, and look again until nobody new is found moving."""
         end = time.monotonic() + SETTLE_SECONDS
         while True:
-            moving = [
-                pid for pid, found in living(self.members()).items() if found.state not in "Tt"
-            ]
-            if not moving:
+            found = moving(self.members())
+            if not found:
                 return True
             if time.monotonic() > end:
                 return False
-            send(moving, signal.SIGSTOP)
+            send(found, signal.SIGSTOP)
             time.sleep(0.001)
 
     def thaw(self) -> bool:
@@ -103,7 +103,7 @@ class WalkTree(Tree):
         end = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < end:
             found = living(self.members())
-            held = [pid for pid, one in found.items() if one.state in "Tt"]
+            held = [pid for pid in found if set(proc.thread_states(pid)) & set("Tt")]
             if not held:
                 return True
             send(reversed(held), signal.SIGCONT)
@@ -113,7 +113,7 @@ class WalkTree(Tree):
     def recall(self, described: dict[str, Any]) -> None:
         super().recall(described)
         # After a crash the orphans are somebody else's children: only a look at all finds them.
-        found = linux.stat(self.pid)
+        found = proc.stat(self.pid)
         self._adopted = not (found and found.parent == os.getpid())
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Walk(Mechanism):
     by = "walk"
 
     def __init__(self, want_uid: int | None = None) -> None:
-        if not linux_or_not(become_reaper=True) or not linux.start_ticks(os.getpid()):
+        if not linux_or_not(become_reaper=True) or not proc.start_ticks(os.getpid()):
             raise Unfit("this system has no subreaper or no /proc")
         self.grades = dict(GRADES)
         self.uid = want_uid
@@ -165,7 +165,7 @@ class Walk(Mechanism):
             self._marks.clear()
             self._stale_at = self._looked_at + KEEP_SECONDS
         roots = {one.pid for one in self.trees}
-        now = [pid for pid in linux.children(os.getpid()) if pid not in roots]
+        now = [pid for pid in proc.children(os.getpid()) if pid not in roots]
         new = [pid for pid in now if pid not in self._marks]
         self._marks = {pid: self._marks.get(pid, -1) for pid in now}
         self._marks.update((pid, marks.of(pid)) for pid in new)
@@ -177,14 +177,14 @@ class Walk(Mechanism):
         A mark of nobody counts for every tree that is old enough: better one too many.
         """
         if everywhere:
-            return [pid for pid in linux.every_pid() if tree.mark and marks.of(pid) == tree.mark]
+            return [pid for pid in proc.every_pid() if tree.mark and marks.of(pid) == tree.mark]
         if time.monotonic() - self._looked_at >= age:
             self.look()
         known = {one.mark for one in self.trees}
         found = []
         for pid, mark in self._marks.items():
             stray = mark and mark not in known and not tree.apart
-            if (mark and mark == tree.mark) or (stray and linux.start_ticks(pid) >= tree.ticks):
+            if (mark and mark == tree.mark) or (stray and proc.start_ticks(pid) >= tree.ticks):
                 found.append(pid)
         return found
 
@@ -194,5 +194,5 @@ class Walk(Mechanism):
         spared = {0, *(one.mark for one in self.trees if one.apart)}
         roots = {one.pid for one in self.trees if not one.apart and one.pid}
         roots.update(pid for pid, mark in self._marks.items() if mark not in spared)
-        send([*roots, *linux.descendants(roots)], signal.SIGKILL)
+        send([*roots, *proc.descendants(roots)], signal.SIGKILL)
         return True

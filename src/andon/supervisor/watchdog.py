@@ -10,12 +10,12 @@ import os
 import shutil
 import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from andon.core import watch
-from andon.supervisor import linux, process
+from andon.host import proc
+from andon.supervisor import process
 from andon.supervisor.children import Child
 from andon.supervisor.link import parsed
 from andon.supervisor.logs import LogFile
@@ -122,11 +122,10 @@ class Watchdog:
         name = f"{child.name}-{child.pid}-{int(time.time())}.txt".replace("/", "_")
         file = LogFile(os.path.join(self._own.spec.home, "stacks", name), EVIDENCE_BYTES)
         head = f"{child.name} (pid {child.pid}) {found.why} for {found.seconds:.1f} s\n"
-        file.write(head.encode() + _seen(child.pid))
+        file.write(head.encode() + proc.evidence(child.pid))
         case = Case(child, child.pid, found, file, now + EVIDENCE_SECONDS)
         self._cases.append(case)
-        found_stat = linux.stat(child.pid)
-        if found_stat is not None and found_stat.state in "Tt":
+        if proc.is_still(child.pid):
             case.until = now  # stopped: it can say nothing, and whoever reads its memory may hang
             return
         if not self._ask_py_spy(case):
@@ -189,20 +188,3 @@ class Watchdog:
         )
         if child.pid == case.pid and self._ends(child):
             own.kill([child], own.report_killed, why="stall")
-
-
-def _seen(pid: int) -> bytes:
-    """What the kernel says: state, what it waits in, and each thread."""
-    paths = [f"/proc/{pid}/{name}" for name in ("status", "wchan", "syscall", "stack")]
-    with suppress(OSError):
-        threads = os.listdir(f"/proc/{pid}/task")[:64]
-        paths += [f"/proc/{pid}/task/{thread}/stat" for thread in threads]
-    return b"".join(f"\n{path}\n".encode() + _proc(path) for path in paths) + b"\n"
-
-
-def _proc(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(16_384)
-    except OSError as error:
-        return f"({error.strerror})".encode()

@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 HELP = """\
-Usage: andon halt [--why TEXT] [--by NAME] [--wait SECONDS] [--store URL] [--json]
+Usage: andon halt [--why TEXT] [--by NAME] [--timeout TIME] [--store URL] [--json]
 
   Stop everything, now: on this host through its latch, signals and sockets, and
   on every other host through the store. Needs no reason and asks nothing; again
-  is the same order. Nothing starts until: andon reauthorize
+  is the same order. To allow starts again: andon reauthorize
 
-  Exit codes: 0 everything is proved to be stopped, 3 not proved in time (10 s).
+  Exit codes: 0 everything is proved to be stopped, 3 not proved in time (10s).
 """
 STOPPED, DOUBT = "■", "!"
 
@@ -47,7 +47,7 @@ def ending(receipt: dict[str, Any], *, still: bool = False) -> str:
     """What came of it."""
     seconds = receipt["took_ms"] / 1000
     if still:
-        lines = [f"{DOUBT} Not waiting any longer; what was ordered goes on."]
+        lines = [f"{DOUBT} Not waiting any longer; the order stays in force."]
     elif receipt["proved"]:
         lines = [f"{STOPPED} EVERYTHING STOPPED, proved   ({seconds:.2f} s)"]
     else:
@@ -55,8 +55,8 @@ def ending(receipt: dict[str, Any], *, still: bool = False) -> str:
     lines.append(f"    {_gone(receipt)}")
     lines.append(f"    {_stored(receipt['store'])}")
     lines += [f"{DOUBT}   {sentence}" for sentence in receipt["unknown"]]
-    lines.append("    Nothing starts until:  andon reauthorize")
-    why = "" if receipt["why"] else " Nobody needs a reason."
+    lines.append("    To allow starts again:  andon reauthorize")
+    why = "" if receipt["why"] else " No reason is needed."
     lines.append(f"    receipt {receipt['receipt']}   Thank you.{why}")
     return "\n".join(lines) + "\n"
 

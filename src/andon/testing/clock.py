@@ -17,6 +17,7 @@ import apsw
 from andon.errors import BadInput
 from andon.runtime import clock as runtime_clock
 from andon.store import absolute, sqlite_path
+from andon.store.driver import driver
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -65,8 +66,7 @@ class Clock:
     def _move(self, seconds: float) -> None:
         runtime_clock.ahead += seconds
         if self._path is None and self.ahead:
-            import psycopg
-
+            psycopg = driver()
             ahead = f"{self.ahead!r}::double precision"
             with psycopg.connect(self._url, autocommit=True) as db:
                 db.execute(_NOW.replace("AHEAD", ahead).encode())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from andon.host import proc
 from andon.supervisor import linux
 
 PR_SET_PDEATHSIG = 1
@@ -35,7 +36,7 @@ def serve(become: Callable[[bytes], None], *, sweeps: bool = False) -> None:
         _serve(become, lambda: None)
         return
     linux.become_subreaper()
-    kept = linux.children(os.getpid())  # started by an import, for all of them
+    kept = proc.children(os.getpid())  # started by an import, for all of them
     try:
         _serve(become, lambda: _sweep(kept))
     finally:
@@ -109,10 +110,10 @@ def _sweep(kept: Sequence[int] = ()) -> None:
     """End everything below this process, but for those."""
     end = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < end:
-        left = [pid for pid in linux.children(os.getpid()) if pid not in kept]
+        left = [pid for pid in proc.children(os.getpid()) if pid not in kept]
         if not left:
             return
-        for pid in (*linux.descendants(left), *left):
+        for pid in (*proc.descendants(left), *left):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         _reap(set())

@@ -156,7 +156,7 @@ def killed(request: pytest.FixtureRequest) -> "Tried":
     tried: Tried
     tried, _ = test.trial(kill)
     if not tried.reached:
-        pytest.skip(f"this time the run did not come past {tried}")
+        pytest.skip(f"this time the run did not reach {tried}")
     said = [f"{one.what}\nwhy  {one.why}\ndo   {one.do}" for one in tried.findings]
     said += [f"a person would be asked about {name}" for name in tried.asked if test.options.strict]
     if said:

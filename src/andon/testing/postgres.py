@@ -141,7 +141,10 @@ class Cluster:
         return self.create_database(f"andon_{secrets.token_hex(6)}")
 
     def _execute(self, statement: LiteralString, name: str) -> None:
-        import psycopg
+        # Not above: this file executes itself as the server's keeper, without andon on its path.
+        from andon.store.driver import driver
+
+        psycopg = driver()
         from psycopg import sql
 
         with psycopg.connect(self.url(), autocommit=True) as connection:

@@ -120,7 +120,7 @@ def repair(
     if left:
         # Named where it stands in what was given, not in what would have become of it.
         fault = next((one for one in before if one.found == left[0].found), left[0])
-        raise refuse(fault, "Mend that place of the transcript, or go on from before it.")
+        raise refuse(fault, "Repair that part of the transcript, or continue from before it.")
     return Repaired(out, tuple(plan.notes), tuple(plan.to_run))
 
 

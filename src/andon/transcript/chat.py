@@ -105,7 +105,7 @@ def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tupl
     for number, message in enumerate(messages):
         shape = _shape(number, message)
         if shape is not None:
-            raise refuse(shape, "Take it out, or put the message there that belongs there.")
+            raise refuse(shape, "Remove it, or insert the missing message.")
     slots, givens, last = _read(messages)
     plan = pair(slots, givens, ledger=ledger, policy=policy, last_unit=last, unique=False)
     return _written(messages, plan), plan

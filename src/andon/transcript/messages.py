@@ -181,7 +181,7 @@ def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tupl
     for number, message in enumerate(messages):
         shape = _shape(number, message)
         if shape is not None:
-            raise refuse(shape, "Take it out, or put there what belongs there.")
+            raise refuse(shape, "Remove it, or insert what is missing.")
     dropped = Plan([], [])
     talk = [_said(number, message, dropped) for number, message in enumerate(messages)]
     talk = [said for said in talk if said.blocks]

@@ -141,7 +141,7 @@ def repaired(items: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[l
     for number, item in enumerate(items):
         shape = _shape(number, item)
         if shape is not None:
-            raise refuse(shape, "Take it out, or put the item there that belongs there.")
+            raise refuse(shape, "Remove it, or insert the missing item.")
     slots, givens, turns = _read(items)
     last = max((turn for turn in turns if turn), default=0)
     plan = pair(slots, givens, ledger=ledger, policy=policy, last_unit=last, unique=True)

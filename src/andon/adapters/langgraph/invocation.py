@@ -148,9 +148,9 @@ class Invocation(RunControl):
         """Refuse a step that goes further than the run's code remembers it."""
         if self.over:
             error = Diverged(
-                f"run {self.attempt.run.id}: invocation {self.id!r} of a graph goes further than "
-                "when the run's code went on from it. Nothing more of it was saved. Give changed "
-                "code a new version; with the code it was started with: andon resume."
+                f"run {self.attempt.run.id}: invocation {self.id!r} of a graph went beyond the "
+                "point from which the run's code continued. Nothing more of it was saved. Give "
+                "changed code a new version. To continue with the original code: andon resume."
             )
             raise _on_loop(self.attempt, lambda: self.attempt.stop("diverged", error))
 

@@ -9,7 +9,8 @@ import click
 
 from andon.control import output
 from andon.control.cli import DONE, ERROR, advise, asked, cli, everywhere, make_settings, opened
-from andon.control.commands.stop import chosen, signed, whom
+from andon.control.commands.stop import chosen, whom
+from andon.control.options import signed
 from andon.control.people import named
 from andon.errors import BadInput, StoreError
 
@@ -21,7 +22,7 @@ from andon.errors import BadInput, StoreError
     "besides",
     metavar="AGENT",
     multiple=True,
-    help="Agents whose runs stay.",
+    help="Leave the runs of this agent stopped; repeatable.",
 )
 @signed
 @everywhere
@@ -34,9 +35,10 @@ def resume(
     why: str,
     by: str | None,
 ) -> None:
-    """Let paused, killed or stranded runs go on; with --agent, --label or --all lift a pause.
+    """Continue paused, killed or stranded runs.
 
-    A run whose stop is not proved, or that a kill or halt holds, does not: andon reauthorize.
+    With --agent, --label or --all it lifts a pause too. Refused while the run's stop is not
+    proved, or while a kill or halt holds it (to lift that: andon reauthorize).
     """
     from andon.control import ordering, stops
     from andon.runtime.latches import called
@@ -44,7 +46,7 @@ def resume(
     pair = chosen(run, agent, label, fleet)
     if run is None and agent is None and pair is None and not fleet:
         raise click.UsageError(
-            "say who: RUN, --agent, --label or --all", ctx=click.get_current_context()
+            "say which runs: RUN, --agent, --label or --all", ctx=click.get_current_context()
         )
     with opened() as store:
         if run is not None:
@@ -59,10 +61,12 @@ def resume(
         return
     output.say(f"resumed: {output.plural(count, 'run')}")
     for one in lifted:
-        text = f"lifted: the pause of {called(one)} ({one.id}); what waited goes on"
+        text = f"lifted: the pause of {called(one)} ({one.id}); waiting runs continue"
         output.note(output.clean(text))
     for stopping in left["stopping"]:
-        output.note(output.clean(f"not resumed: {stopping} is being stopped, which is not proved"))
+        output.note(
+            output.clean(f"not resumed: {stopping} is being stopped; its stop is not proved yet")
+        )
     for latch in left["latches"]:
         output.note(f"still held: {output.clean(latch['why'])}. To lift it: {latch['lift']}")
     output.note("next: andon ps")
@@ -82,19 +86,22 @@ def _resume_one(store: Any, run: str, by: str, why: str) -> None:
 
 
 @cli.command()
-@click.option("--agent", metavar="NAME", help="What a kill of this agent holds.")
-@click.option("--label", metavar="K=V", help="What a kill of this label holds.")
+@click.option("--agent", metavar="NAME", help="Lift the kill of this agent.")
+@click.option("--label", metavar="K=V", help="Lift the kill of this label.")
 @signed
-@click.option("--epoch", type=int, metavar="N", help="The stop that you saw: a newer one wins.")
-@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
+@click.option("--epoch", type=int, metavar="N", help="Lift only if this is still the newest stop.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation; required without a terminal.")
 @everywhere
 def reauthorize(
     agent: str | None, label: str | None, why: str, by: str | None, epoch: int | None, yes: bool
 ) -> int:
-    """Lift what a kill or a halt holds, by name and with a reason. Starts nothing by itself.
+    """Allow starts again after a kill or a halt.
+
+    It needs a name and a reason, and starts nothing itself.
 
     Without --agent or --label: the halt of everything, in the store and on this host. Shows first
-    what was pulled, what stays stopped and what may begin.
+    what was stopped, what stays stopped and what may start. On a terminal it asks for the reason
+    and for your confirmation; elsewhere give --why and --yes.
     """
     from andon.control import reauthorized, reauthorizing
     from andon.control.ordering import Whom
@@ -110,7 +117,10 @@ def reauthorize(
         plan = reauthorizing.plan(store, seen)
         if not asked().json:
             reauthorized.plan(plan)
-        if not _agreed(named(by), why, yes):
+        if not named(by).strip():
+            raise BadInput("A name is required: --by NAME. Nothing was lifted.")
+        why = why if why.strip() else _reason()
+        if not (yes or _agreed()):
             return ERROR
         done = reauthorizing.lift(store, seen, by=named(by), why=why, epoch=epoch)
     if asked().json:
@@ -132,23 +142,31 @@ def _reachable(*, local: bool) -> Iterator[tuple[Any, str]]:
         except StoreError as error:
             if not local:
                 raise
-            store, away = None, f"{error} What the store holds stays held"
+            store, away = None, f"{error} Stops in the store stay in force"
         yield store, away
 
 
-def _agreed(by: str, why: str, yes: bool) -> bool:
-    """Whether somebody who is named, and has a reason, wants it."""
-    if not by.strip() or not why.strip():
-        lacks = "a name" if not by.strip() else "a reason"
-        raise BadInput(
-            f"reauthorize: expected a name and a reason, found no {lacks.removeprefix('a ')}; "
-            "nothing was lifted. Give --by NAME --why TEXT"
-        )
-    if yes:
-        return True
-    if asked().json or not sys.stdin.isatty():
-        raise BadInput("reauthorize: there is nobody to ask; nothing was lifted. Give --yes")
+def _reason() -> str:
+    """The reason, from the person at the terminal."""
+    if not _has_terminal():
+        raise BadInput('A reason is required: --why "…". Nothing was lifted.')
+    return str(click.prompt("Reason", err=True, value_proc=_not_blank))
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise click.UsageError("a reason is required")
+    return text.strip()
+
+
+def _agreed() -> bool:
+    if not _has_terminal():
+        raise BadInput("No terminal to confirm on; add --yes. Nothing was lifted.")
     if click.confirm("Reauthorize?", default=False, err=True):
         return True
-    advise("nothing was lifted")
+    advise("Nothing was lifted.")
     return False
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and not asked().json

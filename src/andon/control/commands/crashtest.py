@@ -5,41 +5,67 @@ from typing import Any
 
 import click
 
-from andon.control.cli import Seconds, asked, cli, everywhere
+from andon.control import options as words
+from andon.control.cli import asked, cli, everywhere
 
 
 @cli.command()
 @click.argument("target", metavar="MODULE_OR_FILE[:NAME]")
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option(
-    "--input",
-    "input_file",
-    type=click.File("rb"),
-    help="A file with the arguments as a JSON object; - for stdin.",
-)
+@words.given_input
 @click.option(
     "--points",
     metavar="LIST",
     help="Where to kill: boundary, effect, inside, named, or names of points. Default: all four.",
 )
-@click.option("--most", type=click.IntRange(1), metavar="N", help="At most so many kills.")
-@click.option("--seconds", type=Seconds(), metavar="S", help="At most so long; default: 300.")
-@click.option("--deep", is_flag=True, help="Kill the worker that goes on as well.")
+@words.option(
+    "-n",
+    "--limit",
+    "most",
+    old=("--most",),
+    type=click.IntRange(1),
+    metavar="N",
+    help="Kill at most N times.",
+)
+@words.option(
+    "--timeout",
+    "seconds",
+    old=("--seconds",),
+    type=words.Duration(),
+    metavar="TIME",
+    help="Start no new kill after this time; default: 5m.",
+)
+@click.option("--deep", is_flag=True, help="Also kill the worker that takes over.")
 @click.option("--strict", is_flag=True, help="A question to a person counts as a finding.")
-@click.option("--fails", is_flag=True, help="The agent is meant to fail; else that is refused.")
+@click.option(
+    "--fails",
+    is_flag=True,
+    help="The agent is expected to fail; without this a failing agent is refused.",
+)
 @click.option(
     "--send", metavar="NAME=VALUE", multiple=True, help="Events the run waits for; repeatable."
 )
-@click.option("--before", metavar="COMMAND", help="In the empty folder of each run, before it.")
-@click.option("--check", metavar="COMMAND", help="After it: must print the same as without a kill.")
-@click.option("--junit", type=click.Path(dir_okay=False), help="Write the results there as XML.")
-@click.option("--keep", type=click.Path(file_okay=False), help="Keep stores and outputs there.")
+@click.option(
+    "--before", metavar="COMMAND", help="Run this in the empty folder of each run, before it."
+)
+@click.option(
+    "--check",
+    metavar="COMMAND",
+    help="Run this after each run; its output must be the same as without a kill.",
+)
+@click.option(
+    "--junit", type=click.Path(dir_okay=False), help="Write the results to this file, as JUnit XML."
+)
+@click.option(
+    "--keep", type=click.Path(file_okay=False), help="Keep stores and outputs in this folder."
+)
 @everywhere
 def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: Any) -> int:
-    """Run an agent, then again with kill -9 at every moment, and say what happened twice and why.
+    """Run an agent with kill -9 at every moment.
 
-    In scratch folders, each with a store of its own, never the configured one; with --store
-    postgresql://… in that database, which must be empty. Exit 0: nothing found. 1: findings.
+    Reports what happened twice, and why. Uses scratch folders with stores of their own, never the
+    configured store; with --store postgresql://… it uses that database, which must be empty. Exit
+    0: nothing found. 1: findings.
     """
     # All of andon is imported before their folder is searched first: their queue.py is theirs.
     from andon.control import arguments as typed

@@ -3,25 +3,24 @@
 import click
 import msgspec
 
-from andon.control import output
-from andon.control.cli import Seconds, asked, cli, everywhere, opened
+from andon.control import options, output
+from andon.control.cli import asked, cli, everywhere, opened
 from andon.control.people import named
 
 
 @cli.command()
-@click.argument("run")
+@options.run
 @click.argument("decision")
 @click.argument("value", required=False)
-@click.option("--ask", metavar="ID", help="Which ask, if the run has several.")
-@click.option(
-    "--by", metavar="NAME", envvar="ANDON_BY", help="Who answers (ANDON_BY, else your login)."
-)
+@click.option("--ask", metavar="ID", help="The ask to answer, if the run has several.")
+@options.by
 @everywhere
 def answer(run: str, decision: str, value: str | None, ask: str | None, by: str | None) -> None:
-    """Answer what a run asks: approve, edit VALUE, reject, respond VALUE.
+    """Answer what a run asks.
 
-    For an effect in doubt: happened [RESULT], or did-not-happen. For an undo that keeps failing:
-    undone (by hand), try-again, or leave.
+    Decisions: approve, edit VALUE, reject, respond VALUE. For an effect in doubt: happened
+    [RESULT], or did-not-happen. For an undo that keeps failing: undone (by hand), try-again, or
+    leave.
     """
     from andon.control import arguments, operations
     from andon.runtime import requests
@@ -36,23 +35,25 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
             {"run": row.id, "ask": answered, "decision": decision.replace("-", "_"), "by": name}
         )
     else:
-        output.say(f"answered: {output.clean(decision)}, by {output.clean(name) or 'nobody named'}")
+        output.say(
+            f"answered: {output.clean(decision)}, by {output.clean(name) or 'an unnamed person'}"
+        )
         output.note(f"next: {output.command('wait', row.id)}")
 
 
 @cli.command()
-@click.argument("run")
+@options.run
 @click.argument("text", required=False)
-@click.option("--revise", metavar="ID", help="Instead of what was said under this id.")
-@click.option("--retract", metavar="ID", help="What was said under this id holds no longer.")
-@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who says it.")
+@click.option("--revise", metavar="ID", help="Replace the instruction with this id.")
+@click.option("--retract", metavar="ID", help="Withdraw the instruction with this id.")
+@options.by
 @everywhere
 def steer(
     run: str, text: str | None, revise: str | None, retract: str | None, by: str | None
 ) -> None:
-    """Tell a run what it is to do: more, something else, or something less.
+    """Give a run an instruction, or revise or retract one.
 
-    It is told at its next ctx.steered, and what it was told is in its journal.
+    The run reads it at its next ctx.steered; the instruction is kept in its journal.
     """
     from andon.control import operations
     from andon.runtime import requests
@@ -69,13 +70,18 @@ def steer(
 
 
 @cli.command()
-@click.argument("run")
+@options.run
 @click.argument("event")
 @click.argument("payload", required=False)
-@click.option("--id", "message_id", help="Send it once: the same id again does nothing.")
+@click.option(
+    "--id",
+    "message_id",
+    metavar="ID",
+    help="Send the event once: a second one with this id is ignored.",
+)
 @everywhere
 def send(run: str, event: str, payload: str | None, message_id: str | None) -> None:
-    """Send an event to a run; it is kept until the run asks for it."""
+    """Send an event to a run. It is kept until the run asks for it."""
     from andon.control import arguments, operations
     from andon.runtime import requests
 
@@ -86,25 +92,24 @@ def send(run: str, event: str, payload: str | None, message_id: str | None) -> N
     if asked().json:
         output.document({"run": row.id, "event": event, "new": new})
     else:
-        output.say("sent" if new else "was sent before; nothing was done")
+        output.say("sent" if new else "already sent; nothing was done")
         output.note(f"next: {output.command('show', row.id)}")
 
 
 @cli.command()
-@click.argument("run")
-@click.option("--dry-run", is_flag=True, help="Say what would be undone, and do nothing.")
-@click.option("--why", default="", help="A reason, for the journal.")
-@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who wants it.")
+@options.run
+@click.option("--dry-run", is_flag=True, help="Show what would be undone, and change nothing.")
+@options.signed
 @everywhere
 def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
-    """Undo what a run did, the last first; the run ends as cancelled.
+    """Undo the effects of a run, newest first.
 
-    A run that is executing is given back at its next boundary first.
+    The run ends as cancelled. A run that is executing is stopped at its next boundary first.
     """
     from andon.control import operations, screen
     from andon.runtime import requests
 
-    with opened() as store:
+    with opened(look="once" if dry_run else "") as store:
         row = operations.find(store, run)
         plan = operations.undo_plan(store, row)
         if not dry_run:
@@ -118,23 +123,25 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
         output.note(f"nothing was done; to do it: {output.command('compensate', row.id)}")
         return
     if waits:
-        output.note(f"it waits: no live worker carries {output.clean(row.agent)} in any version")
+        output.note(
+            f"the run waits: no running worker serves {output.clean(row.agent)}, in any version"
+        )
     output.note(f"next: {output.command('wait', row.id)}")
 
 
 @cli.command()
-@click.argument("run")
+@options.run
 @click.option(
-    "--to", "version", required=True, metavar="VERSION", help="The version to go on with."
+    "--to", "version", required=True, metavar="VERSION", help="The version to continue with."
 )
-@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who wants it.")
-@click.option("--timeout", type=Seconds(), default=30.0, show_default=True, metavar="S")
+@options.by
+@options.timeout("30s")
 @everywhere
 def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
-    """Let a run go on with another version, if that version's code fits its journal.
+    """Continue a run with another version.
 
-    A worker that carries the version plays its code against the journal; nothing is executed. If
-    it does not fit, the run stays with the version it had.
+    Its code has to match the run's journal. A worker that serves the version replays its code
+    against the journal; nothing is executed. If it does not match, the run keeps its version.
     """
     from andon.control import migrating, operations
 

@@ -4,23 +4,29 @@ from collections.abc import Sequence
 
 import click
 
+from andon.control import options
 from andon.control.cli import asked, cli, everywhere
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.option("--why", metavar="TEXT", default="", help="A reason, for the receipt; not needed.")
-@click.option("--by", metavar="NAME", envvar="ANDON_BY", help="Who (ANDON_BY, your login).")
-@click.option("--wait", metavar="S", help="Wait no longer for the proof, and exit with 3: 10 s.")
+@options.signed
+@options.option(
+    "--timeout",
+    "wait",
+    old=("--wait",),
+    metavar="TIME",
+    help="Wait at most this long for the proof, then exit 3; default: 10s.",
+)
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 @everywhere
 def halt(why: str, by: str | None, wait: str | None, rest: Sequence[str]) -> int:
-    """Stop everything, now, on every host. No reason is needed, nothing is asked; it is safe.
+    """Stop everything, now, on every host. It needs no reason, asks nothing, and is safe.
 
-    Nothing starts until: andon reauthorize. Exit 0 only when everything is proved to be stopped,
-    3 if not in time.
+    To allow starts again: andon reauthorize. Exit 0 only when everything is proved to be
+    stopped, 3 if not in time.
     """
     from andon.supervisor import panic
 
-    said = {"--why": why, "--by": by, "--wait": wait, "--store": asked().store}
+    said = {"--why": why, "--by": by, "--timeout": wait, "--store": asked().store}
     words = [f"{name}={value}" for name, value in said.items() if value]
     return panic.main([*words, *(["--json"] if asked().json else []), *rest])

@@ -5,31 +5,52 @@ from typing import Any
 
 import click
 
-from andon.control import output
-from andon.control.cli import Seconds, advise, asked, cli, everywhere, make_settings, opened
+from andon.control import options, output
+from andon.control.cli import advise, asked, cli, everywhere, make_settings, opened, refuse_still
 
 RECEIPT = "rcp_"  # how the id of every receipt begins
 
 
 @cli.command()
-@click.option("--all", "everything", is_flag=True, help="Also those that were finished long ago.")
-@click.option("--state", "states", multiple=True, help="Only these; may be given several times.")
-@click.option("--agent", help="Only runs of this agent.")
+@options.old
+@click.option(
+    "--state", "states", metavar="STATE", multiple=True, help="Only runs in this state; repeatable."
+)
+@options.of_agent
 @click.option("--label", metavar="K=V", help="Only runs with this label.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
-@click.option("--before", metavar="RUN", help="The next page: runs older than this one.")
-@click.option("--obligations", "owed", is_flag=True, help="What is undone if its run ends badly.")
+@options.limit(100)
+@click.option("--before", metavar="RUN", help="Show the next page: runs older than this one.")
+@click.option(
+    "--obligations",
+    "owed",
+    is_flag=True,
+    help="Show the effects that are undone if their run fails.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Live, like andon top; with --agent or --label.")
 @everywhere
-def ps(label: str | None, limit: int, owed: bool, **which: Any) -> None:
-    """Runs, newest first: the unfinished ones and those of the last hour."""
+def ps(label: str | None, limit: int, owed: bool, watch: bool, **which: Any) -> None:
+    """List runs, newest first. Without options: unfinished runs, and those of the last hour."""
     from andon.control import arguments, operations, screen
 
+    if watch:
+        from andon.control.commands.top import show as show_live
+
+        if owed or which["states"] or which["before"] or which["everything"]:
+            raise click.UsageError("--watch takes --agent and --label, and no other filter")
+        show_live(which["agent"], label)
+        return
     if owed:
         _show_obligations(limit)
         return
     pair = arguments.pair(label, "label") if label else None
-    with opened() as store:
-        rows = operations.listing(store, label=pair, limit=limit, **which)
+    with opened(look="once") as store:
+        if asked().json or pair or which["states"] or which["agent"]:
+            rows = operations.listing(store, label=pair, limit=limit, **which)
+        else:
+            from andon.control import lineage
+
+            everything, before = which["everything"], which["before"]
+            rows = lineage.tree(store, limit=limit, before=before, everything=everything)
     if asked().json:
         output.document(rows)
     else:
@@ -39,7 +60,7 @@ def ps(label: str | None, limit: int, owed: bool, **which: Any) -> None:
 def _show_obligations(limit: int) -> None:
     from andon.control import obligations
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = obligations.listing(store, limit)
     if asked().json:
         output.document(found)
@@ -48,10 +69,12 @@ def _show_obligations(limit: int) -> None:
 
 
 @cli.command()
-@click.argument("run")
+@options.run
 @everywhere
 def show(run: str) -> None:
-    """Everything about one run: what it was doing, what it changed, what it asks, what next.
+    """Show everything about one run, or one stop.
+
+    What it was doing, what it changed, what it asks, and what to do next.
 
     RUN is an id, its beginning, @last, the name of an agent that has one unfinished run, or the
     receipt of a stop.
@@ -61,7 +84,7 @@ def show(run: str) -> None:
     if run.startswith(RECEIPT):
         _show_receipt(run)
         return
-    with opened() as store:
+    with opened(look="once") as store:
         found = operations.show(store, run)
     if asked().json:
         output.document(found)
@@ -72,7 +95,7 @@ def show(run: str) -> None:
 def _show_receipt(stop_id: str) -> None:
     from andon.control import proofs, receipts
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = receipts.receipt(store, stop_id)
     if asked().json:
         output.document(found)
@@ -81,11 +104,15 @@ def _show_receipt(stop_id: str) -> None:
 
 
 @cli.command()
-@click.argument("run")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
+@options.run
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the run is over.")
 @everywhere
 def logs(run: str, follow: bool) -> None:
-    """What the agent wrote with ctx.log, or a command printed. With --json -f: a line each."""
+    """Print the log of a run.
+
+    What an agent wrote with ctx.log, its errors, or what a command printed. With --json -f: one
+    JSON document per line.
+    """
     from andon.control import following, operations, outputs
 
     def show_line(line: dict[str, Any]) -> None:
@@ -97,8 +124,11 @@ def logs(run: str, follow: bool) -> None:
         sys.stdout.flush()
 
     settings = make_settings()
-    with opened(settings=settings) as store:
+    looks = "long" if follow else "once"
+    with opened(settings=settings, look=looks, reserved=False) as store:
         row = operations.find(store, run)
+        if follow:
+            refuse_still(store, row)
         if outputs.is_kept(row):
             _show_output(store, row, follow=follow)
             return
@@ -112,7 +142,7 @@ def logs(run: str, follow: bool) -> None:
     for line in found:
         show_line(line)
     if not found:
-        advise("no lines; an agent writes them with ctx.log(text)")
+        advise("no lines; an agent writes lines with ctx.log(text), and its errors appear here too")
 
 
 def _show_output(store: Any, row: Any, *, follow: bool) -> None:
@@ -137,30 +167,50 @@ def _show_output(store: Any, row: Any, *, follow: bool) -> None:
 
 
 @cli.command()
-@click.argument("run")
+@options.run
 @click.option(
-    "--timeout",
-    type=Seconds(),
-    metavar="S",
-    help="Give up after S seconds, with exit code 3.",
+    "--for",
+    "goal",
+    type=click.Choice(("end", "ask")),
+    default="end",
+    show_default=True,
+    help="Until the run is over, or until it asks a person something.",
 )
+@options.timeout(None)
 @everywhere
-def wait(run: str, timeout: float | None) -> int:
-    """Wait until a run is over and print its result; exit 0 only if it succeeded."""
-    from andon.control import following, operations, waiting
+def wait(run: str, goal: str, timeout: float | None) -> int:
+    """Wait until a run is over, and print its result.
+
+    Exit 0 only if it succeeded. With --for ask: until the run has an open ask, and print it; exit
+    1 if the run is over before.
+    """
+    from andon.control import following, operations, progress, waiting
 
     settings = make_settings()
-    with opened(settings=settings) as store:
+    with (
+        opened(settings=settings, look="long", reserved=False) as store,
+        progress.line(json=asked().json) as line,
+    ):
         row = operations.find(store, run)
-        advice = waiting.Advice(store, advise)
+        advice = waiting.Advice(store, line.above(advise), line)
+        asks = goal == "ask"
+        refuse_still(store, row)
         try:
             over = following.wait(
-                store, row.id, timeout=timeout, patience=_patience(settings), on_look=advice.look
+                store,
+                row.id,
+                timeout=timeout,
+                patience=_patience(settings),
+                on_look=advice.look,
+                reached=(lambda found: waiting.has_ask(store, found)) if asks else None,
             )
         except KeyboardInterrupt:
-            advise(f"stopped waiting; the run goes on: {output.command('show', row.id)}")
+            line.clear()
+            advise(f"stopped waiting; the run continues: {output.command('show', row.id)}")
             raise
-        return waiting.report(store, row.id, over, timeout, json=asked().json)
+        line.clear()
+        report = waiting.report_ask if asks else waiting.report
+        return report(store, row.id, over, timeout, json=asked().json)
 
 
 def _patience(settings: Any) -> Any:
@@ -168,5 +218,5 @@ def _patience(settings: Any) -> Any:
 
     return Patience(
         settings.patience_seconds,
-        lambda error: advise(f"{output.clean(error)} Waiting for it."),
+        lambda error: advise(f"{output.clean(error)} Waiting for the store."),
     )

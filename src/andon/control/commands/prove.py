@@ -2,40 +2,49 @@
 
 import click
 
-from andon.control import output
+from andon.control import options, output
 from andon.control.cli import asked, cli, everywhere, make_settings, opened
 from andon.control.version import VERSION
 
 
 @cli.command()
-@click.argument("run", required=False)
+@options.perhaps_run
 @everywhere
 def verify(run: str | None) -> int:
-    """Check that the journal, the ledger and the values are what was written."""
+    """Check that nothing in the store is damaged.
+
+    Every journal, effect and value has to be what was written.
+    """
     from andon.control import proving
 
-    with opened() as store:
+    with opened(look="once") as store:
         return proving.verify(store, run, json=asked().json)
 
 
 @cli.command()
 @everywhere
 def doctor() -> int:
-    """Check the store, the machine and the runs, and say what to do. Changes nothing."""
+    """Check the store, the machine and the runs.
+
+    It says what to do, and changes nothing.
+    """
     from andon.control import proving
 
     return proving.doctor(make_settings(), json=asked().json)
 
 
 @cli.command()
-@click.option("--agents", default=8, show_default=True, help="How many; each is three processes.")
-@click.option("--rounds", default=1, show_default=True, help="How often.")
+@click.option(
+    "--agents", default=12, show_default=True, help="How many agents; each has three processes."
+)
+@click.option("--rounds", default=1, show_default=True, help="How many rounds.")
 @everywhere
 def drill(agents: int, rounds: int) -> int:
-    """Start agents that do not want to stop, halt them for real, and print what it took.
+    """Rehearse a halt, with agents that resist it.
 
-    In a home and a store of its own: nothing that runs here is touched. Exit 0 only if nothing
-    survived and nothing could be started again.
+    It starts them, halts them for real, and reports how long it took. It uses a home and a store
+    of its own: nothing that runs here is touched. Exit 0 only if nothing survived and nothing
+    could be started again.
     """
     from andon.control import drilling
 

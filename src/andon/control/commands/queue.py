@@ -5,22 +5,19 @@ from typing import Any
 
 import click
 
-from andon.control import output
-from andon.control.cli import ERROR, F, advise, asked, cli, everywhere, opened
+from andon.control import options, output
+from andon.control.cli import ERROR, Family, advise, asked, cli, everywhere, opened
+from andon.control.options import F
 from andon.control.people import named
-
-_by = click.option(
-    "--by", metavar="NAME", envvar="ANDON_BY", help="Who says so (ANDON_BY, else your login)."
-)
 
 
 @cli.command()
 @everywhere
 def queues() -> None:
-    """Queues: what waits in them, since when, and their limits."""
+    """List queues: what waits, since when, and limits."""
     from andon.control import queues as operations
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = operations.queues(store)
     if asked().json:
         output.document(found)
@@ -32,24 +29,27 @@ def queues() -> None:
 
 @cli.command()
 @click.argument("what", metavar="[queue:NAME|agent:NAME|label:NAME]", required=False)
-@click.option("--at-most", type=click.IntRange(min=1), metavar="N", help="Runs at once.")
-@click.option("--rate", metavar="N/TIME", help="Runs begun in a time: 10/1m, 100/1h.")
-@click.option("--off", is_flag=True, help="Remove it.")
-@_by
+@click.option(
+    "--at-most", type=click.IntRange(min=1), metavar="N", help="At most N runs at the same time."
+)
+@click.option("--rate", metavar="N/TIME", help="At most N starts per TIME: 10/1m, 100/1h.")
+@click.option("--off", is_flag=True, help="Remove the limit.")
+@options.by
 @everywhere
 def limit(
     what: str | None, at_most: int | None, rate: str | None, off: bool, by: str | None
 ) -> None:
-    """Limit how many runs run at once, or begin in a time; without arguments: list the limits.
+    """Limit how many runs run at once, or start per time.
 
-    A limit of a label holds for each value of it alone: `label:tenant --at-most 2`.
+    Without arguments: list the limits. The limit of a label applies to each of its values
+    separately: `label:tenant --at-most 2`.
     """
     from andon.control import listings
     from andon.control import queues as operations
 
     if what is None and (at_most is not None or rate is not None or off):
-        raise click.UsageError("which limit? queue:NAME, agent:NAME or label:NAME")
-    with opened(create=what is not None) as store:
+        raise click.UsageError("say which limit: queue:NAME, agent:NAME or label:NAME")
+    with opened(create=what is not None, look="" if what else "once") as store:
         if what is None:
             listed = operations.limits(store)
             output.document(listed) if asked().json else listings.limits(listed)
@@ -59,24 +59,24 @@ def limit(
         output.document(found)
     else:
         output.say(f"{output.clean(what)}: {listings.terms(found)}")
-        advise("see what counts: andon limit")
+        advise("see its use: andon limit")
 
 
-@cli.group()
+@cli.group(cls=Family)
 @everywhere
 def dead() -> None:
-    """Dead runs, whose attempts ran out: list them, redrive them, or drop them."""
+    """List, redrive or drop dead runs, which have no attempts left."""
 
 
 @dead.command("list")
-@click.option("--agent", help="Only runs of this agent.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@options.of_agent
+@options.limit(100)
 @everywhere
 def dead_list(agent: str | None, limit: int) -> None:
-    """Dead runs, newest first, with what they died of."""
+    """List dead runs, newest first, with their errors."""
     from andon.control import dead as operations
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = operations.listing(store, agent=agent, limit=limit)
     if asked().json:
         output.document(found)
@@ -89,8 +89,8 @@ def dead_list(agent: str | None, limit: int) -> None:
 def _about_dead(function: F) -> F:
     for option in (
         everywhere,
-        _by,
-        click.option("--agent", help="With --all: only runs of this agent."),
+        options.by,
+        click.option("--agent", metavar="NAME", help="With --all: only runs of this agent."),
         click.option("--all", "everything", is_flag=True, help="Every dead run."),
         click.argument("runs", metavar="[RUN]...", nargs=-1),
     ):
@@ -101,7 +101,7 @@ def _about_dead(function: F) -> F:
 @dead.command("redrive")
 @_about_dead
 def dead_redrive(**given: Any) -> int:
-    """Put dead runs back into the queue: what failed is tried again, with all its retries."""
+    """Put dead runs back into the queue. What failed is tried again, with all its retries."""
     from andon.control import dead as operations
 
     return _decide(operations.redrive, "redriven", **given)
@@ -110,7 +110,7 @@ def dead_redrive(**given: Any) -> int:
 @dead.command("drop")
 @_about_dead
 def dead_drop(**given: Any) -> int:
-    """Let dead runs have failed for good; refused while effects of theirs are not undone."""
+    """Mark dead runs as failed for good. Refused while they have effects that are not undone."""
     from andon.control import dead as operations
 
     return _decide(operations.drop, "dropped", **given)
@@ -155,10 +155,13 @@ def _decide(
 @click.argument("agent", required=False)
 @everywhere
 def versions(agent: str | None) -> None:
-    """Versions of agents: which one new runs take, who carries them, what they still have."""
+    """List the versions of agents.
+
+    Which one new runs use, and the workers and unfinished runs of each.
+    """
     from andon.control import queues as operations
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = operations.versions(store, agent)
     if asked().json:
         output.document(found)
@@ -170,11 +173,11 @@ def versions(agent: str | None) -> None:
 
 @cli.command()
 @click.argument("version")
-@click.option("--agent", metavar="NAME", help="Only of this agent.")
-@_by
+@options.of_agent
+@options.by
 @everywhere
 def promote(version: str, agent: str | None, by: str | None) -> None:
-    """Let new runs take this version, of every agent that has it. Runs that exist keep theirs."""
+    """Make new runs use a version. For every agent that has it; existing runs keep theirs."""
     from andon.control import queues as operations
 
     with opened() as store:
@@ -184,4 +187,4 @@ def promote(version: str, agent: str | None, by: str | None) -> None:
     else:
         for name in names:
             output.say(f"promoted: {output.clean(name)} {output.clean(version)}")
-        advise("see who carries it: andon versions")
+        advise("see its workers: andon versions")

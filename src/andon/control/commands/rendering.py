@@ -1,31 +1,34 @@
 """Commands that write files for those who run andon."""
 
+from math import ceil
 from typing import Any
 
 import click
 
-from andon.control import output
-from andon.control.cli import asked, cli, everywhere
+from andon.control import options, output
+from andon.control.cli import Family, asked, cli, everywhere
 
 
-@cli.group()
+@cli.group(cls=Family)
 @everywhere
 def k8s() -> None:
-    """Kubernetes manifests with grace periods and probes that fit."""
+    """Write Kubernetes manifests with fitting grace periods."""
 
 
 @k8s.command()
 @click.option(
     "--grace",
-    type=click.IntRange(1, 86_400),
-    default=80,
+    type=options.Duration(1, 86_400),
+    default="80s",
     show_default=True,
-    metavar="S",
-    help="How long a worker drains; the pod's period is computed from it.",
+    metavar="TIME",
+    help="How long a drain may take; the pod's grace period is computed from it.",
 )
-@click.option("--image", help="With andon and the agents in it.")
-@click.option("--name", help="Of the objects.")
-@click.option("--target", metavar="MODULE_OR_FILE[:NAME]", help="What the workers serve.")
+@click.option("--image", help="Container image with andon and the agents.")
+@click.option("--name", metavar="NAME", help="Name of the Kubernetes objects.")
+@click.option(
+    "--target", metavar="MODULE_OR_FILE[:NAME]", help="The file or module that the workers serve."
+)
 @click.option("--store-secret", metavar="NAME:KEY", help="The secret with the store's URL.")
 @click.option(
     "--kind",
@@ -35,13 +38,17 @@ def k8s() -> None:
     help="Workers for a queue, or one run.",
 )
 @click.option("--replicas", type=click.IntRange(0, 10_000), metavar="N", help="How many workers.")
-@click.option("--health-port", type=click.IntRange(1, 65_535), metavar="N", help="For probes.")
+@click.option(
+    "--health-port", type=click.IntRange(1, 65_535), metavar="N", help="Port of the probes."
+)
 @everywhere
-def render(kind: str, **given: Any) -> None:
+def render(kind: str, grace: float, **given: Any) -> None:
     """Print the manifests: andon k8s render --grace 80 | kubectl apply -f -"""
     from andon.control import kubernetes
 
-    wanted = kubernetes.Wanted(**{name: word for name, word in given.items() if word is not None})
+    wanted = kubernetes.Wanted(
+        grace=ceil(grace), **{name: word for name, word in given.items() if word is not None}
+    )
     if asked().json:
         output.document({"manifests": kubernetes.manifests(wanted, kind)})
     else:

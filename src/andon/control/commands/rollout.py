@@ -6,18 +6,18 @@ from typing import Any
 
 import click
 
-from andon.control import output
+from andon.control import options, output
 from andon.control.cli import (
     DONE,
     ERROR,
     LATE,
-    Seconds,
     advise,
     asked,
     cli,
     everywhere,
     make_settings,
     opened,
+    refuse_still,
 )
 
 
@@ -26,46 +26,50 @@ def _patience(settings: Any) -> Any:
 
     return Patience(
         settings.patience_seconds,
-        lambda error: advise(f"{output.clean(error)} Waiting for it."),
+        lambda error: advise(f"{output.clean(error)} Waiting for the store."),
     )
 
 
 @cli.command()
 @click.argument("action", type=click.Choice(["watch"]), required=False)
-@click.option("--since", default="24h", show_default=True, metavar="TIME", help="30m, 2h, 7d, …")
+@options.since("24h")
 @click.option(
     "--fail-on",
     metavar="WORDS",
     help="Exit with 1 if there was any of: lost,doubled,unresumed,cut,overrun,in_doubt.",
 )
-@click.option("--timeout", type=Seconds(), metavar="S", help="watch: not longer.")
+@options.timeout(None)
 @click.option(
     "--settle",
-    type=Seconds(),
-    default=10.0,
+    type=options.Duration(),
+    default="10s",
     show_default=True,
-    metavar="S",
-    help="watch: over once nobody has left for so long.",
+    metavar="TIME",
+    help="watch: over once no worker has left for this long.",
 )
 @everywhere
 def deploys(
-    action: str | None, since: str, fail_on: str | None, timeout: float | None, settle: float
+    action: str | None, since: float, fail_on: str | None, timeout: float | None, settle: float
 ) -> int:
-    """What became of the runs when workers left; `watch` follows the current or next deploy."""
-    from andon.control import arguments, rollouts
+    """Report what happened to runs when workers left.
+
+    `watch` follows the current or next deploy.
+    """
     from andon.control import deploys as derived
+    from andon.control import rollouts
 
     words = derived.failures_named(fail_on) if fail_on is not None else []
     settings = make_settings()
     over = True
-    with opened(settings=settings) as store:
+    with opened(settings=settings, look="long" if action else "once") as store:
         if action == "watch":
+            refuse_still(store)
             one, over = _watch(store, settings, timeout, settle)
             found = [one] if one is not None else []
         else:
             found = derived.recent(
                 store,
-                store.now() - arguments.seconds(since),
+                store.now() - since,
                 lease_seconds=settings.lease_seconds,
             )
     if asked().json:
@@ -77,7 +81,7 @@ def deploys(
         advise(rollouts.refuse(failed))
         return ERROR
     if not over:
-        what = "it was not over" if found else "no worker left"
+        what = "the deploy was not over" if found else "no worker left"
         advise(f"{what} within {timeout or 0:g} s. Look: andon deploys")
     return DONE if over else LATE
 
@@ -94,7 +98,7 @@ def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> A
             progress.show(one)
         elif not waiting:
             waiting = True
-            advise("nobody leaves; waiting for the next deploy")
+            advise("no worker is leaving; waiting for the next deploy")
 
     try:
         return rollouts.watch(
@@ -106,7 +110,7 @@ def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> A
             on_look=look,
         )
     except KeyboardInterrupt:
-        advise("stopped watching; the deploy goes on: andon deploys")
+        advise("stopped watching; the deploy continues: andon deploys")
         raise
 
 
@@ -114,31 +118,22 @@ def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> A
 @click.argument("names", metavar="[WORKER]...", nargs=-1)
 @click.option("--self", "this", is_flag=True, help="The workers of this container or machine.")
 @click.option("--all", "everyone", is_flag=True, help="Every live worker.")
-@click.option("--no-wait", is_flag=True, help="Only ask.")
-@click.option(
-    "--timeout",
-    type=Seconds(),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Wait no longer, and exit with 3.",
-)
-@click.option(
-    "--by", metavar="NAME", envvar="ANDON_BY", help="Who asks (ANDON_BY, else your login)."
-)
+@click.option("--no-wait", is_flag=True, help="Do not wait.")
+@options.timeout("5m")
+@options.by
 @everywhere
 def drain(
     names: Sequence[str], this: bool, everyone: bool, no_wait: bool, timeout: float, by: str | None
 ) -> int:
-    """Ask workers to finish or save what they have in hand and to go; wait until they have gone.
+    """Ask workers to finish or save their runs, and exit.
 
-    WORKER is an id, the beginning of one, or a host name.
+    Waits until they have ended. WORKER is an id, the beginning of one, or a host name.
     """
     from andon.control import drain as telling
 
     if sum((bool(names), this, everyone)) != 1:
         raise click.UsageError(
-            "say who: WORKER..., --self or --all", ctx=click.get_current_context()
+            "say which workers: WORKER..., --self or --all", ctx=click.get_current_context()
         )
     settings = make_settings()
     order = telling.Order(
@@ -148,13 +143,13 @@ def drain(
 
 
 @cli.command()
-@click.option("--all", "everything", is_flag=True, help="Also those that ended in the last day.")
+@options.old
 @everywhere
 def workers(everything: bool) -> None:
-    """Workers: where they are, how they stand, what they carry."""
+    """List workers: their host, state, runs and agents."""
     from andon.control import fleet, rollouts
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = fleet.workers(store, everything=everything)
     if asked().json:
         output.document(found)
@@ -163,26 +158,30 @@ def workers(everything: bool) -> None:
 
 
 @cli.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
-@click.option("--since", default="1h", show_default=True, metavar="TIME", help="30m, 2h, 7d, …")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until Ctrl-C.")
+@options.since("1h")
 @everywhere
-def events(follow: bool, since: str) -> None:
-    """What happened to workers, versions and runs. With --json -f: one JSON document per line."""
-    from andon.control import arguments, happenings
+def events(follow: bool, since: float) -> None:
+    """List what happened to workers, versions and runs.
+
+    With --json -f: one JSON document per line.
+    """
+    from andon.control import happenings
+    from andon.control.table import hang
 
     def show_line(event: dict[str, Any]) -> None:
         if asked().json:
             output.say(output.as_json(event))
         else:
             words = output.clean(happenings.told(event), 500)
-            output.say(f"{output.clock(event['at'])}  {output.clean(event['kind']):<18}  {words}")
+            hang(f"{output.clock(event['at'])}  {output.clean(event['kind']):<18}  ", words)
         sys.stdout.flush()
 
-    seconds = arguments.seconds(since)
     settings = make_settings()
-    with opened(settings=settings) as store:
-        begin = store.now() - seconds
+    with opened(settings=settings, look="long" if follow else "once") as store:
+        begin = store.now() - since
         if follow:
+            refuse_still(store)
             happenings.follow(store, begin, _patience(settings), show_line)
             return
         found = happenings.recent(store, begin)
@@ -192,4 +191,4 @@ def events(follow: bool, since: str) -> None:
     for event in found:
         show_line(event)
     if not found:
-        advise(f"nothing happened in the last {since}; --since 7d looks further back")
+        advise(f"no events in the last {output.age(since)}; --since 7d looks further back")

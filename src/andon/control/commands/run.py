@@ -5,41 +5,41 @@ from typing import Any
 
 import click
 
-from andon.control import output
+from andon.control import options, output
 from andon.control.cli import advise, asked, cli, everywhere, make_settings, opened
+from andon.control.options import F
 
 
 @cli.command()
 @click.argument("targets", metavar="MODULE_OR_FILE[:NAME]...", nargs=-1, required=True)
 @click.option("--concurrency", type=int, metavar="N", help="How many runs at once.")
-@click.option(
-    "--lease-seconds", type=float, metavar="S", help="How long a silent worker keeps its runs."
+@options.option(
+    "--lease",
+    "lease_seconds",
+    old=("--lease-seconds",),
+    type=options.Duration(),
+    metavar="TIME",
+    help="How long a silent worker keeps its runs.",
 )
-@click.option(
-    "--grace",
-    "grace_seconds",
-    type=float,
-    metavar="S",
-    help="How long to finish steps when told to go.",
-)
+@options.grace
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65_535),
     metavar="N",
-    help="Answer probes and metrics there; 0 for any free port.",
+    help="Serve probes and metrics on this port; 0 for any free port.",
 )
 @click.option(
     "--preemption",
     type=click.Choice(("ec2", "gce", "azure", "auto")),
-    help="Drain when this cloud announces that it takes the machine away.",
+    help="Drain when this cloud announces the end of the machine.",
 )
 @click.option(
-    "--queue", "queues", metavar="NAME", multiple=True, help="Serve only these; may be repeated."
+    "--queue", "queues", metavar="NAME", multiple=True, help="Serve only this queue; repeatable."
 )
 @click.option(
     "--promote/--no-promote",
     default=None,
-    help="New runs take these versions, also if they were known; or do not, even if they are new.",
+    help="Make new runs use these versions even if they were known, or not even if they are new.",
 )
 @click.option(
     "-v", "--verbose", count=True, help="A line for each settled run; -vv for everything."
@@ -52,10 +52,10 @@ def work(
     verbose: int,
     **given: Any,
 ) -> int:
-    """Execute runs of the agents in a file or module, until told to go.
+    """Execute runs of the agents in a file or module.
 
-    SIGTERM or Ctrl-C: finish the steps in hand, give the runs back, exit 0. Again: cut the steps
-    off now. A third time: exit at once.
+    Until it is told to stop. SIGTERM or Ctrl-C: finish the current steps, requeue the runs, exit
+    0. Again: cut the steps off now. A third time: exit at once.
     """
     settings = make_settings(**given)
     # All of andon is imported before their folder is searched first: their queue.py is theirs.
@@ -64,7 +64,7 @@ def work(
 
     served = [checked_queue(queue) for queue in queues]
     agents = [agent for target in targets for agent in loading.load(target)]
-    with opened(create=True, settings=settings) as store:
+    with opened(create=True, settings=settings, lasting=True) as store:
         options = {
             "queues": served,
             "promote": promote is not False,
@@ -73,10 +73,12 @@ def work(
         return working.work(store, agents, settings, options, verbose=verbose, json=asked().json)
 
 
-class _Boxed(click.Command):
-    """What comes after -- is somebody else's, and no option of it is ours."""
+BOXED = "andon.command"
+_ONLY_BOXED = ("name", "labels", "require", "restart", "uid")
 
-    usage = "| -- COMMAND [ARGUMENT]..."
+
+class _Boxed(click.Command):
+    """Words after -- are somebody else's, and no option among them is ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -84,39 +86,57 @@ class _Boxed(click.Command):
             ctx.meta[BOXED], args = args[at + 1 :], args[:at]
         return super().parse_args(ctx, args)
 
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), self.usage]
-
 
 class _Options(_Boxed):
-    usage = "[-- OPTIONS OF andon work...]"
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- OPTIONS OF andon work...]"]
 
 
-BOXED = "andon.command"
-_ONLY_BOXED = ("name", "labels", "require", "restart", "uid")
+def _of_commands(*, hidden: bool) -> Callable[[F], F]:
+    """The options of `andon exec`; `andon run --` was its name before."""
+    chosen = (
+        click.option("--name", metavar="NAME", hidden=hidden, help="The agent's name for it."),
+        click.option(
+            "--label",
+            "labels",
+            metavar="K=V",
+            multiple=True,
+            hidden=hidden,
+            help="A label of the run; repeatable.",
+        ),
+        click.option(
+            "--require",
+            metavar="kill=A",
+            hidden=hidden,
+            help="Refuse to start if the grades of this host are lower.",
+        ),
+        click.option(
+            "--restart",
+            type=click.Choice(("never", "on-failure")),
+            hidden=hidden,
+            help="Start it again when it fails; default: never.",
+        ),
+        click.option(
+            "--uid", metavar="USER", hidden=hidden, help="Run it as another user (root only)."
+        ),
+    )
+
+    def decorated(function: F) -> F:
+        for one in reversed(chosen):
+            function = one(function)
+        return function
+
+    return decorated
 
 
 @cli.command(cls=_Boxed)
 @click.argument("target", metavar="MODULE_OR_FILE[:NAME]", required=False)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option(
-    "--input",
-    "input_file",
-    type=click.File("rb"),
-    help="A file with the arguments as a JSON object; - for stdin.",
-)
-@click.option("--id", help="The run's id: the same command goes on with the same run.")
-@click.option(
-    "--grace", "grace_seconds", type=float, metavar="S", help="How long a drain may take."
-)
-@click.option("--name", metavar="AGENT", help="Of a command: what it is called.")
-@click.option("--label", "labels", metavar="K=V", multiple=True, help="Of a command; repeatable.")
-@click.option("--require", metavar="kill=A", help="Of a command: how surely it can be stopped.")
-@click.option(
-    "--restart", type=click.Choice(("never", "on-failure")), help="Of a command; default: never."
-)
-@click.option("--uid", metavar="USER", help="Of a command: run it as another user (root only).")
-@click.option("-v", "--verbose", count=True, help="More words; -vv for everything.")
+@options.given_input
+@options.run_id
+@options.grace
+@_of_commands(hidden=True)
+@click.option("-v", "--verbose", count=True, help="Print more; -vv for everything.")
 @everywhere
 def run(
     target: str | None,
@@ -125,48 +145,68 @@ def run(
     verbose: int,
     **options: Any,
 ) -> int:
-    """Run one agent here, to its end, and print its result; exit 75 if it was saved unfinished.
+    """Run one agent here, and print its result.
 
-    SIGTERM or Ctrl-C: the step in hand ends or is cut off, the run is saved. The same command with
-    the same --id goes on with it; so does any worker that carries the agent.
+    Exit 75 if it was saved unfinished. SIGTERM or Ctrl-C: the current step ends or is cut off, the
+    run is saved. The same command with the same --id continues it; so does any worker that serves
+    the agent.
 
-    With -- any command, in any language, is run as an agent under a supervisor: it is listed,
-    stopped and proved stopped like every other. The exit code is the command's.
+    A command in any language: andon exec -- COMMAND.
     """
     ctx = click.get_current_context()
     if BOXED in ctx.meta:
-        return _run_boxed(ctx.meta[BOXED], target, options)
+        if target is not None:
+            raise click.UsageError(
+                f"expected options and -- COMMAND, found {target!r} before the --", ctx
+            )
+        return _run_boxed(ctx.meta[BOXED], options)
     if target is None:
-        raise click.UsageError("expected MODULE_OR_FILE[:NAME], or -- and a command", ctx)
+        raise click.UsageError(
+            "expected MODULE_OR_FILE[:NAME]; a command: andon exec -- COMMAND", ctx
+        )
     for name in _ONLY_BOXED:
         if options[name]:
-            raise click.UsageError(f"--{name.rstrip('s')} is for a command after --", ctx)
+            raise click.UsageError(f"--{name.rstrip('s')} is for: andon exec -- COMMAND", ctx)
     settings = make_settings(grace_seconds=options["grace_seconds"])
     from andon.control import arguments as typed
     from andon.control import loading, running
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
     agents = loading.load(target)
-    with opened(create=True, settings=settings) as store:
+    given = running.checked(agents, given)
+    with opened(create=True, settings=settings, lasting=True) as store:
         return running.run(
-            store, agents, given, options["id"], settings, verbose=verbose, json=asked().json
+            store, agents[0], given, options["id"], settings, verbose=verbose, json=asked().json
         )
 
 
-def _run_boxed(argv: list[str], target: str | None, options: dict[str, Any]) -> int:
+@cli.command("exec", context_settings={"allow_interspersed_args": False})
+@click.argument("argv", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
+@options.run_id
+@options.grace
+@_of_commands(hidden=False)
+@everywhere
+def execute(argv: Sequence[str], **options: Any) -> int:
+    """Run any command as an agent under a supervisor.
+
+    It is listed, stopped and proved stopped like any other run. The exit code is the command's.
+    """
+    return _run_boxed(list(argv), options)
+
+
+def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
     from andon.control import arguments as typed
     from andon.control import upping
     from andon.supervisor import home as homes
 
-    if target is not None or asked().json:
-        found = target or "--json"
-        raise click.UsageError(f"expected options and -- COMMAND, found {found!r} before the --")
+    if asked().json:
+        raise click.UsageError("expected options and -- COMMAND, found '--json' before the --")
     settings = make_settings(grace_seconds=options["grace_seconds"])
     labels = dict(typed.pair(label, "label") for label in options["labels"])
     command = upping.command_of(argv, options | {"labels": labels})
     require, uid = upping.requirements(options["require"]), upping.user(options["uid"])
     upping.refuse_latched(homes.find())
-    with opened(create=True, settings=settings) as store:
+    with opened(create=True, settings=settings, lasting=True) as store:
         upping.refuse_held(store, command)
     if options["id"] is None:
         output.note(f"run {output.clean(command.run)}")
@@ -177,24 +217,34 @@ def _run_boxed(argv: list[str], target: str | None, options: dict[str, Any]) -> 
 
 @cli.command(cls=_Options)
 @click.argument("targets", metavar="[MODULE_OR_FILE[:NAME]]...", nargs=-1)
-@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N")
-@click.option("--uid", metavar="USER", help="Run the workers as another user (root only).")
-@click.option("--require", metavar="kill=A,pause=C", help="Refuse to start below these grades.")
 @click.option(
-    "--grace", "grace_seconds", type=float, metavar="S", help="How long a drain may take."
+    "--workers",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many worker processes.",
 )
+@click.option("--uid", metavar="USER", help="Run the workers as another user (root only).")
+@click.option(
+    "--require",
+    metavar="kill=A,pause=C",
+    help="Refuse to start if the grades of this host are lower.",
+)
+@options.grace
 @everywhere
 def up(targets: Sequence[str], workers: int, **options: Any) -> int:
-    """Workers under a supervisor, in the foreground: it restarts, watches and can end them all.
+    """Run workers under a supervisor, in the foreground.
 
-    Without a file it starts no worker and keeps this host attended. Options of `andon work` follow
-    after --. SIGTERM or Ctrl-C: drain. Again: at once. SIGUSR1: halt.
+    It restarts and watches them, and can end them. Without a file it starts no worker and only
+    supervises this host. Options of `andon work` follow after --. SIGTERM or Ctrl-C: drain. Again:
+    at once. SIGUSR1: halt.
     """
     from andon.control import loading, upping
 
     settings = make_settings(grace_seconds=options["grace_seconds"])
     require, uid = upping.requirements(options["require"]), upping.user(options["uid"])
-    with opened(create=True, settings=settings) as store:
+    with opened(create=True, settings=settings, lasting=True) as store:
         store.now()  # a store that does not answer cannot say that nothing is halted
     for target in targets:
         loading.load(target)  # what cannot be loaded would only crash again and again
@@ -205,32 +255,33 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
 
 
 @cli.command()
-@click.argument("agent")
+@options.agent
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
+@options.given_input
 @click.option(
-    "--input",
-    "input_file",
-    type=click.File("rb"),
-    help="A file with the arguments as a JSON object; - for stdin.",
+    "--id", metavar="ID", help="The run's id; starting the same id again starts nothing new."
 )
-@click.option("--id", help="Start it once: an id names one run for ever.")
-@click.option("--priority", type=int, default=0, help="Higher goes first.")
-@click.option("--queue", metavar="NAME", help="Where it waits, instead of the agent's queue.")
-@click.option("--label", "labels", metavar="K=V", multiple=True, help="May be given several times.")
-@click.option("--at", metavar="TIME", help="When: +30s, +5m, +2h, +1d, or ISO 8601.")
+@click.option("--priority", type=int, default=0, help="Runs with a higher priority start first.")
+@click.option("--queue", metavar="NAME", help="The queue to wait in, instead of the agent's.")
+@click.option(
+    "--label", "labels", metavar="K=V", multiple=True, help="A label of the run; repeatable."
+)
+@click.option("--at", metavar="TIME", help="When to start: +30s, +5m, +2h, +1d, or ISO 8601.")
 @everywhere
 def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any) -> None:
-    """Start a run and print its id. Values are JSON if they are JSON, else text."""
+    """Start a run and print its id. Values are read as JSON where that fits, else as text."""
     from andon.control import arguments as typed
-    from andon.control import operations
+    from andon.control import operations, registration
     from andon.runtime import latches
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
     at: str | None = options.pop("at")
     options["labels"] = dict(typed.pair(label, "label") for label in options["labels"])
+    on_wait = _waiting_for(agent)
+    registration.await_store(make_settings().store, agent, on_wait)
     with opened(create=True) as store:
         options["at"] = None if at is None else typed.moment(at, store.now())
-        row = operations.start(store, agent, given, on_wait=_waiting_for(agent), **options)
+        row = operations.start(store, agent, given, on_wait=on_wait, warn=advise, **options)
         if asked().json:
             facts = ("id", "agent", "version", "state")
             output.document({name: getattr(row, name) for name in facts})
@@ -240,10 +291,18 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
         latch = around.latch_on(row)
         if latch is not None:
             how = f"{latches.held_by(latch)}. To lift it: {latches.lift_command(latch)}"
-            advise(f"it waits: {output.clean(how)}")
+            advise(f"the run waits: {output.clean(how)}")
         elif around.is_forsaken(row):
-            advise(f"it waits: {around.who_lacks(row)}. Start one: andon work FILE")
+            advise(f"the run waits: {around.who_lacks(row)}. Start one: andon work FILE")
 
 
 def _waiting_for(agent: str) -> Callable[[], None]:
-    return lambda: advise(f"no worker knows agent {output.clean(agent)} yet; waiting for one")
+    said = False
+
+    def say() -> None:
+        nonlocal said
+        if not said:
+            advise(f"no worker knows agent {output.clean(agent)} yet; waiting for one")
+        said = True
+
+    return say

@@ -108,13 +108,13 @@ class CrashTest:
             found = f"waits for {outcome.waits}" if outcome.waits else seen(outcome.lines)
             raise BadInput(
                 f"the plain run did not end in {outcome.seconds:.0f} s; it {found}. Give more "
-                "--seconds"
+                "time: --timeout, seconds=…"
             )
         if outcome.asked:
             names = ", ".join(outcome.asked)
             raise BadInput(
                 f"the plain run did not end: effect {names} raised an error, and a person would be "
-                "asked whether it happened. Test with an outside that works."
+                "asked whether it happened. Test with outside services that work."
             )
         if outcome.waits:
             raise BadInput(
@@ -132,7 +132,8 @@ class CrashTest:
         if not self.options.fails and not outcome.succeeded:
             raise BadInput(
                 f"the plain run {outcome.state}: {outcome.error.rstrip('.')}. Its folder was "
-                "empty: --before COMMAND, before=…, brings what it reads. If it is meant to fail: "
+                "empty: --before COMMAND, before=…, prepares the files that it reads. "
+                "If it is meant to fail: "
                 "--fails, fails=True"
             )
 
@@ -140,7 +141,7 @@ class CrashTest:
         """Where the plain run came past."""
         found = kills.all_kills(self.first.lines, self.points)
         if not found:
-            raise BadInput(f"the plain run came past none of the points {', '.join(self.points)}")
+            raise BadInput(f"the plain run reached none of the points {', '.join(self.points)}")
         return found
 
     def trial(self, *wanted: Kill) -> tuple[Tried, Outcome]:

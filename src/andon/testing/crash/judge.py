@@ -256,7 +256,7 @@ def _stranded(trial: Outcome) -> Finding:
     return Finding(
         "stranded",
         "",
-        "the run was stranded: its code asked for something else than its journal has",
+        "the run was stranded: its code asked for something other than its journal has",
         in_short(trial.error),
         "use ctx.now(), ctx.random() or ctx.uuid(), or do it in a step: time, random, uuid, the "
         "order of a set and what is read from outside differ when the code is replayed",
@@ -275,7 +275,8 @@ def _hung(trial: Outcome) -> Finding:
         "",
         "the run did not end in time after the kill",
         f"after {trial.seconds:.0f} s it {seen(trial.lines)}",
-        "give the test more --seconds; or look for what waits for the worker that was killed",
+        "give the test more time (--timeout, seconds=…), or look for what waits for the "
+        "worker that was killed",
     )
 
 
@@ -284,7 +285,7 @@ def _ended(plain: Outcome, trial: Outcome) -> Finding:
     return Finding(
         "ended",
         "",
-        f"the run ended otherwise: {plain.state} without a kill, and now {how}",
+        f"the run ended differently: {plain.state} without a kill, and now {how}",
         _changed(plain, trial) or FORGOTTEN,
         "decide only by the input and by what steps, effects and ctx answer; and look at what the "
         "run finds outside when it is gone on with",
@@ -313,7 +314,7 @@ def _differs(
             Finding(
                 "world",
                 "",
-                "the check sees another world than without a kill",
+                "--check printed something different after a kill",
                 f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it; {suspect}",
                 do,
             )
@@ -338,9 +339,9 @@ def _suspect(
             if one.times > 1:
                 return (
                     f"effect {name} was executed {one.times} times with one key",
-                    "what it is declared to be, it has to be: for one key it may do one thing",
+                    "an effect must be what it is declared to be: with one key it may happen once",
                 )
-    do = "what changes the world belongs into an effect that says what it is"
+    do = "put code that changes the outside world into an effect with a declared kind"
     names = ", ".join(sorted(repeated(trial)))
     if names:
         return f"executed twice: step {names}", do

@@ -16,6 +16,7 @@ from typing import Any
 
 from andon.errors import AndonError, BadInput
 from andon.runtime.agent import Agent
+from andon.store.driver import driver
 from andon.testing.crash import forker
 
 Hook = Callable[[Path], object]
@@ -130,8 +131,7 @@ def _refuse_used(url: str) -> None:
 
 
 def _execute(url: str, sql: Any) -> list[Any]:
-    import psycopg
-
+    psycopg = driver()
     try:
         with psycopg.connect(url, autocommit=True) as db:
             found = db.execute(sql)

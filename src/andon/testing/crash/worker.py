@@ -57,7 +57,7 @@ async def _work(url: str, agents: list[Agent]) -> None:
         if not due(store):
             idle.set()
 
-    worker = Worker(store, agents, settings, on_settled=settled)
+    worker = Worker(store, agents, settings, on_settled=settled, embedded=False)
     async with worker:
         if not due(store):
             idle.set()

@@ -37,8 +37,6 @@ from andon.runtime.sync import on_loop
 from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
 from andon.transcript.ledger import Move, known, next_move
 
-__all__ = ["AndonDurability", "repair", "run", "run_sync"]
-
 branch.frameworks |= {"pydantic_ai", "pydantic_graph"}
 
 # What else reaches outside; repeated after a crash, which changes nothing.
@@ -329,7 +327,7 @@ def _edited(params: Any, tool: Any, given: dict[str, Any]) -> Any:
         try:
             given = tool.args_validator.validate_python(given, context=context)
         except ValidationError as error:
-            raise andon.did_not_happen(f"what it was changed to does not fit: {error}") from None
+            raise andon.did_not_happen(f"the edited value does not fit: {error}") from None
     return replace(params, tool_args=given)
 
 

@@ -1,0 +1,75 @@
+"""Colour on terminals: four tints, from the palette that the terminal's owner has chosen.
+
+Colour repeats what words and symbols say and never says anything alone. Red is for what is wrong
+or not proved, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
+# No yellow, white or black: one of them cannot be read on a light or on a dark ground.
+CODES = {"wrong": "31", "good": "32", "held": "35", "alive": "36", "quiet": "2", "head": "1"}
+TINTS = {
+    "running": "alive",
+    "serving": "alive",
+    "suspended": "alive",
+    "queued": "quiet",
+    "exited": "quiet",
+    "cancelled": "quiet",
+    "nothing": "quiet",
+    "succeeded": "good",
+    "proved": "good",
+    "done": "good",
+    "ok": "good",
+    "paused": "held",
+    "killed": "held",
+    "stopping": "held",
+    "asked": "held",
+    "draining": "held",
+    "warn": "held",
+    "failed": "wrong",
+    "dead": "wrong",
+    "stranded": "wrong",
+    "stalled": "wrong",
+    "unproved": "wrong",
+    "died": "wrong",
+    "silent": "wrong",
+    "fail": "wrong",
+}
+
+
+class Tinted(str):
+    """Text with a tint, for whoever prints it; in another string it is plain."""
+
+    __slots__ = ("tint",)
+    tint: str
+
+
+def tinted(text: str, word: str) -> Tinted:
+    """Text in the tint of a state."""
+    found = Tinted(text)
+    found.tint = TINTS.get(word, word)
+    return found
+
+
+def paint(text: str, stream: IO[str] | None = None) -> str:
+    """The text as its stream shows it; nothing else may be measured or cut afterwards."""
+    code = CODES.get(getattr(text, "tint", ""))
+    if code is None or not text or not shown_on(stream or sys.stdout):
+        return str(text)
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def shown_on(stream: IO[str]) -> bool:
+    """Whether a stream takes colours; NO_COLOR outranks FORCE_COLOR, as in Python itself."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()

@@ -1,0 +1,31 @@
+"""The command for a first agent."""
+
+from pathlib import Path
+
+import click
+
+from andon.control import output
+from andon.control.cli import advise, asked, cli, everywhere
+
+
+@cli.command()
+@click.argument("folder", required=False, default=".")
+@everywhere
+def init(folder: str) -> None:
+    """Write a first agent, its test and andon.toml.
+
+    Here, or into FOLDER. Existing files are never overwritten: then nothing is written.
+    """
+    import shlex
+
+    from andon.control import project
+
+    written = project.write(Path(folder))
+    if asked().json:
+        output.document({"folder": str(Path(folder).absolute()), "files": list(project.FILES)})
+        return
+    for path in written:
+        output.say(f"wrote {output.clean(path)}")
+    go = "" if Path(folder) == Path() else f"cd {shlex.quote(output.clean(folder))} && "
+    advise(f"next: {go}andon run agent.py name=Ada")
+    advise("then: andon crashtest agent.py   and, with pytest: python -m pytest -q")

@@ -1,0 +1,193 @@
+"""Shapes: what an argument has to look like, as JSON, so that it is known without the code.
+
+A shape is a word ("int"), or an object with one key ({"list": "int"}). It says no only where the
+annotation certainly does: whatever it does not know fits, such as dates, classes with a reading of
+their own, and everything that a later version of andon may write here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec.inspect as inspected
+
+Shape = Any  # JSON
+
+ANY = "any"
+# Deeper than this, and after so many parts, an annotation is taken for anything: it may be a tree
+# of itself, and every start reads it.
+_DEEPEST, _MOST_PARTS = 4, 200
+
+_WORDS: dict[type, Shape] = {
+    inspected.IntType: "int",
+    inspected.FloatType: "float",
+    inspected.StrType: "str",
+    inspected.BoolType: "bool",
+    inspected.NoneType: "none",
+}
+_LISTS = (inspected.ListType, inspected.SetType, inspected.FrozenSetType, inspected.VarTupleType)
+_OBJECTS = (inspected.DataclassType, inspected.TypedDictType, inspected.StructType)
+_LEAST = {"int": int, "str": str, "bool": bool, "none": type(None)}
+
+
+def shape_of(annotation: Any) -> Shape:
+    """The shape of what may be given where that is annotated."""
+    try:
+        return _Reading().shape(inspected.type_info(annotation), 0)
+    except (TypeError, ValueError, RecursionError, NotImplementedError):  # not a type of JSON
+        return ANY
+
+
+def with_default(shape: Shape, default: Any) -> Shape:
+    """What is given may always be what is taken when nothing is given."""
+    if misfit(shape, default) is None:
+        return shape
+    return {"union": [shape, "none"]} if default is None else ANY
+
+
+class _Reading:
+    """Reads one annotation, part by part."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def shape(self, annotated: inspected.Type, depth: int) -> Shape:
+        kind = type(annotated)
+        if kind in _WORDS:
+            return _WORDS[kind]
+        self._parts += 1
+        if depth > _DEEPEST or self._parts > _MOST_PARTS:
+            return ANY
+
+        return self._whole(annotated, lambda part: self.shape(part, depth + 1))
+
+    def _whole(self, annotated: inspected.Type, inner: Callable[[inspected.Type], Shape]) -> Shape:
+        found: Shape = ANY
+        if isinstance(annotated, _LISTS):
+            found = {"list": inner(annotated.item_type)}
+        elif isinstance(annotated, inspected.DictType):
+            found = {"dict": inner(annotated.value_type)}
+        elif isinstance(annotated, inspected.UnionType):
+            found = {"union": [inner(part) for part in annotated.types]}
+        elif isinstance(annotated, inspected.LiteralType):
+            found = {"one_of": list(annotated.values)}
+        elif isinstance(annotated, inspected.EnumType):
+            found = _enumeration([member.value for member in annotated.cls])
+        elif isinstance(annotated, _OBJECTS):
+            found = _object(annotated, inner)
+        return found
+
+
+def _enumeration(values: list[Any]) -> Shape:
+    return {"one_of": values} if all(type(one) in (int, str) for one in values) else ANY
+
+
+def _object(annotated: Any, inner: Callable[[Any], Shape]) -> Shape:
+    # A struct can also be a list, or be told from others by a tag.
+    if getattr(annotated, "array_like", False) or getattr(annotated, "tag", None) is not None:
+        return ANY
+    return {
+        "object": {
+            "name": annotated.cls.__name__,
+            "fields": {field.encode_name: inner(field.type) for field in annotated.fields},
+            "required": [field.encode_name for field in annotated.fields if field.required],
+        }
+    }
+
+
+# ── whether a value fits ──────────────────────────────────────────────────────────────────────
+
+
+def misfit(shape: Shape, given: Any, path: str = "") -> str | None:
+    """Why a value does not fit, in words; None if it does, or if that is not known."""
+    if isinstance(shape, str):
+        return None if _fits_word(shape, given) else _found(path, shape, given)
+    if not isinstance(shape, dict) or len(shape) != 1 or not _is_plain(given):
+        return None
+    [(kind, of)] = shape.items()
+    look = _LOOKS.get(kind)
+    return None if look is None else look(of, given, path, shape)
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether it is JSON as it stands: how other objects are written down is not known here."""
+    return given is None or isinstance(given, (bool, int, float, str, list, tuple, Mapping))
+
+
+def _fits_word(word: str, given: Any) -> bool:
+    if not _is_plain(given):
+        return True
+    if word == "float":
+        return isinstance(given, (int, float)) and not isinstance(given, bool)
+    if word == "int":
+        whole = isinstance(given, int) or (isinstance(given, float) and given.is_integer())
+        return whole and not isinstance(given, bool)
+    kind = _LEAST.get(word)
+    return kind is None or isinstance(given, kind)
+
+
+def _look_at_list(of: Shape, given: Any, path: str, shape: Shape) -> str | None:
+    if not isinstance(given, (list, tuple)):
+        return _found(path, shape, given)
+    looked = (misfit(of, one, f"{path}[{n}]") for n, one in enumerate(given))
+    return next((found for found in looked if found), None)
+
+
+def _look_at_dict(of: Shape, given: Any, path: str, shape: Shape) -> str | None:
+    if not isinstance(given, Mapping):
+        return _found(path, shape, given)
+    looked = (misfit(of, one, f"{path}.{name}") for name, one in given.items())
+    return next((found for found in looked if found), None)
+
+
+def _look_at_object(of: Any, given: Any, path: str, shape: Shape) -> str | None:
+    if not isinstance(given, Mapping):
+        return _found(path, shape, given)
+    missing = [name for name in of["required"] if name not in given]
+    if missing:
+        return f"{path}: expected {of['name']}, found no {missing[0]!r} in it".lstrip(": ")
+    known = ((name, part) for name, part in of["fields"].items() if name in given)
+    looked = (misfit(part, given[name], f"{path}.{name}") for name, part in known)
+    return next((found for found in looked if found), None)
+
+
+def _look_at_choice(of: list[Any], given: Any, path: str, shape: Shape) -> str | None:
+    same = any(given == one and isinstance(given, bool) == isinstance(one, bool) for one in of)
+    return None if same else _found(path, shape, given)
+
+
+def _look_at_union(of: list[Shape], given: Any, path: str, shape: Shape) -> str | None:
+    if any(misfit(one, given) is None for one in of):
+        return None
+    return _found(path, shape, given)
+
+
+_LOOKS: dict[str, Callable[[Any, Any, str, Shape], str | None]] = {
+    "list": _look_at_list,
+    "dict": _look_at_dict,
+    "object": _look_at_object,
+    "one_of": _look_at_choice,
+    "union": _look_at_union,
+}
+
+
+def _found(path: str, shape: Shape, given: Any) -> str:
+    shown = repr(given)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return f"{path}: expected {words(shape)}, found {shown}".lstrip(": ")
+
+
+def words(shape: Shape) -> str:
+    """A shape as an annotation would say it."""
+    if isinstance(shape, str):
+        return "None" if shape == "none" else shape
+    [(kind, of)] = shape.items()
+    return _SPOKEN.get(kind, lambda _: ANY)(of)
+
+
+_SPOKEN: dict[str, Callable[[Any], str]] = {
+    "list": lambda of: f"list[{words(of)}]",
+    "dict": lambda of: f"dict[str, {words(of)}]",
+    "object": lambda of: str(of["name"]),
+    "one_of": lambda of: "one of " + ", ".join(map(repr, of)),
+    "union": lambda of: " or ".join(map(words, of)),
+}

@@ -1,0 +1,1 @@
+"""The machine, read in one place; the standard library only, below everything else."""

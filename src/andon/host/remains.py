@@ -1,0 +1,107 @@
+"""Processes that are to end: hit, looked at, and hit again until none is left.
+
+They are found by their marks, by the tree below those that are known, and by pid and start time
+once they were seen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from andon.host import mark, proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+# Between two looks at processes that were hit: they need the processor to die.
+LOOK_SECONDS = 0.002
+# More are counted, not named.
+MOST_NAMED = 20
+MOST_LETTERS = 80
+
+
+class Remains:
+    """Processes by pid and start time, by their marks, and everything below them."""
+
+    def __init__(
+        self,
+        roots: Mapping[int, int] | None = None,
+        matches: Callable[[int], bool] | None = None,
+        spare: Iterable[int] = (),
+    ) -> None:
+        self.known = dict(roots or {})  # pid → start time
+        self.commands: dict[int, str] = {}
+        self.survivors: list[int] = sorted(self.known)
+        self._matches = matches
+        self._spare = {os.getpid(), *spare}
+
+    def look(self, above: int = 0) -> list[int]:
+        """Those that are alive now, and below `above`. All that are ever seen are remembered."""
+        self._find(above, lambda pid: None)
+        return self._alive()
+
+    def strike(self, number: signal.Signals = signal.SIGKILL, above: int = 0) -> bool:
+        """One round; whether nothing was left already. Each is hit as soon as it is found."""
+
+        def hit(pid: int) -> None:
+            proc.send(pid, self.known[pid], number)
+
+        before = len(self.known)
+        all_seen = self._find(above, hit)
+        return not self._alive() and all_seen and len(self.known) == before
+
+    def _find(self, above: int, do: Callable[[int], None]) -> bool:
+        """Do something to each of them; whether all were seen. Those below first: once a process
+        has ended nobody can tell what was below it.
+        """
+        alive = self._alive()
+        self._add_below([*alive, *([above] if above else [])])
+        for pid in self._alive():
+            do(pid)
+
+        def found(pid: int) -> None:
+            if pid not in self._spare and self.add(pid):
+                self._add_below([pid])
+                do(pid)
+
+        return self._matches is None or mark.carriers(self._matches, found)
+
+    def _alive(self) -> list[int]:
+        self.survivors = sorted(pid for pid, ticks in self.known.items() if proc.alive(pid, ticks))
+        return self.survivors
+
+    def _add_below(self, pids: Iterable[int]) -> None:
+        for pid in proc.descendants(pids):
+            if pid not in self._spare:
+                self.add(pid)
+
+    def add(self, pid: int) -> bool:
+        """One that is alive now; a zombie is not. Answers whether it is new."""
+        ticks = proc.start_ticks(pid)
+        if not ticks or self.known.get(pid) == ticks or not proc.alive(pid, ticks):
+            return False
+        self.known[pid] = ticks
+        if len(self.commands) <= MOST_NAMED:
+            self.commands[pid] = proc.command(pid)
+        return True
+
+    def end(self, seconds: float) -> bool:
+        """Strike until nothing is left, or the time is over; whether nothing is."""
+        until = time.monotonic() + seconds
+        while not self.strike():
+            if time.monotonic() > until:
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
+
+    def named(self, pids: Iterable[int]) -> str:
+        """Pids and commands, for people."""
+        pids = list(pids)
+        words = [
+            f"{pid} {(self.commands.get(pid) or '?')[:MOST_LETTERS]}" for pid in pids[:MOST_NAMED]
+        ]
+        more = len(pids) - MOST_NAMED
+        return ", ".join(words) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,30 @@
+"""The driver of PostgreSQL: an extra, so that SQLite alone needs nothing more."""
+
+from __future__ import annotations
+
+from andon.errors import StoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def driver() -> Any:
+    """The module psycopg; raises StoreError if it, or the library it needs, is not there."""
+    try:
+        import psycopg
+    except ImportError as missing:
+        raise StoreError(
+            f"PostgreSQL needs the driver psycopg 3, found: {_first_line(missing)}. "
+            "Run: pip install 'andon[postgres]'"
+        ) from missing
+    if not hasattr(psycopg, "Connection"):  # a folder of that name, and not the package
+        raise StoreError(
+            f"PostgreSQL needs the driver psycopg 3, found {list(psycopg.__path__)}, which is not "
+            "it. Run: pip install 'andon[postgres]'"
+        )
+    return psycopg
+
+
+def _first_line(error: ImportError) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".:")

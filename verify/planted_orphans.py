@@ -1,0 +1,90 @@
+"""Bugs about what attempts have started: orphans that act, and stops that are said too early."""
+
+from verify.planted import Canary
+
+CANARIES = (
+    # ── the takeover rule, for all that an owner has started ──────────────────────────────────
+    Canary(
+        "orphans-of-the-dead-left-alive",
+        "simulation",
+        "runtime/liveness.py",
+        "    if not remains.end(REMAINS_SECONDS):\n",
+        "    if False:\n",
+    ),
+    Canary(
+        "orphans-not-looked-for",
+        "model",
+        "core/effect.py",
+        "    return sight is Sight.ALL or (sight is Sight.PROCESS and not has_started)\n",
+        "    return sight is not Sight.NOTHING\n",
+    ),
+    Canary(
+        "orphans-not-looked-for-in-the-fleet",
+        "simulation",
+        "core/effect.py",
+        "    return sight is Sight.ALL or (sight is Sight.PROCESS and not has_started)\n",
+        "    return sight is not Sight.NOTHING\n",
+    ),
+    Canary(
+        "started-before-it-is-written",
+        "simulation",
+        "runtime/leaving.py",
+        "        if self.host.store.free_means == Sight.PROCESS:\n",
+        "        if self.host.store is None:\n",
+    ),
+    Canary(
+        "program-of-a-call-left-alive",
+        "simulation",
+        "runtime/effects.py",
+        "            self.quiet = self.quiet and self.attempt.started.end_of(self.operation)\n",
+        "            pass\n",
+    ),
+    Canary(
+        "goodbye-taken-for-quiet",
+        "twins",
+        "store/postgres.sql",
+        "(a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL))",
+        "(a.quiet OR w.state IN ('gone', 'dead'))",
+    ),
+    # ── what proves a stop ────────────────────────────────────────────────────────────────────
+    Canary(
+        "word-taken-for-proof-of-a-kill",
+        "twins",
+        "core/stop.py",
+        "    if kind in POLITE:\n        return Stage.VERIFIED\n"
+        "    return Stage.FENCED if ends else Stage.UNPROVED\n",
+        "    return Stage.VERIFIED\n",
+    ),
+    Canary(
+        "goodbye-taken-for-proof-of-a-kill",
+        "twins",
+        "store/stops.py",
+        '        about = {"worker_id": worker_id, "stage": stage, "evidence": words}\n'
+        '        rows = self.q("end_worker_targets", **about, polite=state == "gone")\n',
+        '        about = {"worker_id": worker_id, "stage": stage, "evidence": words}\n'
+        '        rows = self.q("end_worker_targets", **about, polite=False)\n',
+    ),
+    Canary(
+        "started-proved-by-another-end",
+        "twins",
+        "store/sqlite.sql",
+        " WHERE run_id = :run_id AND ended_at IS NULL AND mark IS NULL\nRETURNING",
+        " WHERE run_id = :run_id AND ended_at IS NULL\nRETURNING",
+    ),
+    Canary(
+        "stopped-for-ever-where-nobody-looks",
+        "simulation",
+        "store/fleet.py",
+        "        self._give_up_looking()\n",
+        "",
+    ),
+    # ── whose process is gone ─────────────────────────────────────────────────────────────────
+    Canary(
+        "leader-taken-for-the-process",
+        "points",
+        "host/proc.py",
+        "    if found.state not in _DEAD or found.threads <= 1:\n        return found.alive\n",
+        "    if found.state in _DEAD or found.threads <= 1:\n"
+        "        return found.state not in _DEAD\n",
+    ),
+)
