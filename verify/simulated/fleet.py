@@ -416,8 +416,8 @@ class Fleet:
     def _look_for_remains(self) -> None:
         """A command on some host ends what stopped attempts have started there."""
         if self.processes:
-            self.current = self.chance.choice(self.processes)
-            self.children.clear(self.store)
+            somebody = self.chance.choice(self.processes)
+            somebody.as_current(lambda: self.children.clear(self.store))
 
     def _resume(self) -> None:
         """Let what was stopped go on."""

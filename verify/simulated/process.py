@@ -86,13 +86,14 @@ class Process:
             raise Crash
 
     def step(self) -> None:
-        self._as_current(self.loop.step)
+        self.as_current(self.loop.step)
 
     def end(self) -> None:
         """What its code does on the way out is its own, and nobody else's who stands still now."""
-        self._as_current(self.loop.end)
+        self.as_current(self.loop.end)
 
-    def _as_current(self, act: Callable[[], None]) -> None:
+    def as_current(self, act: Callable[[], None]) -> None:
+        """Restores the one before: it may be frozen in the middle of a callback."""
         before, self.fleet.current = self.fleet.current, self
         try:
             act()

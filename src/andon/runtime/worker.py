@@ -408,10 +408,11 @@ class Worker:
         beating = self.writer.submit(self._heartbeat(worker_id))
         beating.add_done_callback(lambda done: self._beaten(done, worker_id, asked_at))
         looking = self.writer.submit(Look())
+        seen: Seen | BaseException | None = None
         try:
             result = await self._claim()
         finally:
-            [seen] = await asyncio.gather(looking, return_exceptions=True)
+            seen = (await asyncio.gather(looking, return_exceptions=True))[0]
         return result, None if isinstance(seen, BaseException) else seen
 
     def _beaten(self, done: "asyncio.Future[Any]", worker_id: str, asked_at: float) -> None:
@@ -460,8 +461,7 @@ class Worker:
         agent = self.agents.get((run.agent, run.version))
         if agent is None:  # another version of it: to undo what the run did
             agent = next(one for one in self.agents.values() if one.name == run.agent)
-        attempt = Attempt(self, run, agent)
-        self.attempts[run.id] = attempt
+        attempt = self.attempts[run.id] = Attempt(self, run, agent)
         task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
         self.active[attempt] = task
         self.writer.runs = len(self.active)
