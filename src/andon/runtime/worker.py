@@ -408,12 +408,12 @@ class Worker:
         beating = self.writer.submit(self._heartbeat(worker_id))
         beating.add_done_callback(lambda done: self._beaten(done, worker_id, asked_at))
         looking = self.writer.submit(Look())
-        seen: Seen | BaseException | None = None
         try:
             result = await self._claim()
         finally:
-            seen = (await asyncio.gather(looking, return_exceptions=True))[0]
-        return result, None if isinstance(seen, BaseException) else seen
+            await asyncio.wait([looking])
+        failed = looking.cancelled() or looking.exception() is not None
+        return result, None if failed else looking.result()
 
     def _beaten(self, done: "asyncio.Future[Any]", worker_id: str, asked_at: float) -> None:
         """At once: the store's time is that of the commit, and the claim's answer comes later."""
