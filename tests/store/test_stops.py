@@ -192,6 +192,20 @@ def test_the_end_of_its_process_proves_it_and_silence_does_not(
     assert claim(store, "other").runs == []
 
 
+@pytest.mark.parametrize("spare", [False, True])
+def test_a_run_beside_a_killed_one_is_not_blamed_whoever_sees_first_that_their_worker_is_dead(
+    store: Store, spare: bool
+) -> None:
+    begin(store)
+    beside = begin(store, "beside")
+    order(store, "kill", "run:r", spare=spare)
+    register(store, "other")
+    claim(store, "other", dead=(("w", "dead:its process ended"),), limit=0)
+    run = store.run(beside.id)
+    assert run is not None
+    assert run.interruptions == int(spare), "a spared worker was ended by something else"
+
+
 def test_a_goodbye_proves_a_kill_once_the_process_is_seen_to_be_gone(store: Store) -> None:
     begin(store)
     receipt = order(store, "kill", "run:r")

@@ -133,6 +133,8 @@ class SqlFleet(SqlSupervisors):
         state = self._state_after(worker_id, state)
         if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
             return 0
+        if interrupted and state == "dead":
+            interrupted = not self.q("is_ended_by_order", worker_id=worker_id)
         self.q("lock_runs_of", worker_id=worker_id)
         held = self.q("held_runs", worker_id=worker_id)
         self._note("worker.ended", worker=worker_id, state=state, how=evidence, held=len(held))

@@ -1016,6 +1016,12 @@ SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN a.threads AND w.stat
 -- has_started --
 SELECT 1 FROM andon.attempts WHERE worker = %(worker_id)s AND mark IS NOT NULL AND NOT quiet LIMIT 1;
 
+-- is_ended_by_order --
+-- A hard order about it, or about one of its runs, ends its whole process: whoever says first that it is dead.
+SELECT 1 FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id JOIN andon.workers w ON w.id = t.worker
+ WHERE t.worker = %(worker_id)s AND t.stage = 'fenced' AND t.ended_at IS NULL AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)
+ LIMIT 1;
+
 -- hold_started --
 -- Nobody executes it, and something of it may go on.
 UPDATE andon.runs

@@ -948,6 +948,12 @@ SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN a.threads AND w.stat
 -- has_started --
 SELECT 1 FROM andon_attempts WHERE worker = :worker_id AND mark IS NOT NULL AND NOT quiet LIMIT 1;
 
+-- is_ended_by_order --
+-- A hard order about it, or about one of its runs, ends its whole process: whoever says first that it is dead.
+SELECT 1 FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id JOIN andon_workers w ON w.id = t.worker
+ WHERE t.worker = :worker_id AND t.stage = 'fenced' AND t.ended_at IS NULL AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)
+ LIMIT 1;
+
 -- hold_started --
 -- Nobody executes it, and something of it may go on.
 UPDATE andon_runs
