@@ -26,6 +26,7 @@ HARD = [
         ("says so", "says goodbye", "dies", "is ended"), (None, True, False)
     )
 ]
+NEIGHBOUR = [("neighbour", spare) for spare in (None, True)]
 FORSAKEN_SECONDS = 60.0
 _marks = itertools.count(1 << 34, 1 << 12)
 
@@ -132,3 +133,12 @@ class Orphans(Boxes):
             self.lose(worker, then)
         self.send(Bury(worker_id=worker, evidence="it ended", ordered=True))
         held.look_again(self.pair.sqlite)
+
+    def _neighbour(self, spare: bool | None) -> None:
+        """A run is killed, and somebody who did not order it sees first that its worker is dead."""
+        held, beside = self.own(), self.own()
+        worker = self.worker_of(held)
+        self.give("kill", held.id, spare=spare)
+        self.register()
+        self.claim(len(self.workers) - 1, 0, self.workers.index(worker), False)
+        beside.look_again(self.pair.sqlite)

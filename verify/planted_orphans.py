@@ -46,6 +46,13 @@ CANARIES = (
         "(a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL))",
         "(a.quiet OR w.state IN ('gone', 'dead'))",
     ),
+    Canary(
+        "neighbour-of-the-killed-blamed",
+        "twins",
+        "store/postgres.sql",
+        "AND t.mark IS NULL AND NOT coalesce(s.spare, w.embedded)\n LIMIT 1",
+        "AND t.mark IS NULL AND coalesce(s.spare, w.embedded)\n LIMIT 1",
+    ),
     # ── what proves a stop ────────────────────────────────────────────────────────────────────
     Canary(
         "word-taken-for-proof-of-a-kill",

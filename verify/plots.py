@@ -19,7 +19,7 @@ from andon.store.orders import Bury, Ended, Order
 from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
 from verify.boxes import BOXES
 from verify.machine import LEASE_SECONDS
-from verify.orphans import BESIDE, HARD, ORPHANS, Orphans
+from verify.orphans import BESIDE, HARD, NEIGHBOUR, ORPHANS, Orphans
 
 Plot = tuple[Any, ...]  # its name, and what it is about
 
@@ -99,6 +99,7 @@ PLOTS = [
     *ORPHANS,
     *BESIDE,
     *HARD,
+    *NEIGHBOUR,
 ]
 
 
