@@ -5,12 +5,12 @@ import threading
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, until
+from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon.core.queue import Retry
 from andon.errors import BadInput
-from andon.runtime import calling, compensating, requests
+from andon.runtime import calling, compensating, doubts, requests
 from andon.runtime.agent import Agent
 from andon.store.store import Claim
 
@@ -445,3 +445,43 @@ async def test_a_question_of_a_run_that_was_undone_is_not_open_any_more(lab: Lab
 def test_what_is_no_function_cannot_undo() -> None:
     with pytest.raises(BadInput, match="expected a function"):
         andon.effect_of(undo="cancel")  # type: ignore[arg-type]
+
+
+async def test_what_a_person_says_before_a_run_waits_for_it_is_heard_and_undone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is cancelled, its effect is in doubt, and the answer is there before it sleeps."""
+    held, before = Held(), doubts.ask_about_open
+    answered: list[str] = []
+
+    @andon.effect_of(undo=take_back)
+    async def pay_slowly(what: str) -> str:
+        await held.here()
+        return await pay(what)
+
+    async def body(ctx: andon.Context) -> None:
+        await ctx.effect(pay, "b", key="B")
+        await ctx.effect(pay_slowly, "a", key="A")
+
+    async def ask_about_open(attempt: Any) -> bool:
+        waits = await before(attempt)
+        if attempt.run.undoing is not None and not answered:
+            [ask] = lab.store.asks(attempt.run.id)
+            answered.append(ask.id)
+            await lab.client.answer(attempt.run.id, "happened", "paid-a", by="ana")
+        return waits
+
+    monkeypatch.setattr(doubts, "ask_about_open", ask_about_open)
+    one = agent(body)
+    async with lab.working(one) as lost:
+        run = await lab.client.start(one)
+        await held.reached.wait()
+        async with lab.working(one) as survivor:
+            bury(survivor, lost, "silent:its lease ended")
+            await lab.reach(run, "suspended")
+            requests.compensate(lab.store, run, by="ana", why="wrong goal")
+            await lab.reach_over(run, "cancelled")
+        held.release.set()
+    assert answered
+    assert world[:3] == ["pay b", "undo b paid-b B", "undo a paid-a A"]
+    assert lab.effects(run) == {"pay": "compensated", "pay_slowly": "compensated"}

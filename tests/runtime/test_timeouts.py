@@ -110,6 +110,60 @@ async def test_a_wait_that_is_cancelled_while_its_end_is_written_loses_no_letter
         assert await lab.replayed(run) == ["nothing came", "after", "good"]
 
 
+async def within_timeout(seconds: float | None, awaitable: Any) -> None:
+    async with asyncio.timeout(seconds):
+        await awaitable
+
+
+async def within_anyio(seconds: float | None, awaitable: Any) -> None:
+    with anyio.fail_after(seconds):
+        await awaitable
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("within", [within_timeout, within_anyio])
+async def test_a_slow_replay_is_not_cut_off_where_the_code_was_in_time(
+    local: Lab, within: Callable[[float | None, Any], Any], cut: bool
+) -> None:
+    """Its timer goes off while the recorded answer waits for its turn: what follows is cut off."""
+    replays: list[bool] = []
+    beaten = asyncio.Event()
+
+    async def body(ctx: andon.Context) -> list[str]:
+        async def other() -> None:
+            if replays:
+                await asyncio.sleep(0.01)  # the other branch's time is over, and its turn is later
+            await ctx.step(str, "other")
+            beaten.set()
+
+        async def one() -> None:
+            await beaten.wait()
+            try:
+                await within(limit, works())
+            except TimeoutError:
+                found.append("too late")
+            found.append(await ctx.step(str, "after"))
+
+        async def works() -> None:
+            found.append(await ctx.step(str, "in time"))
+            if cut:
+                await ctx.event("never")
+
+        found: list[str] = []
+        limit = 0.0 if replays else 0.2 if cut else None
+        if replays:
+            beaten.set()
+        await asyncio.gather(one(), other())
+        replays.append(True)
+        await ctx.event("go")
+        return found
+
+    async with local.working(agent(body)):
+        run = await local.client.start("agent")
+        late = ["too late"] if cut else []
+        assert await local.replayed(run) == ["in time", *late, "after"]
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_race_between_a_step_and_a_sleep_ends_as_it_did_at_first(
     lab: Lab, late: bool

@@ -53,6 +53,8 @@ class Attempt(Waiting):
         self.leftovers: list[Draft] = []  # effects that were cut off, for whoever goes on
         self.cleanups: list[Callable[[], Any]] = []
         self.cancelled: set[str] = set()  # operations that the code has cancelled in this attempt
+        # Tasks that the code cancelled while they got a recorded outcome.
+        self.outlasted: dict[asyncio.Task[Any], Any] = {}
         self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
         # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
         self.planned: dict[str, tuple[str, str]] = {}

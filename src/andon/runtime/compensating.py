@@ -99,7 +99,7 @@ async def carry_out(attempt: "Attempt") -> Settle:
     if waiting:
         asks = await attempt.read(attempt.host.store.asks, attempt.run.id)
         asked += [ask.id for ask in asks if ask.about == "effect"]
-    if asked:
+    if waiting or asked:  # none is asked: a person has answered meanwhile, which wakes the run
         return settling.waiting_for_people(attempt, asked)
     return settling.compensated(attempt, verdict)
 

@@ -6,7 +6,7 @@ import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, TypeVar
 
 from andon import points
 from andon.core import value
@@ -18,6 +18,8 @@ from andon.runtime.attempt import Attempt
 from andon.runtime.journaling import Draft
 from andon.runtime.leaving import Hand
 from andon.store.rows import Letter
+
+_T = TypeVar("_T")
 
 
 class Operation:
@@ -65,6 +67,8 @@ class Operation:
         # Nothing has a place: the way of every new step.
         if attempt.replay.ends or attempt.oblivious or key is not None:
             self.find()
+        if attempt.outlasted:
+            self._cancel_now()
 
     @property
     def id(self) -> str:
@@ -153,7 +157,8 @@ class Operation:
             # The code cancelled this itself, by a timeout of its own. It will do so again.
             self.attempt.cancelled.add(self.place)
             await asyncio.get_running_loop().create_future()
-        body = await self.attempt.body_of(self.record.body, self.record.blob)
+        record = self.record
+        body = await self._outlast(lambda: self.attempt.body_of(record.body, record.blob))
         await self.turn()
         if self.record.state == Mark.FAILED:
             raise self.failed(value.decode(body))
@@ -161,8 +166,38 @@ class Operation:
 
     async def turn(self) -> None:
         """Wait until it is this recorded outcome's turn."""
-        if self.record is not None and self.attempt.turns.replayed:
-            await self.attempt.turns.take(self.record.seq)
+        record = self.record
+        if record is not None and self.attempt.turns.replayed:
+            await self._outlast(lambda: self.attempt.turns.take(record.seq))
+
+    async def _outlast(self, wait: Callable[[], Awaitable[_T]]) -> _T:
+        """Give a recorded outcome although the code cancels it, by a timer that is too early now.
+
+        At first the outcome came before that: a replay that is slow, or a process that is frozen
+        meanwhile, must not take another way. What comes after it is cancelled instead.
+        """
+        while True:
+            try:
+                return await wait()
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if self.attempt.stopping or task is None:
+                    raise
+                self.attempt.outlasted[task] = next(iter(error.args), None)
+
+    def _cancel_now(self) -> None:
+        """What was cancelled during a recorded outcome is cancelled in the next operation.
+
+        Not if the scope of that timer is over.
+        """
+        task = asyncio.current_task()
+        recorded = self.answered and self.record is not None and self.record.state != Mark.CANCELLED
+        if task not in self.attempt.outlasted or task is None or recorded:
+            return
+        message = self.attempt.outlasted.pop(task)  # by which anyio knows its own
+        if task.cancelling():
+            task.uncancel()
+            task.cancel(message)
 
     def failed(self, error: dict[str, Any]) -> StepFailed:
         """What the agent's code gets to see of an error, at first and on replay."""

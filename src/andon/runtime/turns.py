@@ -67,8 +67,13 @@ class Turns:
         if len(self._tasks.living) == 1 and self._order[0] == answer:
             self._next()
             return
+        recorded = answer in self.replayed
         try:
             await self._wait(answer)
+        except asyncio.CancelledError:
+            if not recorded:  # else it is asked for again
+                self.leave(answer)
+            raise
         except BaseException:
             self.leave(answer)
             raise
