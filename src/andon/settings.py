@@ -127,7 +127,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     # and what a supervisor tells its children.
     others = {"ANDON_FAULTS", "ANDON_BY", "ANDON_HOME", "ANDON_RUN", "ANDON_SUPERVISOR"}
     others |= {"ANDON_SUPERVISOR_FD", "ANDON_CONTAINMENT", "ANDON_PING_FD", "ANDON_STACKS"}
-    others |= {"ANDON_COMMAND"}
+    others |= {"ANDON_COMMAND", "ANDON_MARK"}
     return {
         name.removeprefix("ANDON_").lower(): value
         for name, value in environ.items()

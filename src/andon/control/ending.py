@@ -9,9 +9,16 @@ from andon.core import mark as marks
 from andon.core.stop import Stage
 from andon.core.struct import Struct
 from andon.host import proc
+from andon.host.mark import own as own_mark
 from andon.host.remains import Remains
 from andon.runtime.finding import write
-from andon.runtime.liveness import is_gone, mark_of, remains_of, this_process
+from andon.runtime.liveness import (
+    has_started_us,
+    is_gone,
+    mark_of,
+    remains_of,
+    this_process,
+)
 from andon.store.orders import Bury, Report
 
 TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
@@ -84,9 +91,9 @@ class Enders:
 
     def _kill(self, worker: WorkerRow) -> Outcome:
         gone = self.is_gone(worker)
-        foreign = "" if gone else _foreign(worker.pid)
-        if foreign:
-            return Outcome(why_not=foreign)
+        why_not = _inside(worker) or ("" if gone else _foreign(worker.pid))
+        if why_not:
+            return Outcome(why_not=why_not)
         remains = remains_of(worker)
         if not remains.end(GONE_SECONDS):
             return Outcome(why_not=_why_alive(remains))
@@ -112,6 +119,9 @@ class Enders:
         assert target.mark is not None
         mark = target.mark
         remains = Remains(matches=lambda found: marks.belongs(found, mark))
+        if marks.belongs(own_mark(), mark):
+            self.tried[target.target] = Outcome(why_not=_inside(worker))
+            return
         if remains.look():
             say(f"ending what {target.target.replace(':', ' ', 1)} had started: {_named(remains)}")
         if not remains.end(GONE_SECONDS):
@@ -132,6 +142,13 @@ def _why_alive(remains: Remains) -> str:
 
 def _named(remains: Remains) -> str:
     return remains.named(remains.survivors)
+
+
+def _inside(worker: WorkerRow) -> str:
+    """Why this process cannot say that nothing is left."""
+    if not has_started_us(worker):
+        return ""
+    return "this command was itself started by a run of that worker: give the order outside of it"
 
 
 def _foreign(pid: int) -> str:

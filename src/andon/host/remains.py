@@ -31,17 +31,23 @@ class Remains:
         roots: Mapping[int, int] | None = None,
         matches: Callable[[int], bool] | None = None,
         spare: Iterable[int] = (),
+        put_on: int | None = None,
     ) -> None:
         self.known = dict(roots or {})  # pid → start time
         self.commands: dict[int, str] = {}
         self.survivors: list[int] = sorted(self.known)
         self._matches = matches
         self._spare = {os.getpid(), *spare}
+        self._put_on = put_on  # those below that have no mark of it get this one
 
     def look(self, above: int = 0) -> list[int]:
         """Those that are alive now, and below `above`. All that are ever seen are remembered."""
         self._find(above, lambda pid: None)
         return self._alive()
+
+    def none(self) -> bool:
+        """Whether nothing of it is there, by a look that has seen everything."""
+        return self._find(0, lambda pid: None) and not self.known
 
     def strike(self, number: signal.Signals = signal.SIGKILL, above: int = 0) -> bool:
         """One round; whether nothing was left already. Each is hit as soon as it is found."""
@@ -74,9 +80,18 @@ class Remains:
         return self.survivors
 
     def _add_below(self, pids: Iterable[int]) -> None:
-        for pid in proc.descendants(pids):
-            if pid not in self._spare:
-                self.add(pid)
+        marked = True
+        while marked:  # what they started before they had one is still below them
+            marked = False
+            for pid in proc.descendants(pids):
+                if pid not in self._spare and self.add(pid):
+                    marked = self._mark(pid) or marked
+
+    def _mark(self, pid: int) -> bool:
+        """Mark one that has taken its mark off: what it starts from now on is found."""
+        if self._matches is None or self._put_on is None or self._matches(mark.of(pid)):
+            return False
+        return mark.put_on(pid, self._put_on)
 
     def add(self, pid: int) -> bool:
         """One that is alive now; a zombie is not. Answers whether it is new."""

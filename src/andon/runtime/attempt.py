@@ -245,11 +245,11 @@ class Attempt(Waiting):
 
     def _left(self) -> dict[str, Any]:
         """What the store has to know of what it has started: whether any of it goes on."""
-        if self.started.threads:  # the run goes on without them, and they without the run
-            self._note_started()
+        if self.started.threads or not self.tasks.still:  # they go on without the run
+            self._note_started(threads=True)
             return {"also": self.also}
         remains = self.started.remains()
-        return {"also": self.also, "cleared": remains is not None and not remains.look()}
+        return {"also": self.also, "cleared": remains is not None and remains.none()}
 
     async def _end_started(self, *, at_once: bool) -> bool:
         """End its processes before somebody else goes on with the run; whether none is left."""

@@ -297,6 +297,7 @@ class _Undo:
 
     def __init__(self, attempt: "Attempt", row: EffectRow) -> None:
         self.attempt, self.name, self.key, self.digest = attempt, row.name, row.key, ""
+        self.place = f"undo {row.place}"
 
 
 def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:

@@ -144,7 +144,7 @@ class Leaving:
         self.main = None
         self.tasks.dissolve()
 
-    def _note_started(self) -> None:
+    def _note_started(self, *, threads: bool = False) -> None:
         """Write down that it starts something. From any thread.
 
         Where a free lock shows that only a process is gone, others go by what is written: there a
@@ -154,7 +154,7 @@ class Leaving:
             run_id=self.run.id,
             fence=self.fence.counter,
             mark=self.started.any_mark(),
-            threads=bool(self.started.threads),
+            threads=threads or bool(self.started.threads),
         )
 
         if self.host.store.free_means == Sight.PROCESS:

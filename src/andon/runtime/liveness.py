@@ -16,7 +16,7 @@ import time
 
 from andon.core import mark as marks
 from andon.errors import StoreError
-from andon.host import proc
+from andon.host import mark, proc
 from andon.host.remains import Remains
 from andon.store.store import WorkerRow
 
@@ -68,9 +68,17 @@ def mark_of(worker: WorkerRow) -> int:
 
 def remains_of(worker: WorkerRow) -> Remains:
     """A worker's process on this host, and everything that it has started."""
-    mark = mark_of(worker)
+    process = mark_of(worker)
     roots = {worker.pid: worker.start_ticks}
-    return Remains(roots, lambda found: marks.belongs(found, mark))
+    return Remains(roots, lambda found: marks.belongs(found, process), put_on=process)
+
+
+def has_started_us(worker: WorkerRow) -> bool:
+    """Whether this process was started by a run of that worker.
+
+    Then it is one of those that may go on, and cannot say that none is left.
+    """
+    return marks.belongs(mark.own(), mark_of(worker))
 
 
 def end_remains(worker: WorkerRow, death: str) -> str:
@@ -163,7 +171,7 @@ class Peers:
             else:
                 worker = self._watched.pop(descriptor)
                 os.close(descriptor)
-                self._tell(worker, end_remains(worker, "its process ended"))
+                self._end(worker, "its process ended")
 
     def _look_around(self, workers: list[WorkerRow], busy: frozenset[str]) -> None:
         watched = {worker.id for worker in self._watched.values()}
@@ -173,7 +181,7 @@ class Peers:
                 continue
             gone = is_gone(self._mine, worker)
             if gone:
-                self._tell(worker, end_remains(worker, "its process is gone"))
+                self._end(worker, "its process is gone")
             elif gone is None:
                 self._foreign.append(worker)
             elif worker.pid != self._mine.pid:
@@ -190,7 +198,7 @@ class Peers:
         try:
             descriptor = os.pidfd_open(worker.pid)
         except ProcessLookupError:
-            self._tell(worker, end_remains(worker, "its process is gone"))
+            self._end(worker, "its process is gone")
             return
         except (OSError, AttributeError):
             self._foreign.append(worker)
@@ -200,7 +208,7 @@ class Peers:
             self._watched[descriptor] = worker
         else:
             os.close(descriptor)
-            self._tell(worker, end_remains(worker, "its process is gone"))
+            self._end(worker, "its process is gone")
 
     def _check_foreign(self) -> None:
         gone, soon = self._store.lost(self._foreign)
@@ -209,6 +217,13 @@ class Peers:
         for worker in gone:
             self._foreign.remove(worker)
             self._tell(worker, f"{self._store.free_means}:its lock is free")
+
+    def _end(self, worker: WorkerRow, death: str) -> None:
+        """Its process has ended; what it had started is ended too."""
+        if has_started_us(worker):
+            self._told.add(worker.id)  # somebody else sees it, or its lease ends
+        else:
+            self._tell(worker, end_remains(worker, death))
 
     def _tell(self, worker: WorkerRow, evidence: str) -> None:
         self._told.add(worker.id)

@@ -989,7 +989,7 @@ UPDATE andon.attempts SET quiet = true WHERE run_id = %(run_id)s AND fence = %(f
 -- end_run_targets --
 -- What it had started has to be looked for.
 UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
- WHERE run_id = %(run_id)s AND ended_at IS NULL AND mark IS NULL
+ WHERE run_id = %(run_id)s AND fence = %(fence)s AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
 
 -- word_targets --
@@ -1005,11 +1005,13 @@ UPDATE andon.attempts SET mark = %(mark)s, threads = threads OR %(threads)s::boo
  WHERE run_id = %(run_id)s AND fence = %(fence)s;
 
 -- started_by --
--- Attempts whose processes or threads may go on, although nobody executes the attempt any more. Of
+-- Attempts whose processes or threads may go on, although nobody executes the attempt any more; and
+-- those of silent workers, which may still execute them: their process has to be ended. Of
 -- those in hand only what spares its worker is looked at: else that is ended, with all it started.
-SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
+SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN (a.threads AND w.state = 'live') OR w.state = 'silent' THEN NULL ELSE a.mark END
   FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker JOIN andon.runs r ON r.id = a.run_id
- WHERE a.run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))) AND a.mark IS NOT NULL AND NOT a.quiet
+ WHERE a.run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))) AND NOT a.quiet
+   AND (a.mark IS NOT NULL OR (w.state = 'silent' AND a.ending = 'interrupted'))
    AND w.state <> 'dead' AND ((%(hard)s::boolean AND coalesce(%(spare)s::boolean, w.embedded)) OR a.fence <> r.fence OR r.state <> 'running')
  ORDER BY a.run_id, a.fence;
 
@@ -1046,7 +1048,7 @@ SELECT t.stop_id, t.target, t.supervisor, t.run_id FROM andon.targets t JOIN and
 -- What was started on a host where nobody looks: its worker has ended, and no supervisor is there.
 SELECT t.stop_id, t.target, t.run_id, w.host
   FROM andon.targets t JOIN andon.workers w ON w.id = t.worker
- WHERE t.mark IS NOT NULL AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
+ WHERE (t.mark IS NOT NULL OR w.state = 'silent') AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
    AND t.fenced_at + %(seconds)s <= andon.now()
    AND NOT EXISTS (SELECT 1 FROM andon.supervisors s WHERE s.id = t.supervisor AND s.state = 'live')
  ORDER BY t.stop_id, t.target;

@@ -283,7 +283,7 @@ class SqlStore(SqlFleet, SqlThreads):
             if m.undone:  # nobody waits for an answer any more
                 self.q("close_asks", run_id=m.run_id)
         if stop is not None:
-            self._settled(m.run_id, state, m.ending, m.also)
+            self._settled(m.run_id, m.fence.counter, state, m.ending, m.also)
 
     def _checkpoint(self, m: Checkpoint) -> None:
         if not self.q(

@@ -921,7 +921,7 @@ UPDATE andon_attempts SET quiet = 1 WHERE run_id = :run_id AND fence = :fence;
 -- end_run_targets --
 -- What it had started has to be looked for.
 UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
- WHERE run_id = :run_id AND ended_at IS NULL AND mark IS NULL
+ WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL
 RETURNING stop_id, run_id;
 
 -- word_targets --
@@ -937,11 +937,13 @@ UPDATE andon_attempts SET mark = :mark, threads = max(threads, :threads), quiet 
  WHERE run_id = :run_id AND fence = :fence;
 
 -- started_by --
--- Attempts whose processes or threads may go on, although nobody executes the attempt any more. Of
+-- Attempts whose processes or threads may go on, although nobody executes the attempt any more; and
+-- those of silent workers, which may still execute them: their process has to be ended. Of
 -- those in hand only what spares its worker is looked at: else that is ended, with all it started.
-SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN a.threads AND w.state = 'live' THEN NULL ELSE a.mark END
+SELECT a.run_id, a.fence, a.worker, w.supervisor, CASE WHEN (a.threads AND w.state = 'live') OR w.state = 'silent' THEN NULL ELSE a.mark END
   FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker JOIN andon_runs r ON r.id = a.run_id
- WHERE a.run_id IN (SELECT value FROM json_each(:run_ids)) AND a.mark IS NOT NULL AND NOT a.quiet
+ WHERE a.run_id IN (SELECT value FROM json_each(:run_ids)) AND NOT a.quiet
+   AND (a.mark IS NOT NULL OR (w.state = 'silent' AND a.ending = 'interrupted'))
    AND w.state <> 'dead' AND ((:hard AND coalesce(:spare, w.embedded)) OR a.fence <> r.fence OR r.state <> 'running')
  ORDER BY a.run_id, a.fence;
 
@@ -978,7 +980,7 @@ SELECT t.stop_id, t.target, t.supervisor, t.run_id FROM andon_targets t JOIN and
 -- What was started on a host where nobody looks: its worker has ended, and no supervisor is there.
 SELECT t.stop_id, t.target, t.run_id, w.host
   FROM andon_targets t JOIN andon_workers w ON w.id = t.worker
- WHERE t.mark IS NOT NULL AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
+ WHERE (t.mark IS NOT NULL OR w.state = 'silent') AND t.ended_at IS NULL AND w.state IN ('silent', 'gone')
    AND t.fenced_at + :seconds <= unixepoch('subsec')
    AND NOT EXISTS (SELECT 1 FROM andon_supervisors s WHERE s.id = t.supervisor AND s.state = 'live')
  ORDER BY t.stop_id, t.target;

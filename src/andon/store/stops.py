@@ -341,9 +341,9 @@ class SqlStops(SqlStarted):
         self._close([m.stop_id])
         return bool(rows)
 
-    def _prove(self, run_id: str, stage: Stage, evidence: str) -> None:
+    def _prove(self, run_id: str, fence: int, stage: Stage, evidence: str) -> None:
         """Nobody executes it any more, or nobody can know."""
-        rows = self.q("end_run_targets", run_id=run_id, stage=stage, evidence=evidence)
+        rows = self.q("end_run_targets", run_id=run_id, fence=fence, stage=stage, evidence=evidence)
         self._carry_out(run_id)
         self._close([stop_id for stop_id, _ in rows])
 
@@ -369,13 +369,13 @@ class SqlStops(SqlStarted):
         self._carry_out(*sorted({run_id for _, run_id in rows if run_id is not None} | set(held)))
         self._close([stop_id for stop_id, _ in rows])
 
-    def _settled(self, run_id: str, state: str, ending: str, also: str) -> None:
+    def _settled(self, run_id: str, fence: int, state: str, ending: str, also: str) -> None:
         """An attempt of a run that was to be stopped has ended by itself, in whatever way."""
         over = f"it had ended before: {state}"
         evidence = over if state in TERMINAL else f"its worker gave it back ({ending})"
         if also:
             evidence += f" and ended processes of it: {also}"
-        self._prove(run_id, Stage.VERIFIED, evidence)
+        self._prove(run_id, fence, Stage.VERIFIED, evidence)
 
     def _carry_out(self, *run_ids: str) -> None:
         """The run becomes what the order says, unless it is over or somebody may execute it."""

@@ -63,6 +63,11 @@ def work(
     from andon.runtime.starting import checked_queue
 
     served = [checked_queue(queue) for queue in queues]
+    from andon.runtime import spawn
+    from andon.runtime.liveness import mark_of, this_process
+
+    spawn.follow()  # before their code: what it starts when it is imported belongs to this worker
+    spawn.marks_of(mark_of(this_process()), put=True)
     agents = [agent for target in targets for agent in loading.load(target)]
     with opened(create=True, settings=settings, lasting=True) as store:
         options = {
