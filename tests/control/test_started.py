@@ -126,7 +126,12 @@ class Ground(Host):
 
 @pytest.fixture
 def ground(tmp_path: Path, store_url: str) -> Iterator[Ground]:
-    found = Ground(tmp_path, store_url)
+    yield from grounded(tmp_path, store_url)
+
+
+def grounded(tmp_path: Path, url: str) -> Iterator[Ground]:
+    """One whose processes end with the test."""
+    found = Ground(tmp_path, url)
     (tmp_path / "agents.py").write_text(STARTS)
     yield found
     for path in tmp_path.glob("up.*"):

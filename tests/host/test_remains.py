@@ -164,7 +164,7 @@ def test_one_that_is_not_in_the_first_list_of_a_look_is_found_in_the_next(
 def test_the_command_of_a_process_is_remembered_after_its_end(number: int) -> None:
     with waiting(number) as process:
         # The kernel sets the words a moment after Popen has seen the program begin.
-        until(lambda: proc.command(process.pid).startswith(sys.executable))
+        until(lambda: proc.command(process.pid).startswith(sys.executable), "its words")
         found = of_mark(number)
         assert found.end(LIMIT_SECONDS)
         assert found.named([process.pid]).startswith(f"{process.pid} {sys.executable} -S -c")

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 from andon.errors import AndonError, BadInput, NotFound
+from andon.runtime import spawn
 from andon.runtime.agent import Agent
+from andon.runtime.liveness import mark_of, this_process
 
 
 def load(target: str) -> list[Agent]:
@@ -36,6 +38,13 @@ def load(target: str) -> list[Agent]:
         known = ", ".join(sorted({agent.name for _, agent in agents}))
         raise NotFound(f"{source}: there is no agent {name!r}; it has: {known}")
     return _once(chosen)
+
+
+def load_to_execute(target: str) -> list[Agent]:
+    """The same, by a worker: a process that their code starts at import belongs to this one."""
+    spawn.follow()
+    spawn.marks_of(mark_of(this_process()), put=True)
+    return load(target)
 
 
 def _once(agents: list[Agent]) -> list[Agent]:

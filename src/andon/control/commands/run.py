@@ -63,12 +63,7 @@ def work(
     from andon.runtime.starting import checked_queue
 
     served = [checked_queue(queue) for queue in queues]
-    from andon.runtime import spawn
-    from andon.runtime.liveness import mark_of, this_process
-
-    spawn.follow()  # before their code: what it starts when it is imported belongs to this worker
-    spawn.marks_of(mark_of(this_process()), put=True)
-    agents = [agent for target in targets for agent in loading.load(target)]
+    agents = [agent for target in targets for agent in loading.load_to_execute(target)]
     with opened(create=True, settings=settings, lasting=True) as store:
         options = {
             "queues": served,
@@ -177,7 +172,7 @@ def run(
     from andon.control import loading, running
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
-    agents = loading.load(target)
+    agents = loading.load_to_execute(target)
     given = running.checked(agents, given)
     with opened(create=True, settings=settings, lasting=True) as store:
         return running.run(
