@@ -87,7 +87,7 @@ async def pays_by_andon(ctx, name):
     return await ctx.effect(pay_by_andon, name)
 
 
-if "METHOD" != "none":  # forks, which know what is above
+if "METHOD" != "none" and multiprocessing.parent_process() is None:  # forks know what is above
     POOL = concurrent.futures.ProcessPoolExecutor(
         1, mp_context=multiprocessing.get_context("METHOD")
     )
@@ -130,12 +130,14 @@ def test_an_effect_in_a_pool_that_was_made_at_import_acts_once(ground: Ground, m
     with ground.worker() as one:
         run = ground.start("pays_by_pool", "name=x")
         [first] = ground.started("x")
-        with ground.worker():
+        with ground.worker() as two:
             one.signal(signal.SIGKILL)
             assert ground.started("x", 2)[0] == first
             assert not alive(first), "the successor asks the probe only after its end"
             ground.go()
             ground("wait", run)
+            two.signal(signal.SIGTERM)  # it ends its pool
+            assert two.ends() == 0
     assert (ground.acts(), ground.state(run)) == (["x"], "succeeded")
 
 
