@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.control.hosts import gone
 from tests.control.terminal import until
 from tests.control.test_started import STARTS, Ground, grounded
 
@@ -149,7 +150,7 @@ def test_a_program_of_an_effect_that_uses_andon_does_not_say_that_its_worker_is_
         run = ground.start("pays_by_andon", "name=x")
         [first] = ground.started("x")
         one.signal(signal.SIGKILL)
-        one.ends()
+        gone(one.process.pid)
         with ground.worker():
             assert ground.started("x", 2)[0] == first
             assert not alive(first)
