@@ -228,7 +228,7 @@ def _settle(before: Seen, after: Seen, m: Settle, _: Any) -> Iterator[str]:
         yield f"{m.run_id} sleeps past a letter"
     if was["undoing"] is not None and run["state"] in OVER and not m.undone and not was["stop"]:
         yield f"{m.run_id} is over, and somebody wanted it undone"
-    looked_for = any(row["run_id"] == m.run_id and row["mark"] for row in _open(after))
+    looked_for = any(row["run_id"] == m.run_id and _left_behind(row) for row in _open(after))
     if was["stop"] is not None and _goes_on(run) and not looked_for:
         yield f"{m.run_id} was to be stopped, and goes on"
 
@@ -296,6 +296,11 @@ def _late(before: Seen, after: Seen, *_: Any) -> Iterator[str]:
 
 def _open(seen: Seen) -> list[Row]:
     return [row for row in seen.rows["targets"] if row["ended_at"] is None]
+
+
+def _left_behind(target: Row) -> bool:
+    """Whether it is about an attempt of before: what that started, or its worker, now silent."""
+    return bool(target["target"] == f"run:{target['run_id']}:{target['fence']}")
 
 
 def _targets(seen: Seen, stop_id: str) -> Iterator[Row]:
@@ -453,7 +458,8 @@ def _ends(before: Seen, after: Seen) -> Iterator[str]:
 def _stops(after: Seen) -> Iterator[str]:
     """An order is closed when the end of every target is known; until then its runs are held."""
     # What was started is looked for whoever has the run by then: its own target comes last.
-    awaited = {row["run_id"]: row for row in sorted(_open(after), key=lambda one: not one["mark"])}
+    rows = sorted(_open(after), key=lambda one: not _left_behind(one))
+    awaited = {row["run_id"]: row for row in rows}
     stopping = {row["stop_id"] for row in _open(after)}
     for stop in after.rows["stops"]:
         if (stop["closed_at"] is None) != (stop["id"] in stopping):
@@ -461,12 +467,13 @@ def _stops(after: Seen) -> Iterator[str]:
     for run in after.rows["runs"]:
         target = awaited.get(run["id"])
         # An order that means nothing for a run holds nothing; what that has started is looked for.
-        idle = target and target["mark"] and run["state"] in (*OVER, "stranded", "killed")
+        behind = target is not None and _left_behind(target)
+        idle = behind and run["state"] in (*OVER, "stranded", "killed")
         if run["stop"] is None and idle:
             continue
         if (run["stop"] is None) != (target is None):
             yield f"{run['id']} is {run['state']}, stopped by {run['stop']}, awaited: {target}"
-        elif target and target["mark"]:
+        elif target and behind:
             if run["state"] in ("running", *OVER):
                 yield f"{run['id']} is {run['state']}, and what it had started is looked for"
         elif target and run["state"] != ("killed" if target["stage"] == "fenced" else "running"):

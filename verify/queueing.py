@@ -85,6 +85,20 @@ def _moved(seen: "Seen", run: "Row") -> bool:
     return bool(kept) and digest not in known
 
 
+def _ended_by_order(before: "Seen", owner: "Row") -> bool:
+    """Whether the worker is dead, and a hard order was about to end its process."""
+    if owner.get("state") != "dead":
+        return False
+    for target in before.rows["targets"]:
+        spare = before.stops[target["stop_id"]]["spare"]
+        spared = owner["embedded"] if spare is None else spare
+        awaited = target["ended_at"] is None and target["mark"] is None
+        hard = awaited and target["stage"] == "fenced" and not spared
+        if hard and target["worker"] == owner["id"]:
+            return True
+    return False
+
+
 def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[str]:
     """Who interrupts its workers again and again, and comes no further, is buried; nobody else."""
     if len(done) != 1 or not isinstance(m := done[0][0], Bury | Claim):
@@ -95,7 +109,8 @@ def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[st
         if not lost or was["stop"] is not None:
             continue
         further = _fruitful(before, was) or _moved(before, was)
-        blamed = not (isinstance(m, Bury) and m.ordered)
+        ordered = isinstance(m, Bury) and m.ordered
+        blamed = not ordered and not _ended_by_order(before, owner)
         expected = 0 if further or not blamed else was["fruitless"] + 1
         if run["fruitless"] != expected:
             yield f"{run['id']} was interrupted {expected} times for nothing: {run['fruitless']}"

@@ -310,3 +310,19 @@ def test_whoever_is_ended_for_another_run_is_not_to_blame(store: Store) -> None:
 def _take_of_embedded(store: Store) -> Any:
     start(store, "r")
     return take(store, "r")
+
+
+def test_a_later_order_waits_for_what_an_earlier_one_has_not_proved(store: Store) -> None:
+    """The word of its worker, now silent, is no proof of the kill; nor of a pause after it."""
+    held = begin(store)
+    do(store, started(held.fence.counter))
+    register(store, "x")
+    claim(store, "x", dead=(("w", "process:its lock is free"),), limit=0)
+    kill = order(store, "kill", "run:r")
+    do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
+    assert not closed(store, kill)
+    pause = order(store, "pause", "run:r")
+    assert stages(store, pause) == stages(store, kill) != {}
+    assert not closed(store, pause)
+    do(store, Bury(worker_id="w", evidence="it ended"))
+    assert (closed(store, kill), closed(store, pause)) == (True, True)

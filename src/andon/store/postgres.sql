@@ -964,11 +964,12 @@ VALUES (%(stop_id)s, %(target)s, %(run_id)s, %(worker)s, %(supervisor)s, %(fence
         CASE WHEN %(stage)s::text = 'fenced' THEN andon.now() END)
 ON CONFLICT (stop_id, target) DO NOTHING;
 
--- open_target_of --
--- Who executed a run that another order has fenced before. What it started has targets of each order.
-SELECT worker, supervisor, fence FROM andon.targets
- WHERE run_id = %(run_id)s AND ended_at IS NULL AND stage = 'fenced' AND target = 'run:' || %(run_id)s
- LIMIT 1;
+-- join_targets --
+-- An order about a run that another order has fenced before waits for all that this one waits for.
+INSERT INTO andon.targets (stop_id, target, run_id, worker, supervisor, fence, stage, mark, requested_at, fenced_at)
+SELECT DISTINCT %(stop_id)s, target, run_id, worker, supervisor, fence, stage, mark, andon.now(), andon.now()
+  FROM andon.targets WHERE run_id = %(run_id)s AND ended_at IS NULL AND stage = 'fenced'
+ON CONFLICT (stop_id, target) DO NOTHING;
 
 -- is_awaited --
 -- Whether an end of this run is still to be proved.

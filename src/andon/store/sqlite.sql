@@ -896,11 +896,12 @@ VALUES (:stop_id, :target, :run_id, :worker, :supervisor, :fence, :stage, :mark,
         CASE WHEN :stage = 'fenced' THEN unixepoch('subsec') END)
 ON CONFLICT (stop_id, target) DO NOTHING;
 
--- open_target_of --
--- Who executed a run that another order has fenced before. What it started has targets of each order.
-SELECT worker, supervisor, fence FROM andon_targets
- WHERE run_id = :run_id AND ended_at IS NULL AND stage = 'fenced' AND target = 'run:' || :run_id
- LIMIT 1;
+-- join_targets --
+-- An order about a run that another order has fenced before waits for all that this one waits for.
+INSERT INTO andon_targets (stop_id, target, run_id, worker, supervisor, fence, stage, mark, requested_at, fenced_at)
+SELECT DISTINCT :stop_id, target, run_id, worker, supervisor, fence, stage, mark, unixepoch('subsec'), unixepoch('subsec')
+  FROM andon_targets WHERE run_id = :run_id AND ended_at IS NULL AND stage = 'fenced'
+ON CONFLICT (stop_id, target) DO NOTHING;
 
 -- is_awaited --
 -- Whether an end of this run is still to be proved.

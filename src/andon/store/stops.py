@@ -231,9 +231,7 @@ class SqlStops(SqlStarted):
 
     def _join(self, m: Order, kind: Kind, row: _Row) -> None:
         """Another order has fenced it, and that is not proved yet: this one waits for the same."""
-        for worker, supervisor, fence in self.q("open_target_of", run_id=row.id):
-            same = row.but(worker=worker, supervisor=supervisor, fence=fence)
-            self._aim(m.id, same, Stage.FENCED)
+        self.q("join_targets", stop_id=m.id, run_id=row.id)
         assert row.stop is not None
         if replaces(kind, Kind(json.loads(row.stop)["kind"])):
             self.q("fence_mark", run_id=row.id, stop=_mark(m.id, kind, m.by, m.why))
