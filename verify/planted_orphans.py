@@ -75,8 +75,8 @@ CANARIES = (
         "started-proved-by-another-end",
         "twins",
         "store/sqlite.sql",
-        " WHERE run_id = :run_id AND fence = :fence AND ended_at IS NULL AND mark IS NULL\nRETURNING",
-        " WHERE run_id = :run_id AND ended_at IS NULL\nRETURNING",
+        " AND fence = :fence AND ended_at IS NULL AND mark IS NULL\nRETURNING",
+        " AND ended_at IS NULL\nRETURNING",
     ),
     Canary(
         "stopped-for-ever-where-nobody-looks",
