@@ -32,7 +32,8 @@ child.wait()
 """
 # The same below a shell, which keeps its mark.
 BELOW = (
-    f"import os, sys; os.spawnl(os.P_WAIT, sys.executable, 'python', '-S', '-c', '''{ESCAPED}''')"
+    "import os, sys; "
+    f"os.spawnl(os.P_WAIT, sys.executable, sys.executable, '-S', '-c', '''{ESCAPED}''')"
 )
 
 
