@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,12 @@ def add(one: int, other: int = 0) -> int:
 
 def whose() -> list[int]:
     return [os.getpid(), os.getsid(0)]
+
+
+def leave_thread() -> int:
+    """A thread that would go on without its step."""
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return os.getpid()
 
 
 def mirror(point: Point) -> Point:

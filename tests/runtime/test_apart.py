@@ -69,6 +69,16 @@ async def test_processes_are_kept_warm_in_sessions_of_their_own_and_end_with_the
     assert not _lives(first[0])
 
 
+async def test_a_process_with_a_thread_that_goes_on_is_not_kept_but_ended(local: Lab) -> None:
+    @agent
+    async def leaves(ctx: andon.Context) -> Any:
+        pid = await ctx.step(labour.leave_thread, process=True)
+        return [_lives(pid), await ctx.step(labour.add, 1, process=True)]
+
+    async with local.working(leaves):
+        assert await local.result(await local.client.start(leaves)) == [False, 1]
+
+
 async def test_an_error_is_the_same_as_if_it_had_been_raised_here(lab: Lab) -> None:
     async with lab.working(one := calls(labour.fail, "gone", retries=1)):
         run = await lab.end(await lab.client.start(one))

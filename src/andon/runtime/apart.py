@@ -55,6 +55,7 @@ class Answer(msgspec.Struct, kw_only=True):
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: dict[str, Any] | None = None
+    at_rest: bool = True  # no thread that the function has started goes on
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -64,7 +65,9 @@ def main(descriptor: int, parent: int) -> None:
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         while (raw := _read(stream)) is not None:
-            answer = msgspec.json.encode(_carry_out(raw))
+            outcome = _carry_out(raw)
+            outcome.at_rest = len(sys._current_frames()) == 1  # noqa: SLF001 (of `_thread` too)
+            answer = msgspec.json.encode(outcome)
             stream.write(LENGTH.pack(len(answer)) + answer)
             stream.flush()
 

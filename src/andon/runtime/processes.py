@@ -1,7 +1,8 @@
 """Steps in processes of their own: code that no cancellation reaches can be ended there.
 
 A process is spawned, never forked; it has a session of its own, so that what it starts is ended
-with it. It is over only when it is gone. One that has done its work is kept warm for the next step.
+with it. It is over only when it is gone. One that has done its work is kept warm for the next step,
+if its function has left no thread: that would go on without its run.
 """
 
 import asyncio
@@ -84,7 +85,9 @@ class Processes:
         process = self._take()
         tasks.executing.add(process)
         try:
-            answer = await process.ask(request)
+            answer = msgspec.json.decode(await process.ask(request), type=Answer)
+            if not answer.at_rest:
+                await process.end()
         except BaseException:
             # Cancelled, out of time, or dead: it is over when it is gone, and not before.
             await to_the_end(asyncio.ensure_future(process.end()))
@@ -102,7 +105,9 @@ class Processes:
         return _Process()
 
     def _keep(self, process: "_Process") -> None:
-        if len(self._idle) < MOST_IDLE and not self._closed and not process.gone.done():
+        if process.gone.done():
+            return
+        if len(self._idle) < MOST_IDLE and not self._closed:
             self._idle.append(process)
         else:
             process.kill()
@@ -212,8 +217,7 @@ def _request(
     return msgspec.json.encode(request)
 
 
-def _outcome(raw: bytes) -> Any:
-    answer = msgspec.json.decode(raw, type=Answer)
+def _outcome(answer: Answer) -> Any:
     if answer.error is None:
         return msgspec.json.decode(answer.result)
     if answer.error["type"] == "NotStorable":
