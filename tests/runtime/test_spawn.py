@@ -1,5 +1,6 @@
 """What a run's code starts says whose it is, however it is started, and from wherever."""
 
+import _thread
 import asyncio
 import multiprocessing.resource_tracker
 import os
@@ -479,12 +480,21 @@ async def test_an_effect_that_acts_through_a_process_acts_once_also_when_it_fail
     assert acts.read_text() == f"{pids[1]}\n"
 
 
-async def test_a_thread_of_the_code_itself_keeps_a_pause_from_being_proved(lab: Lab) -> None:
-    held, release = Held(), threading.Event()
-    thread = threading.Thread(target=release.wait, args=(30,), name="mine")
+@pytest.mark.parametrize("module", ["threading", "_thread"])
+async def test_a_thread_of_the_code_itself_keeps_a_pause_from_being_proved(
+    lab: Lab, module: str
+) -> None:
+    held, release, over = Held(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        release.wait(30)
+        over.set()
 
     async def step() -> None:
-        thread.start()
+        if module == "threading":
+            threading.Thread(target=work).start()
+        else:
+            _thread.start_new_thread(work, ())
         await held.here()
 
     @agent
@@ -505,7 +515,7 @@ async def test_a_thread_of_the_code_itself_keeps_a_pause_from_being_proved(lab: 
         assert not (await lab.client.receipt(receipt)).proved
         release.set()
         await proved(lab, receipt)
-    thread.join()
+    assert over.is_set()
 
 
 async def test_a_worker_of_andons_own_marks_itself_and_an_embedded_one_does_not(

@@ -9,6 +9,7 @@ A thread cannot be ended. It is remembered with its run, so that nobody says of 
 of it executes while a thread that it has started does.
 """
 
+import _thread
 import asyncio
 import contextlib
 import itertools
@@ -41,6 +42,7 @@ _open: set["Started"] = set()  # of the attempts that this process executes
 own: set[int] = set()  # processes that andon itself has started here
 _here = threading.local()  # .starter: whose function this thread executes
 _installed = False
+_start_new_thread = _thread.start_new_thread
 
 
 class Started:
@@ -55,7 +57,7 @@ class Started:
         self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         self._new_mark, self._note = new_mark, note
         self._operations: dict[Any, int] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads: list[threading.Thread | _LowThread] = []
         self._lock = threading.RLock()
 
     def mark_for(self, operation: Any) -> int:
@@ -88,7 +90,7 @@ class Started:
             None if number is None or self.mark is None else marks.of_operation(self.mark, number)
         )
 
-    def add_thread(self, thread: threading.Thread) -> None:
+    def add_thread(self, thread: "threading.Thread | _LowThread") -> None:
         with self._lock:
             self._threads = [one for one in self._threads if one.is_alive()]
             self._threads.append(thread)
@@ -291,6 +293,42 @@ def _attribute(thread: threading.Thread) -> None:
     starter[0].started.add_thread(thread)
 
 
+class _LowThread:
+    """A thread that was started past `threading`."""
+
+    name = "a thread of _thread"
+
+    def __init__(self) -> None:
+        self._alive = True
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def run(self, starter: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        _here.starter = starter
+        try:
+            function(*args, **kwargs)
+        finally:
+            self.ended()
+
+    def ended(self) -> None:
+        self._alive = False
+
+
+def _start_low(function: Callable[..., Any], args: Any, kwargs: Any = None) -> int:
+    """As `_thread.start_new_thread`, which `threading` itself has from before."""
+    starter = _starter()
+    if starter is None or starter[0].started is None:
+        return _start_new_thread(function, args, kwargs or {})
+    thread = _LowThread()
+    starter[0].started.add_thread(thread)
+    try:
+        return _start_new_thread(thread.run, (starter, function, args, kwargs or {}))
+    except RuntimeError:  # no more threads
+        thread.ended()
+        raise
+
+
 def _is_of_a_pool(thread: threading.Thread) -> bool:
     """A thread of a pool waits for work of anybody, and is told whose work it does."""
     waits = getattr(pool, "_worker", None)
@@ -324,6 +362,7 @@ def follow() -> None:
         start(thread)
 
     threading.Thread.start = start_attributed  # type: ignore[method-assign, assignment]
+    _thread.start_new_thread = _thread.start_new = _start_low
     submit = ThreadPoolExecutor.submit
 
     def submit_attributed(executor: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
