@@ -178,6 +178,34 @@ def disguised(witness: str) -> None:
     os.execve(sys.executable, line, {})
 
 
+def unlinked(witness: str) -> None:
+    """A program that is in no file, without an environment."""
+    number = os.memfd_create("nothing", 0)
+    with open(os.path.realpath(sys.executable), "rb") as program:
+        os.sendfile(number, program.fileno(), 0, os.fstat(program.fileno()).st_size)
+    line = ["[kworker/1:2]", "-S", os.path.abspath(__file__), "double-fork", witness]
+    os.execve(f"/proc/self/fd/{number}", line, {"PYTHONHOME": sys.base_prefix})
+
+
+def woken(witness: str) -> None:
+    """It stops itself after each act; a sibling in another session wakes it again."""
+    sleeper = _child(_stop_again_and_again, witness)
+    _orphan(_wake, sleeper)
+
+
+def _stop_again_and_again(witness: str) -> None:
+    os.setsid()
+    while time.monotonic() < _END:
+        once(witness)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _wake(pid: int) -> None:
+    while os.path.exists(f"/proc/{pid}"):
+        time.sleep(PAUSE_SECONDS)
+        os.kill(pid, signal.SIGCONT)
+
+
 def bare(witness: str) -> None:
     os.closerange(0, 4096)
     act(witness)
@@ -250,6 +278,8 @@ SHAPES: dict[str, Callable[[str], None]] = {
     "subreaper": subreaper,
     "respawned": respawned,
     "disguised": disguised,
+    "unlinked": unlinked,
+    "woken": woken,
     "fork-storm": fork_storm,
     "handed-over": handed_over,
     "handed-over-bare": handed_over_bare,

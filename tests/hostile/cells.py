@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.control.hosts import Host
 from tests.control.terminal import until
@@ -17,7 +18,7 @@ from tests.hostile import actors, shapes
 
 from andon.host import proc
 
-SHAPES = (*shapes.WORKERS, *actors.SHAPES)
+SHAPES = (*shapes.WORKERS, *shapes.LEFT, shapes.NATIVE, *actors.SHAPES)
 ORDERS = ("kill", "pause", "cancel", "halt")
 OWNERS = ("work", "up")
 # What is left in motion after the word acts within this; an act is due every 5 ms.
@@ -36,6 +37,7 @@ class Verdict:
     left: list[str]  # processes that were still there after the watch
     ended_seconds: float  # from the order to the last act
     said: str
+    named: bool = False  # each process that acted until then, in the receipt
 
     @property
     def honest(self) -> bool:
@@ -58,7 +60,7 @@ def cell(folder: Path, url: str, shape: str, order: str, owner: str) -> Verdict:
         if order in ("pause", "cancel"):
             words += ["--within", "0.2s"]
         try:
-            return _judge(host, words, witness)
+            return _judge(host, words, witness, spare=shape in shapes.LEFT)
         finally:
             _sweep(witness)
 
@@ -88,7 +90,7 @@ def _daemon(witness: Path) -> Iterator[None]:
             daemon.kill()
 
 
-def _judge(host: Host, words: list[str], witness: Path) -> Verdict:
+def _judge(host: Host, words: list[str], witness: Path, *, spare: bool) -> Verdict:
     began = time.monotonic()
     line = [sys.executable, "-m", "andon", *words]
     done = subprocess.run(
@@ -99,17 +101,20 @@ def _judge(host: Host, words: list[str], witness: Path) -> Verdict:
     while time.monotonic() < answered + WATCH_SECONDS and not acts:
         acts = [at for at in _acts(witness) if at > answered]
     last = max(_acts(witness), default=began)
+    told: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         told = json.loads(done.stdout)
+    acted = {int(line.split()[0]) for line in witness.read_bytes().split(b"\n")[:-1]}
     proved = done.returncode == 0 and bool(told.get("proved"))
     return Verdict(
         proved,
         done.returncode,
         round(answered - began, 3),
         len([at for at in _acts(witness) if at > answered]),
-        [f"{pid} {proc.command(pid)}" for pid in _actors(witness)],
+        [f"{pid} {proc.command(pid)}" for pid in _actors(witness, spare=spare)],
         round(last - began, 3),
         done.stderr.strip()[-300:],
+        all(str(pid) in json.dumps(told) for pid in acted),
     )
 
 
@@ -119,9 +124,13 @@ def _acts(witness: Path) -> list[float]:
     return [int(words[1]) / 1e9 for line in lines if len(words := line.split()) == 2]
 
 
-def _actors(witness: Path) -> list[int]:
-    """Those that still execute, by what they were started with or have written down."""
+def _actors(witness: Path, *, spare: bool = False) -> list[int]:
+    """Those that still execute, by what they were started with or have written down.
+
+    `spare`: not the worker, which may go on when it has ended what acted in it.
+    """
     named = {int(line.split()[0]) for line in witness.read_bytes().split(b"\n")[:-1]}
+    named = set() if spare else named
     inside = [pid for pid in named if shapes.__file__ in proc.words(pid) and proc.alive(pid)]
     return inside + [
         pid

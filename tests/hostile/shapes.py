@@ -1,6 +1,9 @@
 """Agents whose steps start processes of every shape. A worker is started with this file."""
 
+import _thread
 import asyncio
+import ctypes
+import shlex
 import subprocess
 import sys
 import threading
@@ -55,9 +58,72 @@ async def become(shape: str, witness: str) -> None:
 WORKERS = ("worker-zombie-leader", "worker-vfork", "worker-traced")
 
 
+async def leave(shape: str, witness: str) -> None:
+    """What a step leaves in its worker, past the tasks that are followed there."""
+    match shape:
+        case "left-timer":
+            _tick(witness)
+        case "left-task":
+            kept.append(asyncio.Task(_acting(witness), loop=asyncio.get_running_loop()))
+        case "left-task-of-a-thread":
+            loop = asyncio.get_running_loop()
+            tell = asyncio.run_coroutine_threadsafe
+            threading.Thread(target=tell, args=(_acting(witness), loop)).start()
+        case "left-thread":
+            _thread.start_new_thread(actors.act, (witness,))
+        case _:
+            _start_natively(witness)
+    while not _acts(witness):
+        await asyncio.sleep(0.01)
+    _up(witness)
+    await asyncio.sleep(actors.LIFE_SECONDS)
+
+
+def leave_apart(witness: str) -> None:
+    """A thread in the process of a step, which has ended then."""
+    threading.Thread(target=actors.act, args=(witness,), daemon=True).start()
+    while not _acts(witness):
+        time.sleep(0.01)
+
+
+async def go_on(witness: str) -> None:
+    _up(witness)
+    await asyncio.sleep(actors.LIFE_SECONDS)
+
+
+kept: list[object] = []  # the loop itself forgets its tasks
+
+
+def _tick(witness: str) -> None:
+    actors.once(witness)
+    asyncio.get_running_loop().call_later(actors.PAUSE_SECONDS, _tick, witness)
+
+
+async def _acting(witness: str) -> None:
+    while True:
+        actors.once(witness)
+        await asyncio.sleep(actors.PAUSE_SECONDS)
+
+
+def _start_natively(witness: str) -> None:
+    """Past Python's ways to start a process, and orphaned at once."""
+    line = shlex.join([sys.executable, "-S", actors.__file__, "double-fork", witness])
+    ctypes.CDLL(None).system(f"env -i setsid {line} &".encode())
+
+
+# A worker that ends these by itself may go on.
+LEFT = ("left-timer", "left-task", "left-task-of-a-thread", "left-thread", "left-apart")
+NATIVE = "native"
+
+
 @andon.agent
 async def hostile(ctx: andon.Context, shape: str, witness: str) -> None:
     if shape in WORKERS:
         await ctx.step(become, shape, witness)
+    elif shape == "left-apart":
+        await ctx.step(leave_apart, witness, process=True)
+        await ctx.step(go_on, witness)
+    elif shape in (*LEFT, NATIVE):
+        await ctx.step(leave, shape, witness)
     else:
         await ctx.step(start, shape, witness)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from tests.hostile import shapes
 from tests.hostile.cells import ORDERS, OWNERS, SHAPES, Verdict, cell
 
 # Of each way to find processes some; `make chaos` has all.
@@ -23,6 +24,9 @@ SAMPLE = (
     ("double-fork", "kill", "up"),
     ("fork-storm", "kill", "work"),
     ("handed-over", "kill", "work"),
+    ("left-timer", "pause", "work"),
+    ("left-task-of-a-thread", "cancel", "up"),
+    ("left-apart", "pause", "work"),
 )
 NEED_ROOT = {"namespaced", "traced", "worker-traced"}
 # Of all shapes; from the order, the start of its interpreter included, to the last act.
@@ -87,15 +91,23 @@ def test_nothing_acts_after_it_was_proved_that_nothing_does(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("shape", ["detached", shapes.NATIVE])
+def test_the_receipt_of_a_kill_names_what_acted(judge: Judge, shape: str, owner: str) -> None:
+    found = judge(shape, "kill", owner)
+    assert found.named, found
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_nine_of_ten_shapes_have_ended_within_a_second(
     judge: Judge, order: str, owner: str
 ) -> None:
-    shapes = [one for one in ATTRIBUTED if one not in NEED_ROOT or os.geteuid() == 0]
-    found = {one: judge(one, order, owner) for one in shapes}
+    possible_here = [one for one in ATTRIBUTED if one not in NEED_ROOT or os.geteuid() == 0]
+    found = {one: judge(one, order, owner) for one in possible_here}
     late = {
         shape: verdict
         for shape, verdict in found.items()
         if not verdict.ended or verdict.ended_seconds > ENDED_SECONDS
     }
-    assert len(late) <= (1 - ENDED_SHARE) * len(shapes), late
+    assert len(late) <= (1 - ENDED_SHARE) * len(possible_here), late

@@ -20,7 +20,7 @@ from andon.core.stop import Stage
 from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
 from andon.host.remains import Remains
 from andon.points import point
-from andon.runtime import branch, cleanup, settling, snapshots, spawn
+from andon.runtime import branch, callbacks, cleanup, settling, snapshots, spawn
 from andon.runtime.describing import reason_of
 from andon.runtime.failures import noted
 from andon.runtime.journaling import Draft
@@ -236,7 +236,15 @@ class Attempt(Waiting):
             log.error(
                 "run %s: these may be its processes, or another run's: %s", self.run.id, names
             )
-        return not strays.survivors
+        return not strays.survivors and not self._end_callbacks()
+
+    def _end_callbacks(self) -> bool:
+        """Cancel what its code has left on the loop; whether there was any."""
+        own, alone = not self.host.embedded, self.started.alone
+        left = callbacks.end(self.loop, self.tasks, own=own, alone=alone)
+        if left:
+            log.warning("run %s: left on the event loop: %s", self.run.id, ", ".join(left))
+        return bool(left)
 
     async def _end(self, remains: Remains, at_once: bool) -> str:
         with contextlib.suppress(TimeoutError):
@@ -343,15 +351,16 @@ class Attempt(Waiting):
 
     async def _name_started(self) -> None:
         """Write down what is about to be ended: once it is gone, nobody outside can name it."""
-        remains, order = self.started.remains(), self.order
-        pids = [] if remains is None or order is None else remains.look()
-        if remains is None or order is None or not pids:
+        order = self.order
+        found = [self.started.remains(), self.started.strays() if self.started.alone else None]
+        named = [one.named(pids) for one in found if one is not None and (pids := one.look())]
+        if order is None or not named:
             return
         report = Report(
             stop_id=order.stop_id,
             target=order.target,
             stage=Stage.FENCED,
-            evidence=f"its worker has ended processes of it: {remains.named(pids)}",
+            evidence=f"its worker has ended processes of it: {', '.join(named)}",
         )
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(NAMED_SECONDS):

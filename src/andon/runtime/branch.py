@@ -10,13 +10,31 @@ process nor memory is held. When that is not certain, the run stays in memory.
 
 import asyncio
 import contextvars
+import functools
 import gc
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+
+# Those that went off are forgotten when there are so many.
+MOST_TIMERS = 32
+# Roots of the packages whose callbacks are no code of a run.
+_NOBODYS = frozenset({"andon", "asyncio", "_asyncio", "concurrent", "builtins", ""})
+
+
+def is_users(callback: Any) -> bool:
+    """Whether it is code of a run, or of a library that it uses."""
+    while isinstance(callback, functools.partial):
+        callback = callback.func
+    return is_users_module(getattr(callback, "__module__", None) or "")
+
+
+def is_users_module(name: str) -> bool:
+    return name.partition(".")[0] not in _NOBODYS
 
 
 class Branch:
@@ -62,11 +80,13 @@ class Tasks:
         self.parked: set[Any] = set()  # those that wait for their turn
         self._at_large: set[asyncio.Task[Any]] = set()  # the others
         self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
+        self._most_timers = MOST_TIMERS
         self.inner: set[asyncio.Task[Any]] = set()  # those that steps and effects have created
         self.executing: set[object] = set()  # what threads and processes of the run are doing
         self.on_still: Callable[[], None] = _nothing  # a thread has ended; from any thread
         self.started: Any = None  # the processes and threads of the run: see spawn
         self._on_change = on_change
+        _attempts.add(self)
 
     def dissolve(self) -> None:
         self._on_change = self.on_still = _nothing
@@ -141,8 +161,16 @@ class Tasks:
         waiting = waiting | self.queued
         return all(task in waiting or _waits_for_tasks(task, self.living) for task in self.living)
 
+    def add_timer(self, timer: Any) -> None:
+        if len(self.timers) >= self._most_timers:
+            self._ticks()
+            self._most_timers = max(MOST_TIMERS, 2 * len(self.timers))
+        self.timers.append(timer)
+
     def _ticks(self) -> bool:
-        """Whether the agent's code has set a timer of its own: suspended, it would never go off."""
+        """Whether the run's code has set a timer of its own: suspended, it would never go off,
+        and one of a step would although nobody executes the run.
+        """
         now = asyncio.get_running_loop().time()
         self.timers = [one for one in self.timers if one.when() > now and not one.cancelled()]
         return bool(self.timers)
@@ -152,12 +180,28 @@ def _nothing() -> None:
     pass
 
 
+# Those of all attempts that something still knows.
+_attempts: "weakref.WeakSet[Tasks]" = weakref.WeakSet()
+
+
+def all_followed() -> "set[asyncio.Task[Any]]":
+    """The living tasks of all attempts."""
+    return {task for one in _attempts for task in one.all | one.inner}
+
+
 def _owner() -> Tasks | None:
     """Whose code executes here: an agent's, or that of one of its operations."""
-    here = current.get()
+    return _of(current.get(), inside.get())
+
+
+def owner_in(context: contextvars.Context) -> Tasks | None:
+    """The same of a context."""
+    return _of(context.get(current), context.get(inside))
+
+
+def _of(here: Branch | None, operation: Any) -> Tasks | None:
     if here is not None:
         return here.owner
-    operation = inside.get()
     return None if operation is None else operation.attempt.tasks
 
 
@@ -167,9 +211,9 @@ def follow_timers(loop: Any) -> None:
     def followed(schedule: Callable[..., Any]) -> Callable[..., Any]:
         def call(when: float, callback: Callable[..., object], *args: Any, **options: Any) -> Any:
             timer = schedule(when, callback, *args, **options)
-            here = current.get()
-            if here is not None:
-                here.owner.timers.append(timer)
+            owner = _owner()
+            if owner is not None and (current.get() is not None or is_users(callback)):
+                owner.add_timer(timer)
             return timer
 
         return call
