@@ -22,6 +22,7 @@ from tests.runtime.starters import WAYS, Children
 import andon
 from andon.core import mark as marks
 from andon.host import mark, proc
+from andon.runtime.attempt import Attempt
 from andon.runtime.liveness import mark_of, this_process
 from andon.runtime.requests import Receipt
 from andon.runtime.worker import Worker
@@ -443,6 +444,37 @@ async def test_a_polite_signal_comes_before_the_hard_one(
         await held.reached.wait()
         await proved(lab, await lab.client.cancel(run))
     assert file.read_text() == "ended\n"
+
+
+async def test_what_was_ended_is_named_also_if_the_order_became_hard_meanwhile(
+    lab: Lab, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held()
+    pids: list[int] = []
+
+    async def step() -> None:
+        pids.append(WAYS["Popen"](children))
+        await held.here()
+
+    @agent
+    async def starts(ctx: andon.Context) -> None:
+        await ctx.step(step)
+
+    settle = Attempt._settle
+
+    async def too_late(attempt: Attempt, outcome: Any) -> str:
+        told_later = pytest.MonkeyPatch()
+        told_later.setattr(worker.stopping, "obey", lambda result: None)
+        attempt.settled.add_done_callback(lambda _: told_later.undo())
+        await lab.client.cancel(attempt.run.id, within=0)
+        return await settle(attempt, outcome)
+
+    monkeypatch.setattr(Attempt, "_settle", too_late)
+    async with lab.working(starts, poll_seconds=0.01) as worker:
+        run = await lab.client.start(starts)
+        await held.reached.wait()
+        found = await proved(lab, await lab.client.cancel(run, within=30.0))
+    assert str(pids[0]) in str(found.targets[0].evidence)
 
 
 @pytest.mark.parametrize("how", ["raises", "timeout"])

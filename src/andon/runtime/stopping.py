@@ -50,6 +50,7 @@ class Stopping:
         self._lingering: list[Attempt] = []  # over, and something of them goes on
         self._pressing: set[asyncio.Task[None]] = set()
         self._ending_left: set[_Key] = set()
+        self._unsaid: dict[_Key, str] = {}  # what attempts had ended that could not settle
         self._goes = False  # a run of it was killed, and nobody outside has ended it yet
 
     def obey(self, result: ClaimResult) -> None:
@@ -152,11 +153,13 @@ class Stopping:
         key = attempt.run.id, attempt.fence.counter
         if key in self._hard:
             self._say_ended(key, attempt.also)
+        elif attempt.also and attempt.settled.result() == "fenced":  # it became hard meanwhile
+            self._unsaid[key] = attempt.also
 
     def _end_left(self, told: Told, key: _Key) -> None:
         """The attempt has ended before; what it had started may not have."""
         if told.mark is None:
-            self._say_ended(key)
+            self._say_ended(key, self._unsaid.get(key, ""))
         elif key not in self._ending_left:
             self._ending_left.add(key)
             late = OUTSIDE_SECONDS if told.kind == Kind.KILL else 0.0
@@ -184,7 +187,11 @@ class Stopping:
         self._saying.add(key)
         worker_id = self._worker.worker_id
         message = Ended(worker_id=worker_id, run_id=run_id, fence=fence, also=also)
-        self._say(message, then=lambda: point("stop:ended"), at_last=lambda: self._forget(key))
+        self._say(message, then=lambda: self._said(key), at_last=lambda: self._forget(key))
+
+    def _said(self, key: _Key) -> None:
+        self._unsaid.pop(key, None)
+        point("stop:ended")
 
     def _forget(self, key: object) -> None:
         self._saying.discard(key)
