@@ -18,7 +18,7 @@ from tests.hostile import actors, shapes
 
 from andon.host import proc
 
-SHAPES = (*shapes.WORKERS, *shapes.LEFT, shapes.NATIVE, *actors.SHAPES)
+SHAPES = (*shapes.WORKERS, *shapes.LEFT, shapes.NATIVE, shapes.WAITS, *actors.SHAPES)
 ORDERS = ("kill", "pause", "cancel", "halt")
 OWNERS = ("work", "up")
 # What is left in motion after the word acts within this; an act is due every 5 ms.
@@ -55,7 +55,10 @@ def cell(folder: Path, url: str, shape: str, order: str, owner: str) -> Verdict:
     witness = folder / "witness"
     with _owner(host, owner), _daemon(witness):  # the daemon may hold the worker: it goes first
         run = host.start("hostile", f"shape={shape}", f"witness={witness}")
-        until(Path(f"{witness}.up").exists, "the shape acts")
+        if shape == shapes.WAITS:
+            until(lambda: host.json("show", run)["state"] == "suspended", "the run waits")
+        else:
+            until(Path(f"{witness}.up").exists, "the shape acts")
         words = [order, "--json", *([] if order == "halt" else [run, "--timeout", TIMEOUT])]
         if order in ("pause", "cancel"):
             words += ["--within", "0.2s"]

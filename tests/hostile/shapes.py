@@ -111,9 +111,21 @@ def _start_natively(witness: str) -> None:
     ctypes.CDLL(None).system(f"env -i setsid {line} &".encode())
 
 
+def leave_natively(witness: str) -> None:
+    """A child that native code has started, while its run waits for a person."""
+    words = [sys.executable, "-S", actors.__file__, "detached", witness]
+    line = (ctypes.c_char_p * (len(words) + 1))(*(word.encode() for word in words), None)
+    none = (ctypes.c_char_p * 1)(None)
+    pid = ctypes.c_int()
+    ctypes.CDLL(None).posix_spawn(ctypes.byref(pid), line[0], None, None, line, none)
+    while not _acts(witness):
+        time.sleep(0.01)
+
+
 # A worker that ends these by itself may go on.
 LEFT = ("left-timer", "left-task", "left-task-of-a-thread", "left-thread", "left-apart")
 NATIVE = "native"
+WAITS = "native-of-one-that-waits"
 
 
 @andon.agent
@@ -123,6 +135,9 @@ async def hostile(ctx: andon.Context, shape: str, witness: str) -> None:
     elif shape == "left-apart":
         await ctx.step(leave_apart, witness, process=True)
         await ctx.step(go_on, witness)
+    elif shape == WAITS:
+        await ctx.step(leave_natively, witness)
+        await ctx.ask("Go on?", {"witness": witness})
     elif shape in (*LEFT, NATIVE):
         await ctx.step(leave, shape, witness)
     else:

@@ -26,6 +26,7 @@ SAMPLE = (
     ("handed-over", "kill", "work"),
     ("left-timer", "pause", "work"),
     ("left-task-of-a-thread", "cancel", "up"),
+    ("native-of-one-that-waits", "kill", "work"),
     ("left-apart", "pause", "work"),
 )
 NEED_ROOT = {"namespaced", "traced", "worker-traced"}

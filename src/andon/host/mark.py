@@ -24,6 +24,7 @@ GONE = -2
 LISTS = 100
 _LOCKS = 10  # RLIMIT_LOCKS; `resource` has no name for it
 _NAME = "Max file locks"
+_ALL_KINDS = 0x40000000  # __WALL: also children that end with another signal than SIGCHLD
 VARIABLE = "ANDON_MARK"
 _ASSIGNED = b"ANDON_MARK="
 
@@ -73,6 +74,15 @@ def put_on(pid: int, mark: int) -> bool:
     try:
         resource.prlimit(pid, _LOCKS, (mark, resource.prlimit(pid, _LOCKS)[1]))
     except (OSError, ValueError):
+        return False
+    return True
+
+
+def has_children() -> bool:
+    """Whether this process has any, of whatever thread; one system call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _ALL_KINDS)
+    except ChildProcessError:
         return False
     return True
 

@@ -129,6 +129,21 @@ class Started:
                 strays.add(pid)
         return strays
 
+    def claim_strays(self) -> bool:
+        """Mark what native code has started, so that a stop finds it while the run waits.
+
+        False if something is there that cannot be told from another run's.
+        """
+        if not host.has_children():
+            return True
+        strays = self.strays()
+        if strays.look() and self.alone:
+            mark = self.mark_for(None)
+            for pid in strays.survivors:
+                host.put_on(pid, mark)
+            strays = self.strays()
+        return not strays.look()
+
     def end_of(self, operation: Any) -> bool:
         """End at once what an operation has started; whether nothing is left."""
         remains = self.remains(operation)

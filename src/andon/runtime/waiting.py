@@ -141,6 +141,9 @@ class Waiting(Journaling):
         soon = self.host.clock.now() + LINGER_SECONDS
         if any(wait.wake_at is not None and wait.wake_at < soon for wait in pending):
             return
+        if not self.host.embedded and not self.started.claim_strays():
+            self._consider_again()  # a stop of it can be proved only while it is in hand
+            return
         point("attempt:suspended")
         self.leave("suspended")
 
