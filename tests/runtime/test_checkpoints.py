@@ -4,10 +4,12 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon.control import operations
+from andon.runtime import journaling
 
 
 async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:
@@ -37,6 +39,32 @@ async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:
         held.release.set()
     assert handled == [0, 1, 2, 3, 4, 3, 4][: len(handled)]
     assert handled[:5] == [0, 1, 2, 3, 4]
+
+
+async def test_the_first_checkpoint_of_an_attempt_does_not_wait_for_the_others(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that is killed twice a second would begin from the same place each time."""
+    monkeypatch.setattr(journaling, "CHECKPOINT_SECONDS", 600.0)
+    held = Held()
+
+    async def body(ctx: andon.Context) -> None:
+        async def items() -> None:
+            ctx.log("log lines have time")
+            for n in range(100):
+                ctx.checkpoint(n)
+            await held.here()
+            ctx.checkpoint("later")
+
+        await ctx.step(items)
+
+    one = agent(body)
+    async with lab.working(one):
+        run = await lab.client.start(one)
+        await until(lambda: lab.store.load(run).checkpoints)
+        assert list(lab.store.load(run).checkpoints.values()) == ["99"]
+        held.release.set()
+        await lab.result(run)
 
 
 async def test_a_plain_step_saves_its_progress_from_its_thread(lab: Lab) -> None:

@@ -24,6 +24,9 @@ from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
 _HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
 # "At least once a second", with room for the commit.
 CHECKPOINT_SECONDS = 0.5
+# The first one of an attempt is kept sooner: a worker that is killed again and again must come
+# further each time. A step that is over by then writes none.
+FIRST_CHECKPOINT_SECONDS = 0.05
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -54,6 +57,7 @@ class Journaling(Leaving):
         self._dirty: dict[str, tuple[str, str | None]] = {}
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
+        self._first_checkpoint = True
         self._flying = 0  # appends that are being written
         self.joining = 0  # blocks of ctx.together that are open
         self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
@@ -328,7 +332,11 @@ class Journaling(Leaving):
         self._write_lines()
 
     def _flush_later(self) -> None:
-        if self._flushing is None:
+        if self._first_checkpoint and self._dirty:
+            self._first_checkpoint = False
+            self.end_flushing()  # of log lines, which have time
+            self._flushing = branch.call_later(FIRST_CHECKPOINT_SECONDS, self._flush_now)
+        elif self._flushing is None:
             self._flushing = branch.call_later(CHECKPOINT_SECONDS, self._flush_now)
 
     def _flush_now(self) -> None:
