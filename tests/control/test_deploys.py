@@ -113,6 +113,18 @@ def test_a_worker_that_dies_without_a_word_left_what_it_had(yard: Yard) -> None:
     assert only(yard)["over"]
 
 
+@pytest.mark.parametrize("buried", [False, True], ids=["by-a-worker", "by-its-supervisor"])
+def test_a_death_that_was_seen_counts_from_when_it_was(yard: Yard, *, buried: bool) -> None:
+    """What it had started is ended first, and its runs are taken back after that."""
+    yard.worker("old")
+    yard.worker("new")
+    yard.start("left")
+    yard.take("old", "left")
+    yard.kill("old", witness="new", ago=5.0, buried=buried)
+    yard.take("new", "left")
+    assert 5.0 <= only(yard)["recovery_median"] < 15.0
+
+
 def test_a_run_that_is_given_back_twice_is_one_run(yard: Yard) -> None:
     for name in ("w1", "w2", "w3"):
         yard.worker(name)

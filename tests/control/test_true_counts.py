@@ -4,14 +4,17 @@ The agents below write a line into a file when something of them begins: the out
 each command prints about the same history, as text and as JSON, must say the same.
 """
 
+import contextlib
 import signal
 import time
+import urllib.request
+from pathlib import Path
 
 import pytest
 from tests.control.terminal import Process, Terminal, until
 
 AGENTS = """
-import asyncio, pathlib
+import asyncio, os, pathlib
 import andon
 
 def witness(what):
@@ -41,6 +44,23 @@ async def batched(ctx):
 async def never(ctx):
     witness(f"try {ctx.run_id}")
     raise ValueError("never")
+
+@andon.effect_of(kind="idempotent")
+async def pay(number, *, key):
+    witness(f"pay {key}")
+
+def large(run_id):
+    witness(f"large {run_id}")
+    return "x" * 200_000
+
+@andon.agent
+async def paying(ctx):
+    if "CRASH_WITNESS" in os.environ:
+        with open(os.environ["CRASH_WITNESS"], "a") as file:
+            file.write("begin\\n")
+    await ctx.step(lambda: large(ctx.run_id), name="large")
+    for number in (1, 2):
+        await ctx.effect(pay, number, key=f"{ctx.run_id}-{number}")
 
 @andon.agent
 async def failing(ctx):
@@ -182,6 +202,48 @@ def test_deploys_tells_of_the_run_that_was_given_up(alone: Site) -> None:
     assert "died 2 times in a row in step 'gate'" in alone.andon("show", "doomed")
 
 
+def test_deploys_times_a_death_that_another_worker_saw(site: Site) -> None:
+    with site.andon.worker("counted.py") as worker:
+        site.start("gated", "one", "two")
+        site.reaches("gate", "one", "two")
+        with site.andon.worker("counted.py") as other:
+            until(lambda: _watches(other.process.pid, worker.process.pid), "a watch")
+            began = time.monotonic()
+            worker.signal(signal.SIGKILL)
+            site.reaches("gate", "one", "two", times=2)
+            took = time.monotonic() - began
+            site.open("one", "two")
+            site.ends("one", "two")
+            [deploy] = site.andon.json("deploys")
+    assert [deploy[part] for part in ("runs", "times", "resumed")] == [2, 2, 2]
+    assert 0 < deploy["recovery_median"] <= deploy["recovery_worst"] <= took
+
+
+def _watches(pid: int, other: int) -> bool:
+    """Whether a process has a descriptor of the other one."""
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            if f"\nPid:\t{other}\n" in path.read_text():
+                return True
+    return False
+
+
+def test_deploys_counts_the_runs_beside_one_that_was_killed(site: Site) -> None:
+    with site.andon.worker("counted.py") as worker:
+        site.start("gated", "killed", "beside-1", "beside-2")
+        site.reaches("gate", "killed", "beside-1", "beside-2")
+        site.andon("kill", "killed")
+        worker.ends()
+    [deploy] = site.andon.json("deploys")
+    assert [deploy[part] for part in ("runs", "interrupted", "unresumed")] == [2, 2, 2]
+    assert "2 runs = 0 finished + 0 saved + 2 interrupted" in site.andon("deploys")
+    site.open("beside-1", "beside-2")
+    with site.andon.worker("counted.py"):
+        site.ends("beside-1", "beside-2")
+    [deploy] = site.andon.json("deploys")
+    assert [deploy[part] for part in ("runs", "resumed", "unresumed", "dead")] == [2, 2, 0, 0]
+
+
 # ── executions of a step ──────────────────────────────────────────────────────────────────────
 
 
@@ -237,3 +299,121 @@ def test_a_run_that_has_ended_is_not_stopped_and_proves_nothing(site: Site) -> N
     assert listed.count("nothing to stop") == 4
     assert "proved" not in listed
     assert site.andon.state("over") == "succeeded"
+
+
+def test_what_waits_is_counted_as_stopped_once(site: Site) -> None:
+    with site.andon.worker("counted.py"):
+        pass
+    site.start("gated", "one", "two")
+    assert "STOPPED, proved  pause of run one" in site.andon("pause", "one")
+    again = site.andon.json("pause", "one")
+    assert (again["verdict"], again["waiting"]) == ("nothing", 0)
+    told = site.andon("show", again["id"])
+    assert "nothing to stop: run one (gated) was already paused" in told
+    assert "2 runs that nobody executed: stopped too" in site.andon("cancel", "--all")
+    listed = [line.split() for line in site.andon("receipts").splitlines()[1:]]
+    assert [line[line.index("run") + 4 if "run" in line else 5] for line in listed] == [
+        "2",
+        "0",
+        "1",
+    ]
+    # What became of the run later was not so when it was asked for.
+    assert "cancelled" not in site.andon("show", again["id"]).splitlines()[0]
+
+
+# ── what there is ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_command_counts_the_same_runs(site: Site) -> None:
+    """Two of five execute, one has ended, one waits for an hour."""
+    andon = site.andon
+    with andon.worker("counted.py", "--concurrency", "2", "--health-port", "0") as worker:
+        site.start("gated", "done")
+        site.open("done")
+        site.ends("done")
+        andon.start("gated", "--id", "later", "--at", "+1h")
+        site.start("gated", "r-1", "r-2", "r-3", "r-4", "r-5")
+        until(lambda: len(_at_gate(site)) == 2, "two that execute")
+        running, waiting, finished = _at_gate(site), 3, site.count("last", "done")
+        states = [row["state"] for row in andon.json("ps")]
+        assert states.count("running") == len(running) == 2
+        assert states.count("succeeded") == finished == 1
+        assert states.count("queued") == waiting + 1
+        [one] = andon.json("workers")
+        assert (one["in_hand"], one["concurrency"]) == (2, 2)
+        [queue] = andon.json("queues")
+        found = [queue[part] for part in ("waiting", "later", "running", "returned")]
+        assert found == [waiting, 1, 2, 0]
+        by_name = {one["agent"]: one for one in andon.json("versions")}
+        assert by_name["gated"]["runs"] == {"queued": waiting + 1, "running": 2}
+        assert len(by_name["gated"]["workers"]) == 1
+        top = andon.json("top")
+        assert top["runs"] == {"queued": waiting + 1, "running": 2}
+        assert (top["workers"], top["listed"]) == ({"serving": 1}, 7)
+        andon("limit", "agent:gated", "--at-most", "2")
+        assert "2 of 2 running" in andon("limit")
+        numbers = _metrics(worker)
+        assert (numbers["andon_runs_in_hand"], numbers["andon_free_slots"]) == (2, 0)
+        assert numbers['andon_queue_depth{queue="default"}'] == waiting
+        assert numbers["andon_runs_finished_total"] == finished
+        worker.signal(signal.SIGKILL)
+
+
+def _at_gate(site: Site) -> set[str]:
+    over = {line.split()[1] for line in site.lines() if line.startswith("last")}
+    return {line.split()[1] for line in site.lines() if line.startswith("gate")} - over
+
+
+def _metrics(worker: Process) -> dict[str, float]:
+    [line] = [line for line in worker.lines if line.startswith("health: ")]
+    address = line.split()[1].replace("0.0.0.0", "127.0.0.1").replace("readyz", "metrics")
+    with urllib.request.urlopen(address) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (one.rpartition(" ") for one in lines if not one.startswith("#"))
+    }
+
+
+def test_verify_counts_what_was_done(site: Site) -> None:
+    with site.andon.worker("counted.py"):
+        site.start("paying", "p-1", "p-2")
+        site.ends("p-1", "p-2")
+    found = site.andon.json("verify")
+    # Both runs got the same large value: it is kept once. Each journal begins and ends.
+    entries = {run: len(site.andon.json("show", run)["steps"]) for run in ("p-1", "p-2")}
+    effects = sum(line.startswith("pay ") for line in site.lines())
+    assert (found["runs"], found["effects"], found["blobs"]) == (2, effects, 1) == (2, 4, 1)
+    assert set(entries.values()) == {site.count("large", "p-1")} == {1}
+    assert found["entries"] == sum(
+        site.andon.json("show", run)["journal"]["entries"] for run in ("p-1", "p-2")
+    )
+    assert site.andon("verify", "p-1").startswith("verified: 1 run, ")
+    assert ", 2 effects, 1 blob" in site.andon("verify", "p-1")
+
+
+def test_a_drain_counts_the_workers_that_it_ends_and_how_long_they_took(site: Site) -> None:
+    with site.andon.worker("counted.py") as one, site.andon.worker("counted.py") as two:
+        began = time.monotonic()
+        told = site.andon.json("drain", "--all")
+        took = time.monotonic() - began
+        assert (one.ends(), two.ends()) == (0, 0)
+    assert len(told["workers"]) == 2
+    assert all(0 <= line["took_seconds"] <= took for line in told["workers"])
+    kinds = [event["kind"] for event in site.andon.json("events")]
+    for kind in ("worker.started", "worker.asked", "worker.draining", "worker.ended"):
+        assert kinds.count(kind) == 2, kind
+
+
+def test_crashtest_counts_its_kills(alone: Site) -> None:
+    """Each trial executes the agent twice: until the kill, and after it."""
+    environ = {"CRASH_WITNESS": str(alone.folder / "crash.log")}
+    told = alone.andon(
+        "crashtest", "counted.py:paying", "--points", "effect", "--timeout", "1m", env=environ
+    )
+    begun = (alone.folder / "crash.log").read_text().splitlines()
+    killed = int(told.partition("killed ")[2].split()[0])
+    undisturbed = 2
+    assert len(begun) == 2 * killed + undisturbed
+    assert f"killed {killed} times ({killed} effect)" in told
+    assert "plain run: succeeded; 1 step, 2 effects" in told

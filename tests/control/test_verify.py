@@ -47,7 +47,7 @@ def test_what_was_written_is_verified(andon: Terminal) -> None:
     with andon.worker():
         run_id = andon.start("refunds", "orders=[1]")
         andon("wait", run_id, "--timeout", "30")
-    assert andon("verify").startswith("verified: 1 runs, ")
+    assert andon("verify").startswith("verified: 1 run, ")
     found = andon.json("verify", run_id)
     assert found["ok"] is True
     assert found["damage"] == []

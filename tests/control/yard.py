@@ -1,10 +1,12 @@
 """A store that is filled by messages: workers that come, hold runs, and leave as told."""
 
 import json
+import time
 from typing import Any
 
 from tests.store.parts import Held, agent_row, do, effect, eventually, new_run, worker_row
 
+from andon.store.orders import Bury
 from andon.store.store import (
     AskDrain,
     Claim,
@@ -70,12 +72,18 @@ class Yard:
     def leave(self, worker: str, **changes: Any) -> None:
         do(self.store, Depart(worker_id=worker, drain=json.dumps(REPORT | changes)))
 
-    def kill(self, worker: str, witness: str) -> None:
+    def kill(self, worker: str, witness: str, *, ago: float = 0.0, buried: bool = False) -> None:
         """The worker's process ends; another one sees it and takes its runs back."""
+        seen_at, words = time.monotonic() - ago, "its process ended"
         message = Claim(
-            worker_id=witness, agents=(), limit=0, dead=((worker, "dead:its process ended"),)
+            worker_id=witness,
+            agents=(),
+            limit=0,
+            dead=((worker, f"dead:{words}"),),
+            seen=((worker, seen_at),),
         )
-        do(self.store, message)
+        bury = Bury(worker_id=worker, evidence=words, seen_at=seen_at)
+        do(self.store, bury if buried else message)
 
     def later(self) -> None:
         """The store's clock has moved on: in SQLite it counts milliseconds."""

@@ -18,8 +18,8 @@ from andon.core.rollout import (
     doubled,
     grace_for,
     is_lost,
+    last_sign,
     left_in_doubt,
-    lost_at,
     orchestrator_for,
     overruns,
     part_of,
@@ -116,11 +116,10 @@ def test_what_was_lost_is_resumed_as_late_as_somebody_had_it_after_the_loss() ->
 
 
 @given(st.floats(0, 9), st.lists(st.one_of(st.none(), st.floats(0, 9))))
-def test_a_loss_is_noticed_at_once_or_was_after_the_last_sign_of_life(
+def test_a_loss_that_nobody_watched_was_after_the_last_sign_of_life(
     noticed: float, signs: list[float | None]
 ) -> None:
-    assert lost_at(noticed, signs, watched=True) == noticed
-    found = lost_at(noticed, signs, watched=False)
+    found = last_sign(noticed, signs)
     assert found <= noticed
     assert all(sign is None or sign > noticed or sign <= found for sign in signs)
 

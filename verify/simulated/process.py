@@ -271,7 +271,7 @@ def _key_in_hand() -> str:
 class _Watch:
     """Who has died, as far as this process can see it."""
 
-    def __init__(self, process: Process, on_death: Callable[[str, str], None]) -> None:
+    def __init__(self, process: Process, on_death: Callable[[str, str, float], None]) -> None:
         self._process, self._on_death = process, on_death
         self.refresh()
 
@@ -279,7 +279,7 @@ class _Watch:
         for worker_id, dead in self._process.fleet.seen_dead().items():
             if worker_id not in self._process.told:
                 self._process.told.add(worker_id)
-                self._on_death(worker_id, self._process.evidence(worker_id, dead))
+                self._on_death(worker_id, self._process.evidence(worker_id, dead), 0.0)
 
     def see(self, _: Seen) -> None:
         self.refresh()

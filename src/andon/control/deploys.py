@@ -13,6 +13,7 @@ from andon.control import fleet
 from andon.control.operations import Surroundings
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind
+from andon.core.lease import WATCHED
 from andon.core.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
@@ -22,15 +23,15 @@ from andon.core.rollout import (
     deploys,
     doubled,
     is_lost,
+    last_sign,
     left_in_doubt,
-    lost_at,
     tally,
     versions_after,
 )
 from andon.core.run import TERMINAL
 from andon.errors import BadInput
 from andon.runtime import requests
-from andon.store.rows import RunRow
+from andon.store.rows import Held, RunRow
 from andon.store.store import Store, WorkerRow
 
 # Of a larger deploy the journals of so many runs are walked, and the answer says so.
@@ -84,7 +85,7 @@ def _deploy(
     lease_seconds: float | None,
 ) -> dict[str, Any]:
     began = min(one.window(around.now)[0] for one in group)
-    left = [_gone(store, around, rows[one.worker], rows.values()) for one in group]
+    left = [_gone(store, around, rows[one.worker]) for one in group]
     holds = [hold for one in left for hold in one.holds]
     counted = tally(holds)
     # Nobody was there to take these back.
@@ -119,25 +120,21 @@ def _deploy(
     return found
 
 
-def _gone(
-    store: Store, around: Surroundings, worker: WorkerRow, fellows: Iterable[WorkerRow]
-) -> Gone:
+def _gone(store: Store, around: Surroundings, worker: WorkerRow) -> Gone:
     told, ended = fleet.told_at(worker), worker.ended_at
     since = told if told is not None else (ended or around.now) - GAP_SECONDS
-    watched = any(_watches(one, worker) for one in fellows)
+    watched = worker.ended_at is not None and (worker.evidence or "").startswith(WATCHED)
     holds = [
         Hold(
             run_id=one.run_id,
             fence=one.fence,
-            ending=one.ending,
+            ending="interrupted" if _ended_with(one, worker) else one.ending,
             ended_at=one.ended_at,
             next_claimed_at=one.next_claimed_at,
             state=one.state,
-            lost_at=None
-            if one.ended_at is None
-            else lost_at(
-                one.ended_at, (worker.beaten_at, one.claimed_at, one.written_at), watched=watched
-            ),
+            lost_at=worker.ended_at
+            if watched or one.ended_at is None
+            else last_sign(one.ended_at, (worker.beaten_at, one.claimed_at, one.written_at)),
         )
         for one in store.held_by(worker.id, since)
     ]
@@ -146,13 +143,15 @@ def _gone(
     return Gone(worker, fleet.stand(worker, around), holds)
 
 
-def _watches(one: WorkerRow, other: WorkerRow) -> bool:
-    """Whether one worker saw the other end in the moment in which it did: on the same machine."""
-    if one.id == other.id or other.ended_at is None or other.beaten_at is None:
-        return False
-    here = bool(one.boot) and (one.boot, one.namespace) == (other.boot, other.namespace)
-    there = one.started_at <= other.beaten_at
-    return here and there and (one.ended_at is None or one.ended_at >= other.ended_at)
+def _ended_with(one: Held, worker: WorkerRow) -> bool:
+    """Whether a run was given back because its worker was ended for another one's sake."""
+    return (
+        worker.state == "dead"
+        and worker.ended_at is not None
+        and one.ending == "returned"
+        and one.ended_at is not None
+        and one.ended_at >= worker.ended_at
+    )
 
 
 def _line(store: Store, gone: Gone, now: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 from math import inf
 
 from andon.core import mark as marks
+from andon.core.lease import KILLED
 from andon.core.stop import Stage
 from andon.core.struct import Struct
 from andon.host import proc
@@ -103,7 +104,7 @@ class Enders:
             ended = f"; ended what it had started{names}" if below else ""
             return Outcome(evidence=f"process gone, seen by its start time{ended}")
         with_them = f" and {len(below)} that it had started" if below else ""
-        return Outcome(evidence=f"SIGKILL by andon {self._verb}, process{with_them} gone{names}")
+        return Outcome(evidence=f"{KILLED} andon {self._verb}, process{with_them} gone{names}")
 
     def spare(self, worker: WorkerRow) -> None:
         """Name what nobody can attribute to one of its runs; nothing of that is ended."""

@@ -41,6 +41,7 @@ RECEIPTS = (
     column("TARGETS", 4),
     column("HOW IT STANDS", 1, least=18),
 )
+_HELD = ("paused", "killed", "stranded")
 _BEFORE = "it had ended before: "
 
 
@@ -57,7 +58,7 @@ def listing(found: Sequence[dict[str, Any]]) -> None:
                 one["order"],
                 clean(one["whom"], 60),
                 clock(one["asked_at"]),
-                str(sum(one["stages"].values())),
+                str(sum(one["stages"].values()) + one["waiting"]),
                 _stand(one),
             )
             for one in found
@@ -131,6 +132,9 @@ def headline(found: dict[str, Any], waited: float | None = None) -> str:
     what = f"{found['order']} of {_whom(found)}"
     ended = _ended_before(found)
     if _is_over(found) and not found["targets"] and not found["waiting"] and not ended:
+        if held := _held_before(found):
+            whom = _whom(found)
+            return f"{symbol('nothing')} nothing to stop: {whom} was already {held}"
         return f"{symbol('nothing')} {what}: nothing of it was executing"
     if ended:
         at = clock(found["run"]["changed_at"])
@@ -153,9 +157,16 @@ def _ended_before(found: dict[str, Any]) -> str:
     if run is None or not _is_over(found) or found["waiting"]:
         return ""
     if run["state"] in TERMINAL and not rows:
-        return str(run["state"])
+        return str(run["state"]) if run["changed_at"] <= found["asked_at"] else ""
     [evidence] = [line["evidence"] or "" for line in rows] if len(rows) == 1 else [""]
     return evidence.removeprefix(_BEFORE) if evidence.startswith(_BEFORE) else ""
+
+
+def _held_before(found: dict[str, Any]) -> str:
+    """The state in which its run was held already, and is still."""
+    run = found["run"]
+    held = run is not None and run["state"] in _HELD and run["changed_at"] <= found["asked_at"]
+    return str(run["state"]) if held else ""
 
 
 def _had(state: str) -> str:

@@ -9,6 +9,7 @@ from andon.store import open_store
 from andon.store.store import Store
 from andon.supervisor import home as homes
 
+_ONE = {"runs": "run", "entries": "entry", "effects": "effect", "blobs": "blob"}
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -25,7 +26,12 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
             line.show(f"runs checked, {tally.entries:,} journal entries", tally.runs, total)
 
         tally = walk(store, run_id, look)
-    counts = {name: getattr(tally, name) for name in ("runs", "entries", "effects", "blobs")}
+    counts = {
+        "runs": tally.runs,
+        "entries": tally.entries,
+        "effects": tally.effects,
+        "blobs": len(tally.blobs),
+    }
     if json:
         output.document({"ok": not tally.damage, **counts, "damage": tally.damage})
     else:
@@ -33,8 +39,11 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
             where = f"run {one['run']}: " if one["run"] else ""
             what = output.clean(where + one["what"].removeprefix(where))
             hang("DAMAGED  ", what, tint="wrong")
-        walked = ", ".join(f"{count:,} {word}" for word, count in counts.items())
-        verdict = f"{len(tally.damage)} damages found in" if tally.damage else "verified:"
+        walked = ", ".join(
+            f"{count:,} {_ONE[word] if count == 1 else word}" for word, count in counts.items()
+        )
+        found = f"{output.plural(len(tally.damage), 'damage')} found in"
+        verdict = found if tally.damage else "verified:"
         hang("", f"{verdict} {walked}")
         if tally.damage:
             output.note("restore the database from a backup, then: andon verify")

@@ -172,7 +172,7 @@ def sentence(one: dict[str, Any]) -> str:
     """The whole deploy in a line."""
     took = length(one["took_seconds"])
     begin = f"{state('done').split()[0]} deploy done in {took}" if one["over"] else f"... {took}"
-    terms = [f"{one[part]} {_word(part)}" for part in _PARTS if one[part] or part in _PARTS[:2]]
+    terms = [f"{one[part]} {part}" for part in _PARTS if one[part] or part in _PARTS[:2]]
     times = f", {one['times']} times in hand" if one["times"] > one["runs"] else ""
     counted = f"{plural(one['runs'], 'run')}{times} = {' + '.join(terms)}"
     parts = [f"{begin}: {counted}"]
@@ -193,10 +193,6 @@ def sentence(one: dict[str, Any]) -> str:
     if one["overruns"]:
         parts.append(f"{one['overruns']} overran")
     return joined(parts)
-
-
-def _word(part: str) -> str:
-    return "interrupted by a crash" if part == "interrupted" else part
 
 
 def _recovery(one: dict[str, Any]) -> str:
@@ -278,7 +274,7 @@ class Progress:
 
 
 def _progress(line: dict[str, Any]) -> str:
-    parts = [f"{line[part]} {_word(part)}" for part in _PARTS if line[part]]
+    parts = [f"{line[part]} {part}" for part in _PARTS if line[part]]
     took = "" if line["took_seconds"] is None else f" {length(line['took_seconds'])}"
     hand = f"{line['in_hand']} in hand" if line["in_hand"] else ""
     counted = ", ".join([*([hand] if hand else []), *parts]) or "nothing in hand"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from andon.control import stalls
 from andon.control.ending import Enders, workers_of
 from andon.control.wards import Ward
+from andon.core.lease import SUPERVISED_END
 from andon.core.stop import POLITE, Kind, ends_worker
 from andon.runtime.liveness import end_remains, is_gone, remains_of, this_process
 from andon.store.orders import Attend, Bury, Dismiss, Stall, SupervisorRow, Told
@@ -37,6 +38,7 @@ class Ended:
     ticks: int
     evidence: str
     ward: Ward
+    seen_at: float
 
 
 class Tending:
@@ -77,10 +79,10 @@ class Tending:
 
     def ended(self, ward: Ward, event: dict[str, Any]) -> None:
         by = f", asked by {ward.asked}" if ward.asked else ""
-        evidence = f"its supervisor saw it end ({ward.how()}{by})"
+        evidence = f"{SUPERVISED_END} ({ward.how()}{by})"
         with_it = self._with_them.pop((ward.pid, ward.ticks), "")
         evidence += f"; ended with it: {with_it}" if with_it else ""
-        self._ended.append(Ended(ward.pid, ward.ticks, evidence, ward))
+        self._ended.append(Ended(ward.pid, ward.ticks, evidence, ward, time.monotonic()))
 
     def bury(self, store: Store) -> None:
         """Give back what the dead had."""
@@ -90,7 +92,8 @@ class Tending:
             for one in quiet:
                 for row in rows:
                     if (row.pid, row.start_ticks) == (one.pid, one.ticks) and self._is_ours(row):
-                        self._bury(row, one.evidence, ordered=bool(one.ward.order))
+                        ordered = bool(one.ward.order)
+                        self._bury(row, one.evidence, seen_at=one.seen_at, ordered=ordered)
                 self._ended.remove(one)
         if self._ended:
             self._own.hurry(GHOST_SECONDS)
@@ -99,14 +102,22 @@ class Tending:
         one = self._supervisor
         return (row.boot, row.namespace) == (one.boot, one.namespace)
 
-    def _bury(self, row: WorkerRow, evidence: str, *, ordered: bool = False) -> None:
+    def _bury(
+        self, row: WorkerRow, evidence: str, *, seen_at: float = 0.0, ordered: bool = False
+    ) -> None:
         """Its tree is empty by now; what escaped from that, and was started by a run, is ended."""
         state, _, words = end_remains(row, evidence).partition(":")
         if state != "dead":
             self._own.overruns.local("unproved", row.id, words)
             return  # its lease goes on: nobody is told that it is gone
         limit = self._own.settings.interruption_limit
-        message = Bury(worker_id=row.id, evidence=words, interruption_limit=limit, ordered=ordered)
+        message = Bury(
+            worker_id=row.id,
+            evidence=words,
+            interruption_limit=limit,
+            seen_at=seen_at,
+            ordered=ordered,
+        )
         self._own.write(message)
 
     # ── what the store wants ──────────────────────────────────────────────────────────────────

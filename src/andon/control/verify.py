@@ -38,7 +38,7 @@ class Tally(msgspec.Struct, kw_only=True):
     runs: int = 0
     entries: int = 0
     effects: int = 0
-    blobs: int = 0
+    blobs: set[str] = set()  # their names: runs may share one
     damage: list[dict[str, Any]] = []
 
     def add(self, run_id: str | None, what: str) -> None:
@@ -97,7 +97,7 @@ def _wrong(store: Store, row: RunRow, tally: Tally) -> Iterator[str]:
         if entry.kind == EntryKind.SNAPSHOT and entry.name == state.PARTS:
             yield from _parts(store, entry, blobs)
     tally.effects += len(effects)
-    tally.blobs += len(blobs)
+    tally.blobs |= blobs
     yield from _head(row, first, last)
     yield from _attempts(store, row)
     yield from _blobs(store, blobs)

@@ -7,6 +7,12 @@ early, never late.
 
 from typing import NamedTuple
 
+# How the evidence begins when somebody saw a process end: then the time of its end is known.
+ENDED = "its process ended"
+SUPERVISED_END = "its supervisor saw it end"
+KILLED = "SIGKILL by"
+WATCHED = (ENDED, SUPERVISED_END, KILLED)
+
 
 class Fence(NamedTuple):
     """Grows with every claim and accompanies every write.

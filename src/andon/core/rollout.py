@@ -60,7 +60,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
     next_claimed_at: float | None
     state: str
-    lost_at: float | None = None  # when its worker died, or was last known to live
+    lost_at: float | None = None  # when its worker was seen to end, or was last known to live
 
     @property
     def part(self) -> Part:
@@ -130,13 +130,10 @@ def tally(holds: Iterable[Hold]) -> Tally:
     )
 
 
-def lost_at(noticed_at: float, signs: Iterable[float | None], *, watched: bool) -> float:
-    """When a worker that ended without a word was lost.
-
-    Whoever watches it notices at once. Else all that is known is its last sign of life.
-    """
+def last_sign(noticed_at: float, signs: Iterable[float | None]) -> float:
+    """When a worker was lost that nobody watched: all that is known is its last sign of life."""
     known = [sign for sign in signs if sign is not None and sign <= noticed_at]
-    return noticed_at if watched or not known else max(known)
+    return max(known, default=noticed_at)
 
 
 # ── who left together ─────────────────────────────────────────────────────────────────────────

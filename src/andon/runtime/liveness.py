@@ -15,6 +15,7 @@ import threading
 import time
 
 from andon.core import mark as marks
+from andon.core.lease import ENDED
 from andon.errors import StoreError
 from andon.host import mark, proc
 from andon.host.remains import Remains
@@ -100,7 +101,9 @@ def _named(remains: Remains) -> str:
 class Peers:
     """Watches all other workers from a thread of its own."""
 
-    def __init__(self, store: Any, mine: WorkerRow, on_death: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, store: Any, mine: WorkerRow, on_death: Callable[[str, str, float], None]
+    ) -> None:
         self._store, self._mine, self._on_death = store, mine, on_death
         self._told: set[str] = {mine.id}
         self._watched: dict[int, WorkerRow] = {}  # pidfd → worker
@@ -171,7 +174,7 @@ class Peers:
             else:
                 worker = self._watched.pop(descriptor)
                 os.close(descriptor)
-                self._end(worker, "its process ended")
+                self._end(worker, ENDED, time.monotonic())
 
     def _look_around(self, workers: list[WorkerRow], busy: frozenset[str]) -> None:
         watched = {worker.id for worker in self._watched.values()}
@@ -218,13 +221,13 @@ class Peers:
             self._foreign.remove(worker)
             self._tell(worker, f"{self._store.free_means}:its lock is free")
 
-    def _end(self, worker: WorkerRow, death: str) -> None:
+    def _end(self, worker: WorkerRow, death: str, seen_at: float = 0.0) -> None:
         """Its process has ended; what it had started is ended too."""
         if has_started_us(worker):
             self._told.add(worker.id)  # somebody else sees it, or its lease ends
         else:
-            self._tell(worker, end_remains(worker, death))
+            self._tell(worker, end_remains(worker, death), seen_at)
 
-    def _tell(self, worker: WorkerRow, evidence: str) -> None:
+    def _tell(self, worker: WorkerRow, evidence: str, seen_at: float = 0.0) -> None:
         self._told.add(worker.id)
-        self._on_death(worker.id, evidence)
+        self._on_death(worker.id, evidence, seen_at)

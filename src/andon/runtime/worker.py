@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from andon.core.lease import renew_every, trusted_until
@@ -101,7 +102,7 @@ class Worker:
         self.stopping = Stopping(self)
         self.progress, self.strandings = Progress(self), Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
-        self._dead: dict[str, str] = {}
+        self._dead: dict[str, tuple[str, float]] = {}  # how it is known, and since when
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
         self._trusted_until = self._renewed_at = self._look_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
@@ -226,7 +227,7 @@ class Worker:
         self._promote_known = False  # once: after a lost lease somebody may have promoted another
         self.worker_id = row.id
         self._heard(now, asked_at)
-        self._peers = Peers(self.store, message.worker, self._died_from_thread)
+        self._peers = Peers(self.store, message.worker, partial(self.post, self._died))
         self._ended = threading.Event()
         heart = threading.Thread(
             target=self._beat_for_ever, args=(row.id, self._ended), name="andon-heart", daemon=True
@@ -365,12 +366,9 @@ class Worker:
         self._looking = None
         self._peers.refresh()
 
-    def _died_from_thread(self, worker_id: str, evidence: str) -> None:
-        self.post(self._died, worker_id, evidence)
-
-    def _died(self, worker_id: str, evidence: str) -> None:
+    def _died(self, worker_id: str, evidence: str, seen_at: float = 0.0) -> None:
         log.info("worker %s is gone: %s", worker_id, evidence)
-        self._dead[worker_id] = evidence
+        self._dead[worker_id] = evidence, seen_at
         self.wake()
 
     async def _claim_for_ever(self) -> None:
@@ -431,7 +429,8 @@ class Worker:
             limit=max(0, self.settings.concurrency - len(self.active)),
             only=None if self.only is None else tuple(sorted(self.only)),
             queues=self.queues,
-            dead=tuple(dead.items()),
+            dead=tuple((one, evidence) for one, (evidence, _) in dead.items()),
+            seen=tuple((one, seen_at) for one, (_, seen_at) in dead.items() if seen_at),
             expire=True,
             lease_seconds=self.settings.lease_seconds,
             interruption_limit=self.settings.interruption_limit,

@@ -125,19 +125,30 @@ class SqlFleet(SqlSupervisors):
         self.q("insert_event", **fields(m))
 
     def _take_back(
-        self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
+        self,
+        worker_id: str,
+        state: str,
+        how: str,
+        *,
+        interrupted: bool,
+        limit: int,
+        seen: float = 0.0,
     ) -> int:
-        """End a worker and queue what it held, ahead of new work."""
+        """End a worker and queue what it held, ahead of new work.
+
+        How: the evidence. Seen: when it was seen to end, by time.monotonic(), if it was.
+        """
         from andon.core.queue import bury, fruitless_after
 
         state = self._state_after(worker_id, state)
-        if not self.q("end_worker", worker_id=worker_id, state=state, evidence=evidence):
+        ago = max(time.monotonic() - seen, 0.0) if seen else 0.0
+        if not self.q("end_worker", worker_id=worker_id, state=state, evidence=how, ago=ago):
             return 0
         if interrupted and state == "dead":
             interrupted = not self.q("is_ended_by_order", worker_id=worker_id)
         self.q("lock_runs_of", worker_id=worker_id)
         held = self.q("held_runs", worker_id=worker_id)
-        self._note("worker.ended", worker=worker_id, state=state, how=evidence, held=len(held))
+        self._note("worker.ended", worker=worker_id, state=state, how=how, held=len(held))
         kept = self._kept_by(worker_id) if interrupted else {}
         for run_id, fence, before, progressed, head_seq, head_hash, step in held:
             lost = self._progress_of(run_id, before, bool(progressed), kept.get(run_id, []))
@@ -166,7 +177,7 @@ class SqlFleet(SqlSupervisors):
             if end and rows:
                 self.q("insert_entry", run_id=run_id, **fields(end))
                 self._tell_parent(rows[0][0], run_id, new_state)
-        self._prove_end(worker_id, state, evidence, [str(row[0]) for row in held])
+        self._prove_end(worker_id, state, how, [str(row[0]) for row in held])
         return len(held)
 
     def _kept_by(self, worker_id: str) -> dict[str, list[tuple[str, str]]]:
@@ -189,11 +200,16 @@ class SqlFleet(SqlSupervisors):
 
     def _claim(self, m: Claim) -> ClaimResult:
         self.q("lock_worker", worker_id=m.worker_id)
-        returned = 0
+        returned, seen = 0, dict(m.seen)
         for worker_id, evidence in m.dead:
             state, _, words = evidence.partition(":")
             returned += self._take_back(
-                worker_id, state, words, interrupted=True, limit=m.interruption_limit
+                worker_id,
+                state,
+                words,
+                interrupted=True,
+                limit=m.interruption_limit,
+                seen=seen.get(worker_id, 0.0),
             )
         usual = self._claim_usual(m)
         if usual is not None:

@@ -51,6 +51,7 @@ class Bury(Struct):
     worker_id: str
     evidence: str
     interruption_limit: int = 10
+    seen_at: float = 0.0  # when it was seen to end, by time.monotonic(); 0: nobody watched it
     ordered: bool = False  # somebody had it ended for one of its runs: the others are not to blame
 
 

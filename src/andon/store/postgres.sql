@@ -112,7 +112,7 @@ SELECT id FROM andon.workers
 
 -- end_worker --
 -- Two who take from the same worker: the second waits here, finds it ended, and gets no row.
-UPDATE andon.workers SET state = %(state)s, evidence = %(evidence)s, ended_at = andon.now()
+UPDATE andon.workers SET state = %(state)s, evidence = %(evidence)s, ended_at = andon.now() - %(ago)s::float8
  WHERE id = %(worker_id)s AND state IN ('live', 'silent') AND state <> %(state)s
 RETURNING id;
 

@@ -108,7 +108,7 @@ SELECT id FROM andon_workers
  ORDER BY lease_until LIMIT 8;
 
 -- end_worker --
-UPDATE andon_workers SET state = :state, evidence = :evidence, ended_at = unixepoch('subsec')
+UPDATE andon_workers SET state = :state, evidence = :evidence, ended_at = unixepoch('subsec') - :ago
  WHERE id = :worker_id AND state IN ('live', 'silent') AND state <> :state
 RETURNING id;
 

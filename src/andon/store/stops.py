@@ -78,7 +78,7 @@ class SqlStops(SqlStarted):
     """The messages about stops."""
 
     def _take_back(
-        self, worker_id: str, state: str, evidence: str, *, interrupted: bool, limit: int
+        self, worker: str, state: str, how: str, *, interrupted: bool, limit: int, seen: float = 0.0
     ) -> int:
         raise NotImplementedError
 
@@ -313,7 +313,7 @@ class SqlStops(SqlStarted):
         """Also one that has said goodbye: only now it is known that its process is gone."""
         limit, interrupted = m.interruption_limit, not m.ordered
         held = self._take_back(
-            m.worker_id, "dead", m.evidence, interrupted=interrupted, limit=limit
+            m.worker_id, "dead", m.evidence, interrupted=interrupted, limit=limit, seen=m.seen_at
         )
         if not held:
             self._prove_end(m.worker_id, "dead", m.evidence)

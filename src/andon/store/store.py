@@ -241,6 +241,7 @@ class Claim(Struct):
     only: tuple[str, ...] | None = None  # these runs, with their children, and no others
     queues: tuple[str, ...] | None = None  # those of these queues, and no others
     dead: tuple[tuple[str, str], ...] = ()  # (worker, how it is known)
+    seen: tuple[tuple[str, float], ...] = ()  # (worker, when it was seen to end, monotonic)
     expire: bool = False  # end overdue leases, if this worker itself
     lease_seconds: float = 0.0  # has been in contact for this long
     interruption_limit: int = 10
