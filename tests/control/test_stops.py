@@ -319,7 +319,7 @@ def test_one_that_fell_silent_is_ended_and_proved(local: Terminal, small: Precin
         text = local("kill", "r")
         assert process.wait() == -signal.SIGKILL
     assert "STOPPED, proved" in local("show", "rcp_1")
-    assert "nothing of it was executing" in text
+    assert "kill of run r (agent): what an earlier order had left is ended" in text
 
 
 def test_what_could_not_be_proved_is_not_proved_by_asking_again(

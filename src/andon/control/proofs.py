@@ -94,7 +94,9 @@ def receipt(
     waited: float | None = None,
 ) -> None:
     """The page of a receipt, and the answer of the command that waited for it so long."""
-    say(paint(tinted(clean(headline(found, waited), 1000), _verdict(found, waited))))
+    left = any(one.evidence for one in (outcomes or {}).values())
+    first = headline(found, waited, left=left)
+    say(paint(tinted(clean(first, 1000), _verdict(found, waited))))
     via = f", through {found['via']}" if found["via"] else ""
     say(f"  asked     {clock(found['asked_at'])} {clean(_said(found))}{clean(via)}")
     rows = found["targets"]
@@ -127,11 +129,13 @@ def _waiting(found: dict[str, Any]) -> None:
         say(f"  waiting   {plural(found['waiting'], 'run')} that nobody executed: stopped too")
 
 
-def headline(found: dict[str, Any], waited: float | None = None) -> str:
-    """The worst row decides."""
+def headline(found: dict[str, Any], waited: float | None = None, *, left: bool = False) -> str:
+    """The worst row decides. Left: something that an earlier order had left was ended now."""
     what = f"{found['order']} of {_whom(found)}"
     ended = _ended_before(found)
     if _is_over(found) and not found["targets"] and not found["waiting"] and not ended:
+        if left:
+            return f"{symbol('proved')} {what}: what an earlier order had left is ended"
         if held := _held_before(found):
             whom = _whom(found)
             return f"{symbol('nothing')} nothing to stop: {whom} was already {held}"
