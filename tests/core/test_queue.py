@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from andon.core.queue import (
+    IDLE_SECONDS,
     INTERRUPTION_LIMIT,
     MOVING_FACTOR,
     Lost,
@@ -19,6 +20,7 @@ from andon.core.queue import (
     fruitless_after,
     note_begin,
     place,
+    poll_after,
     suspect_from,
 )
 
@@ -169,3 +171,18 @@ def test_a_run_is_suspected_before_it_is_buried(limit: int) -> None:
 
 def test_a_step_is_noted_beforehand_only_once_a_worker_was_lost() -> None:
     assert [note_begin(interruptions) for interruptions in (0, 1, 2)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("poll", "beats_every", "idle", "wait"),
+    [
+        (0.5, 2.25, 60, 2.25),
+        (5.0, 2.25, 60, 5.0),
+        (0.5, None, IDLE_SECONDS, 0.5),
+        (0.5, None, IDLE_SECONDS + 1, 1.5),
+    ],
+)
+def test_an_idle_worker_that_hears_nothing_looks_less_often(
+    poll: float, beats_every: float | None, idle: float, wait: float
+) -> None:
+    assert poll_after(poll, beats_every, idle) == wait

@@ -15,6 +15,8 @@ from andon.errors import BadInput
 
 # A run that interrupts its worker this often without coming further is buried.
 INTERRUPTION_LIMIT = 10
+# Behind a pooler, after so long without a run: less than one transaction a second by default.
+IDLE_SECONDS, IDLE_POLLS = 10.0, 3
 # And so many times as often if its checkpoint is another one each time, but no step is ever
 # finished: a step that writes the time into its checkpoint and dies must not circle for ever, and a
 # batch on machines that live for an hour has six weeks.
@@ -303,3 +305,15 @@ def rate_of(text: str) -> tuple[int, float]:
 
 def _rate(count: str, length: str, unit: str) -> tuple[int, float]:
     return int(count), float(length or 1) * _UNITS[unit]
+
+
+def poll_after(poll_seconds: float, beats_every: float | None, idle_seconds: float) -> float:
+    """Seconds until a worker looks for work that nothing has announced.
+
+    One that hears wake-ups looks as rarely as it beats. One that hears none (`beats_every` is
+    None) looks less often when it has had no run for a while: many idle workers behind a pooler
+    would keep it busy.
+    """
+    if beats_every is not None:
+        return max(poll_seconds, beats_every)
+    return poll_seconds * (IDLE_POLLS if idle_seconds > IDLE_SECONDS else 1)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from andon.core.lease import renew_every, trusted_until
+from andon.core.queue import poll_after
 from andon.errors import AndonError, BadInput, Fenced, StoreError
 from andon.points import point
 from andon.runtime import branch, calling, cleanup, settling, spawn
@@ -104,7 +105,7 @@ class Worker:
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, tuple[str, float]] = {}  # how it is known, and since when
         self._claim_number = 1  # the same until it is answered: its outcome may be unknown
-        self._trusted_until = self._renewed_at = self._look_at = 0.0
+        self._trusted_until = self._renewed_at = self._look_at = self._busy_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
@@ -374,8 +375,9 @@ class Worker:
     async def _claim_for_ever(self) -> None:
         while not self.draining:
             self.woken.clear()
-            # Where rings are heard it looks without one as rarely as it beats.
-            wait = max(self.settings.poll_seconds, self._look_every if self.store.hears else 0.0)
+            self._busy_at = own_time() if self.active else self._busy_at
+            every = self._look_every if self.store.hears else None
+            wait = poll_after(self.settings.poll_seconds, every, own_time() - self._busy_at)
             try:
                 if self._ended.is_set():
                     await self._start_over()
@@ -481,8 +483,7 @@ class Worker:
         self.stopping.over(attempt)
         if attempt.tasks.still:
             attempt.dissolve()
-        if ending == "unavailable":
-            self.unreturned += 1
+        self.unreturned += ending == "unavailable"
         self._on_settled(run_id, ending)
         if ending == "fenced" and not self.draining:
             self._doubting = self.loop.create_task(self._look_at_lease())
