@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -144,6 +145,24 @@ def test_a_reader_that_has_seen_enough_is_no_error(local: Terminal) -> None:
     done = subprocess.run(shell, env=local.environment, capture_output=True, check=True)
     assert len(done.stdout) == 10
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("command", ["ps", "init", "versions", "--help"])
+def test_a_reader_that_has_gone_is_told_by_the_exit_code(local: Terminal, command: str) -> None:
+    with local.worker():
+        local.start("greet")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        local._command(command),
+        env=local.environment,
+        cwd=local.folder,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, b"Traceback" in done.stderr) == (141, False)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,28 @@ class Asked:
     json: bool = False
 
 
+class _Unread(Exception):
+    """The reader of the answer went away. click would turn a BrokenPipeError into exit code 1."""
+
+
+@contextlib.contextmanager
+def _past_click() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _Unread from error
+
+
 class _Commands(click.Group):
     """Commands by what they are for."""
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        with _past_click():  # prints the help and the version
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _past_click():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_FILES)
@@ -240,7 +260,7 @@ def explain(error: BaseException, *, as_json: bool) -> int:
     match error:
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
-        case BrokenPipeError():
+        case BrokenPipeError() | _Unread():
             # Whoever read the answer has seen enough; what is left must not fail at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return UNREAD
