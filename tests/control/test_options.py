@@ -184,6 +184,9 @@ def test_a_wrong_time_is_refused_with_what_was_expected(local: Terminal) -> None
         (("kil", "--all"), "'andon kill'"),
         (("retry", "r"), "'andon dead redrive'"),
         (("dead", "lst"), "'andon dead list'"),
+        (("rm", "r"), "'andon cancel' or 'andon dead drop'"),
+        (("suspend",), "did you mean 'andon pause'?"),
+        (("stat",), "did you mean 'andon ps'?"),
         (("xyzzy",), "andon --help lists them."),
     ],
 )
@@ -195,6 +198,29 @@ def test_an_unknown_command_is_refused_and_the_near_one_named(
 
 def test_an_unknown_option_is_refused_and_the_near_one_named(local: Terminal) -> None:
     assert "'--timeout'" in local.error("wait", "r", "--timeot", "3", code=2)
+
+
+def test_an_old_spelling_is_never_the_near_one(local: Terminal) -> None:
+    said = local.error("pause", "--wiat", "3", code=2)
+    assert "'--why'" in said or "'--within'" in said
+    assert "'--wait'" not in said
+    assert "--wait" not in _completed(local, "andon pause --")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (("ps", "--limit", "x"), "'x': expected a whole number from 1 to 10000"),
+        (("ps", "--limit", "0"), "'0': expected a whole number from 1 to 10000"),
+        (("crashtest", "a.py", "-n", "0"), "'0': expected a whole number from 1 on"),
+        (("work", "a.py", "--concurrency", "few"), "'few': expected a whole number"),
+        (("drill", "--agents", "1.5"), "'1.5': expected a whole number"),
+    ],
+)
+def test_a_wrong_number_is_refused_with_what_was_expected(
+    local: Terminal, line: tuple[str, ...], expected: str
+) -> None:
+    assert local.error(*line, code=2).rstrip().endswith(expected)
 
 
 def test_every_word_that_other_tools_have_leads_to_commands_that_there_are() -> None:
@@ -212,19 +238,24 @@ def test_the_version_is_printed(local: Terminal, word: str) -> None:
 # ── completion ────────────────────────────────────────────────────────────────────────────────
 
 
+def _completed(local: Terminal, line: str) -> list[str]:
+    at = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    return local(env={"_ANDON_COMPLETE": "bash_complete", **at}).split("\n")
+
+
 def test_the_completion_of_bash_is_a_script_that_completes(local: Terminal) -> None:
     script = local(env={"_ANDON_COMPLETE": "bash_source"})
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     with local.worker():
         local.start("listener", "--id", "wait-for-me")
     for line, expected in (
+        ("andon work a", "file,a"),
+        ("andon ps --state st", "plain,stranded"),
         ("andon sho", "plain,show"),
         ("andon show wait", "plain,wait-for-me"),
         ("andon start lis", "plain,listener"),
         ("andon wait r --tim", "plain,--timeout"),
     ):
-        at = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-        found = local(env={"_ANDON_COMPLETE": "bash_complete", **at}).split("\n")
-        assert expected in found, (line, found)
+        assert expected in _completed(local, line), line
     nowhere = {"_ANDON_COMPLETE": "bash_complete", "ANDON_STORE": "sqlite:///nowhere.db"}
     assert local(env={**nowhere, "COMP_WORDS": "andon show x", "COMP_CWORD": "2"}).strip() == ""

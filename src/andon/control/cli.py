@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from andon.control import output, words
-from andon.control.options import understands
+from andon.control.options import Command, understands
 from andon.errors import (
     AndonError,
     BadInput,
@@ -70,6 +70,8 @@ def _past_click() -> Iterator[None]:
 class _Commands(click.Group):
     """Commands by what they are for."""
 
+    command_class = Command
+
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         with _past_click():  # prints the help and the version
             return super().make_context(*given, **more)
@@ -108,6 +110,8 @@ class _Commands(click.Group):
 
 class Family(click.Group):
     """Commands under a command."""
+
+    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,11 +4,13 @@ Old spellings go on working and are not shown. `--all` means everything on comma
 commands that look have `--old` for rows of earlier days.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from andon.control import words
 from andon.core import duration
@@ -34,6 +36,20 @@ class Duration(click.types.FloatParamType):
         return found
 
 
+class Whole(click.IntRange):
+    """A whole number; its limits are named when something else is given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        least = -math.inf if self.min is None else self.min
+        most = math.inf if self.max is None else self.max
+        with suppress(ValueError):
+            if least <= int(value) <= most:
+                return int(value)
+        wanted = f" from {least:g} on" if math.isfinite(least) else ""
+        wanted = f" from {least:g} to {most:g}" if math.isfinite(most) else wanted
+        return self.fail(f"{value!r}: expected a whole number{wanted}", param, ctx)
+
+
 class Spelled(click.Option):
     """An option with old spellings, which are understood and not shown."""
 
@@ -56,6 +72,26 @@ class Spelled(click.Option):
     def get_error_hint(self, ctx: click.Context | None) -> str:
         with self._shown():
             return super().get_error_hint(ctx)
+
+
+class Command(click.Command):
+    """A command that offers no old spelling, to the Tab key or beside a typing error."""
+
+    def _without_old(self, spelled: Iterable[str]) -> list[str]:
+        old = {name for one in self.params for name in getattr(one, "old", ())}
+        return [name for name in spelled if name not in old]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            near = self._without_old(error.possibilities or ())
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        known = set(self._without_old(one.value for one in found))
+        return [one for one in found if one.value in known]
 
 
 def option(*names: str, old: Sequence[str] = (), **given: Any) -> Callable[[F], F]:
@@ -105,6 +141,18 @@ def _agents(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     return _completed(begun, lambda store: sorted({row.name for row in store.agents()}))
 
 
+def files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Files, which the shell itself completes."""
+    return [CompletionItem(begun, type="file")]
+
+
+def states(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    from andon.control.operations import STALLED, STOPPING
+    from andon.core.run import State
+
+    return [word for word in (*State, STOPPING, STALLED) if word.startswith(begun)]
+
+
 run = click.argument("run", shell_complete=_runs)
 perhaps_run = click.argument("run", required=False, shell_complete=_runs)
 agent = click.argument("agent", shell_complete=_agents)
@@ -122,7 +170,7 @@ def limit(default: int | None, help: str = "Show at most N rows.") -> Callable[[
     return option(
         "-n",
         "--limit",
-        type=click.IntRange(1, 10_000),
+        type=Whole(1, 10_000),
         default=default,
         show_default=default is not None,
         metavar="N",

@@ -130,19 +130,23 @@ _NAMES = ("run", "agent", "label", "fleet")
 
 # What people type who know other tools, and the commands that do it here.
 MEANT = {
-    **dict.fromkeys(("stop", "end", "terminate", "abort"), ("pause", "cancel", "kill", "halt")),
-    **dict.fromkeys(("list", "ls", "runs", "status"), ("ps",)),
-    **dict.fromkeys(("watch", "monitor", "dashboard", "tui"), ("top",)),
-    **dict.fromkeys(("inspect", "describe", "get"), ("show",)),
-    **dict.fromkeys(("tail", "log"), ("logs",)),
+    **dict.fromkeys(
+        ("stop", "end", "terminate", "abort", "quit"), ("pause", "cancel", "kill", "halt")
+    ),
+    **dict.fromkeys(("rm", "remove", "delete", "del"), ("cancel", "dead drop")),
+    **dict.fromkeys(("suspend", "hold", "freeze"), ("pause",)),
+    **dict.fromkeys(("list", "ls", "runs", "jobs", "status", "stat"), ("ps",)),
+    **dict.fromkeys(("watch", "monitor", "dashboard", "tui", "ui", "web"), ("top",)),
+    **dict.fromkeys(("inspect", "describe", "get", "info"), ("show",)),
+    **dict.fromkeys(("tail", "log", "attach"), ("logs",)),
     **dict.fromkeys(("continue", "unpause", "restart"), ("resume",)),
     **dict.fromkeys(("unhalt", "unlock", "reset"), ("reauthorize",)),
-    **dict.fromkeys(("worker", "serve"), ("work", "up")),
+    **dict.fromkeys(("worker", "serve", "server"), ("work", "up")),
     **dict.fromkeys(("new", "create"), ("init", "start")),
     **dict.fromkeys(("approve", "reject", "respond"), ("answer",)),
     **dict.fromkeys(("undo", "rollback", "revert"), ("compensate",)),
     **dict.fromkeys(("retry", "redrive"), ("dead redrive",)),
-    **dict.fromkeys(("health", "check"), ("doctor",)),
+    **dict.fromkeys(("health", "check", "config"), ("doctor",)),
     **dict.fromkeys(("asks", "questions"), ("ps", "answer")),
     "help": ("--help",),
 }

@@ -10,7 +10,7 @@ import click
 from andon.control import output
 from andon.control.cli import DONE, ERROR, advise, asked, cli, everywhere, make_settings, opened
 from andon.control.commands.stop import chosen, whom
-from andon.control.options import signed
+from andon.control.options import Whole, signed
 from andon.control.people import named
 from andon.errors import BadInput, StoreError
 
@@ -89,7 +89,9 @@ def _resume_one(store: Any, run: str, by: str, why: str) -> None:
 @click.option("--agent", metavar="NAME", help="Lift the kill of this agent.")
 @click.option("--label", metavar="K=V", help="Lift the kill of this label.")
 @signed
-@click.option("--epoch", type=int, metavar="N", help="Lift only if this is still the newest stop.")
+@click.option(
+    "--epoch", type=Whole(), metavar="N", help="Lift only if this is still the newest stop."
+)
 @click.option("--yes", is_flag=True, help="Skip the confirmation; required without a terminal.")
 @everywhere
 def reauthorize(

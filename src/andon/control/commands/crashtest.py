@@ -10,7 +10,7 @@ from andon.control.cli import asked, cli, everywhere
 
 
 @cli.command()
-@click.argument("target", metavar="MODULE_OR_FILE[:NAME]")
+@click.argument("target", metavar="MODULE_OR_FILE[:NAME]", shell_complete=words.files)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @words.given_input
 @click.option(
@@ -23,7 +23,7 @@ from andon.control.cli import asked, cli, everywhere
     "--limit",
     "most",
     old=("--most",),
-    type=click.IntRange(1),
+    type=words.Whole(1),
     metavar="N",
     help="Kill at most N times.",
 )

@@ -14,7 +14,12 @@ RECEIPT = "rcp_"  # how the id of every receipt begins
 @cli.command()
 @options.old
 @click.option(
-    "--state", "states", metavar="STATE", multiple=True, help="Only runs in this state; repeatable."
+    "--state",
+    "states",
+    metavar="STATE",
+    multiple=True,
+    shell_complete=options.states,
+    help="Only runs in this state; repeatable.",
 )
 @options.of_agent
 @click.option("--label", metavar="K=V", help="Only runs with this label.")

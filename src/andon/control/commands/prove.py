@@ -35,9 +35,21 @@ def doctor() -> int:
 
 @cli.command()
 @click.option(
-    "--agents", default=12, show_default=True, help="How many agents; each has three processes."
+    "--agents",
+    type=options.Whole(),
+    default=12,
+    show_default=True,
+    metavar="N",
+    help="How many agents; each has three processes.",
 )
-@click.option("--rounds", default=1, show_default=True, help="How many rounds.")
+@click.option(
+    "--rounds",
+    type=options.Whole(),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many rounds.",
+)
 @everywhere
 def drill(agents: int, rounds: int) -> int:
     """Rehearse a halt, with agents that resist it.

@@ -30,7 +30,7 @@ def queues() -> None:
 @cli.command()
 @click.argument("what", metavar="[queue:NAME|agent:NAME|label:NAME]", required=False)
 @click.option(
-    "--at-most", type=click.IntRange(min=1), metavar="N", help="At most N runs at the same time."
+    "--at-most", type=options.Whole(1), metavar="N", help="At most N runs at the same time."
 )
 @click.option("--rate", metavar="N/TIME", help="At most N starts per TIME: 10/1m, 100/1h.")
 @click.option("--off", is_flag=True, help="Remove the limit.")

@@ -37,9 +37,9 @@ def k8s() -> None:
     show_default=True,
     help="Workers for a queue, or one run.",
 )
-@click.option("--replicas", type=click.IntRange(0, 10_000), metavar="N", help="How many workers.")
+@click.option("--replicas", type=options.Whole(0, 10_000), metavar="N", help="How many workers.")
 @click.option(
-    "--health-port", type=click.IntRange(1, 65_535), metavar="N", help="Port of the probes."
+    "--health-port", type=options.Whole(1, 65_535), metavar="N", help="Port of the probes."
 )
 @everywhere
 def render(kind: str, grace: float, **given: Any) -> None:

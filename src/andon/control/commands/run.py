@@ -11,8 +11,14 @@ from andon.control.options import F
 
 
 @cli.command()
-@click.argument("targets", metavar="MODULE_OR_FILE[:NAME]...", nargs=-1, required=True)
-@click.option("--concurrency", type=int, metavar="N", help="How many runs at once.")
+@click.argument(
+    "targets",
+    metavar="MODULE_OR_FILE[:NAME]...",
+    nargs=-1,
+    required=True,
+    shell_complete=options.files,
+)
+@click.option("--concurrency", type=options.Whole(), metavar="N", help="How many runs at once.")
 @options.option(
     "--lease",
     "lease_seconds",
@@ -24,7 +30,7 @@ from andon.control.options import F
 @options.grace
 @click.option(
     "--health-port",
-    type=click.IntRange(0, 65_535),
+    type=options.Whole(0, 65_535),
     metavar="N",
     help="Serve probes and metrics on this port; 0 for any free port.",
 )
@@ -77,7 +83,7 @@ BOXED = "andon.command"
 _ONLY_BOXED = ("name", "labels", "require", "restart", "uid")
 
 
-class _Boxed(click.Command):
+class _Boxed(options.Command):
     """Words after -- are somebody else's, and no option among them is ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -130,7 +136,9 @@ def _of_commands(*, hidden: bool) -> Callable[[F], F]:
 
 
 @cli.command(cls=_Boxed)
-@click.argument("target", metavar="MODULE_OR_FILE[:NAME]", required=False)
+@click.argument(
+    "target", metavar="MODULE_OR_FILE[:NAME]", required=False, shell_complete=options.files
+)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @options.given_input
 @options.run_id
@@ -216,10 +224,12 @@ def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
 
 
 @cli.command(cls=_Options)
-@click.argument("targets", metavar="[MODULE_OR_FILE[:NAME]]...", nargs=-1)
+@click.argument(
+    "targets", metavar="[MODULE_OR_FILE[:NAME]]...", nargs=-1, shell_complete=options.files
+)
 @click.option(
     "--workers",
-    type=click.IntRange(1, 1000),
+    type=options.Whole(1, 1000),
     default=1,
     show_default=True,
     metavar="N",
@@ -261,7 +271,13 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
 @click.option(
     "--id", metavar="ID", help="The run's id; starting the same id again starts nothing new."
 )
-@click.option("--priority", type=int, default=0, help="Runs with a higher priority start first.")
+@click.option(
+    "--priority",
+    type=options.Whole(),
+    default=0,
+    metavar="N",
+    help="Runs with a higher priority start first.",
+)
 @click.option("--queue", metavar="NAME", help="The queue to wait in, instead of the agent's.")
 @click.option(
     "--label", "labels", metavar="K=V", multiple=True, help="A label of the run; repeatable."
