@@ -13,10 +13,13 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+import andon
 from andon.errors import AndonError, BadInput, NotFound
 from andon.runtime import spawn
 from andon.runtime.agent import Agent
 from andon.runtime.liveness import mark_of, this_process
+
+_OURS = Path(andon.__file__).parent
 
 
 def load(target: str) -> list[Agent]:
@@ -114,7 +117,10 @@ def _importable_from(folder: Path) -> None:
 
 
 def _broken(source: str, error: BaseException) -> AndonError:
-    """What went wrong in their code: their frames as a note, and one line."""
+    """What went wrong in their code: their frames as a note, and one line.
+
+    What andon itself refuses, such as an extra that is not installed, needs no more than the line.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -125,6 +131,11 @@ def _broken(source: str, error: BaseException) -> AndonError:
             f"it ended the program (exit {error.code}) while it was imported. Put the code that "
             "starts the program under: if __name__ == '__main__':"
         )
+    elif isinstance(error, AndonError):
+        theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(_OURS)]
+        where = f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}: " if theirs else ""
+        where = where.removeprefix(f"{Path(source).name}, ")
+        return AndonError(f"{source} could not be imported: {where}{error}")
     else:
         what = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, ModuleNotFoundError) and error.name:

@@ -17,7 +17,7 @@ def driver() -> Any:
         raise StoreError(
             f"PostgreSQL needs the driver psycopg 3, found: {_first_line(missing)}. "
             "Run: pip install 'andon[postgres]'"
-        ) from missing
+        ) from None
     if not hasattr(psycopg, "Connection"):  # a folder of that name, and not the package
         raise StoreError(
             f"PostgreSQL needs the driver psycopg 3, found {list(psycopg.__path__)}, which is not "

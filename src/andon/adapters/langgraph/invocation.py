@@ -24,7 +24,7 @@ try:
 except ImportError as missing:
     raise AndonError(
         f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
-    ) from missing
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

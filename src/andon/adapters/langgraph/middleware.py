@@ -42,7 +42,7 @@ except ImportError as missing:
     raise AndonError(
         f"andon.adapters.langgraph needs LangGraph and LangChain ({missing}). "
         "Run: pip install 'andon[langgraph]'"
-    ) from missing
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

@@ -23,6 +23,6 @@ except ImportError as missing:
     raise AndonError(
         f"andon.adapters.openai_agents needs the OpenAI Agents SDK 0.24 ({missing}). "
         "Run: pip install 'andon[openai-agents]'"
-    ) from missing
+    ) from None
 
 __all__ = ["AndonSession", "Runner"]

@@ -8,6 +8,6 @@ except ImportError as missing:
     raise AndonError(
         f"andon.adapters.pydantic_ai needs Pydantic AI ({missing}). "
         "Run: pip install 'andon[pydantic-ai]'"
-    ) from missing
+    ) from None
 
 __all__ = ["AndonDurability", "repair", "run", "run_sync"]
