@@ -79,3 +79,30 @@ def test_broken_json_for_a_parameter_without_a_type_is_told(desk: Terminal) -> N
     done = desk.run("start", "desk", "topic=x", "loose=[1,")
     assert "argument 'loose' looks like JSON, but is not valid and is taken as text" in done.stderr
     assert desk.json("show", done.stdout.strip())["input"]["loose"] == "[1,"
+
+
+def test_arguments_without_a_parameter_are_checked_by_the_annotation_of_all_of_them(
+    local: Terminal,
+) -> None:
+    (local.folder / "extra.py").write_text(
+        "import andon\n\n"
+        "@andon.agent\nasync def extra(ctx, plain, **counts: int):\n    return counts\n"
+    )
+    said = local.error("run", "extra.py", "plain=x", "a=many", code=2)
+    assert "argument a: expected int, found 'many'" in said
+    assert json.loads(local("run", "extra.py", "plain=x", "a=1")) == {"a": 1}
+
+
+def test_dates_and_pairs_are_checked_before_there_is_a_run(local: Terminal) -> None:
+    (local.folder / "dated.py").write_text(
+        "import datetime, andon\n\n@andon.agent\n"
+        "async def dated(ctx, day: datetime.date, pair: tuple[int, str] = (1, 'a')):\n"
+        "    return day.year\n"
+    )
+    said = local.error("run", "dated.py", "day=soon", code=2)
+    assert "argument day: expected date, like 2026-01-31, found 'soon'" in said
+    assert "expected tuple[int, str]" in local.error(
+        "run", "dated.py", "day=2026-01-31", "pair=[1]", code=2
+    )
+    assert local("run", "dated.py", "day=2026-01-31", 'pair=[2, "b"]').strip() == "2026"
+    assert sorted(one.name for one in local.folder.glob("*.py")) == ["agents.py", "dated.py"]

@@ -8,7 +8,7 @@ import msgspec
 
 from andon.control.ordering import pair as pair  # noqa: PLC0414 (it is one of these)
 from andon.core import duration, value
-from andon.core.shape import ANY, misfit
+from andon.core.shape import ANY, OTHERS, misfit
 from andon.core.shape import words as in_words
 from andon.errors import BadInput
 
@@ -35,7 +35,7 @@ def read(
 ) -> dict[str, Any]:
     """The arguments with what was typed read for its parameters; `types`: their shapes."""
     return {
-        name: _read(name, str(found), types.get(name, ANY), warn)
+        name: _read(name, str(found), types.get(name, types.get(OTHERS, ANY)), warn)
         if isinstance(found, Word)
         else found
         for name, found in given.items()

@@ -1,18 +1,23 @@
 """Shapes: what an argument has to look like, as JSON, so that it is known without the code.
 
 A shape is a word ("int"), or an object with one key ({"list": "int"}). It says no only where the
-annotation certainly does: whatever it does not know fits, such as dates, classes with a reading of
-their own, and everything that a later version of andon may write here.
+annotation certainly does: whatever it does not know fits, such as classes with a reading of their
+own, and everything that a later version of andon may write here.
 """
 
+import datetime
+import decimal
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import msgspec.inspect as inspected
 
 Shape = Any  # JSON
 
 ANY = "any"
+OTHERS = "**"  # the name of the shape of every argument that has no parameter of its own
 # Deeper than this, and after so many parts, an annotation is taken for anything: it may be a tree
 # of itself, and every start reads it.
 _DEEPEST, _MOST_PARTS = 4, 200
@@ -24,6 +29,17 @@ _WORDS: dict[type, Shape] = {
     inspected.BoolType: "bool",
     inspected.NoneType: "none",
 }
+# What JSON has no type for; written as msgspec writes it. With an example for people.
+_TEXTS: dict[str, tuple[type[inspected.Type], type, str]] = {
+    "date": (inspected.DateType, datetime.date, "2026-01-31"),
+    "datetime": (inspected.DateTimeType, datetime.datetime, "2026-01-31T14:00:00Z"),
+    "time": (inspected.TimeType, datetime.time, "14:00:00"),
+    "timedelta": (inspected.TimeDeltaType, datetime.timedelta, "PT90S"),
+    "UUID": (inspected.UUIDType, uuid.UUID, "01234567-89ab-cdef-0123-456789abcdef"),
+    "Decimal": (inspected.DecimalType, decimal.Decimal, "9.99"),
+    "bytes": (inspected.BytesType, bytes, "aGVsbG8=, in base64"),
+}
+_KINDS = {kind: name for name, (kind, _, _) in _TEXTS.items()}
 _LISTS = (inspected.ListType, inspected.SetType, inspected.FrozenSetType, inspected.VarTupleType)
 _OBJECTS = (inspected.DataclassType, inspected.TypedDictType, inspected.StructType)
 _LEAST = {"int": int, "str": str, "bool": bool, "none": type(None)}
@@ -64,6 +80,10 @@ class _Reading:
         found: Shape = ANY
         if isinstance(annotated, _LISTS):
             found = {"list": inner(annotated.item_type)}
+        elif isinstance(annotated, inspected.TupleType):
+            found = {"tuple": [inner(part) for part in annotated.item_types]}
+        elif type(annotated) in _KINDS:
+            found = {"text": _KINDS[type(annotated)]}
         elif isinstance(annotated, inspected.DictType):
             found = {"dict": inner(annotated.value_type)}
         elif isinstance(annotated, inspected.UnionType):
@@ -132,6 +152,26 @@ def _look_at_list(of: Shape, given: Any, path: str, shape: Shape) -> str | None:
     return next((found for found in looked if found), None)
 
 
+def _look_at_tuple(of: list[Shape], given: Any, path: str, shape: Shape) -> str | None:
+    if not isinstance(given, (list, tuple)) or len(given) != len(of):
+        return _found(path, shape, given)
+    pairs = enumerate(zip(of, given, strict=True))
+    looked = (misfit(part, one, f"{path}[{n}]") for n, (part, one) in pairs)
+    return next((found for found in looked if found), None)
+
+
+def _look_at_text(of: str, given: Any, path: str, shape: Shape) -> str | None:
+    if of not in _TEXTS:
+        return None
+    try:
+        msgspec.json.decode(msgspec.json.encode(given), type=_TEXTS[of][1])
+    except msgspec.ValidationError:
+        return _found(path, shape, given)
+    except (TypeError, ValueError, RecursionError):  # no JSON: the encoder has the words for it
+        return None
+    return None
+
+
 def _look_at_dict(of: Shape, given: Any, path: str, shape: Shape) -> str | None:
     if not isinstance(given, Mapping):
         return _found(path, shape, given)
@@ -163,6 +203,8 @@ def _look_at_union(of: list[Shape], given: Any, path: str, shape: Shape) -> str 
 
 _LOOKS: dict[str, Callable[[Any, Any, str, Shape], str | None]] = {
     "list": _look_at_list,
+    "tuple": _look_at_tuple,
+    "text": _look_at_text,
     "dict": _look_at_dict,
     "object": _look_at_object,
     "one_of": _look_at_choice,
@@ -186,6 +228,8 @@ def words(shape: Shape) -> str:
 
 _SPOKEN: dict[str, Callable[[Any], str]] = {
     "list": lambda of: f"list[{words(of)}]",
+    "tuple": lambda of: f"tuple[{', '.join(map(words, of))}]",
+    "text": lambda of: f"{of}, like {_TEXTS[of][2]}" if of in _TEXTS else ANY,
     "dict": lambda of: f"dict[str, {words(of)}]",
     "object": lambda of: str(of["name"]),
     "one_of": lambda of: "one of " + ", ".join(map(repr, of)),

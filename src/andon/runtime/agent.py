@@ -11,7 +11,7 @@ import msgspec
 
 from andon.core import value
 from andon.core.queue import Retry, rate_of
-from andon.core.shape import ANY, shape_of, with_default
+from andon.core.shape import ANY, OTHERS, shape_of, with_default
 from andon.errors import BadInput
 from andon.store.store import AgentRow
 
@@ -153,17 +153,16 @@ def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _types(function: Callable[..., Any]) -> dict[str, Any]:
-    """The shapes of what may be passed, by name; not those that are not known."""
+    """The shapes of what may be passed, by name, and by "**" of all that has no parameter."""
     hints, found = value.annotations(function), {}
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD or parameter.name not in hints:
-            continue
-        shape = shape_of(hints[parameter.name])
+        shape = shape_of(hints[parameter.name]) if parameter.name in hints else ANY
         if parameter.default is not inspect.Parameter.empty:
             shape = with_default(shape, parameter.default)
-        if shape != ANY:
-            found[parameter.name] = shape
-    return found
+        found[OTHERS if parameter.kind is parameter.VAR_KEYWORD else parameter.name] = shape
+    if found.get(OTHERS, ANY) != ANY:
+        return found  # with those that fit anything, which "**" is not about
+    return {name: shape for name, shape in found.items() if shape != ANY}
 
 
 @overload

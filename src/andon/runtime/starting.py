@@ -10,7 +10,7 @@ from typing import Any
 
 from andon.core import value
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, chain
-from andon.core.shape import misfit
+from andon.core.shape import ANY, OTHERS, misfit
 from andon.errors import BadInput, NotFound
 from andon.store.store import AgentRow, Blob, NewRun
 
@@ -83,7 +83,7 @@ def bind(row: AgentRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
         )
     types = _spec(row.types)
     for name, given in bound.items():
-        why = misfit(types[name], given, name) if name in types else None
+        why = misfit(types.get(name, types.get(OTHERS, ANY)), given, name)
         if why is not None:
             raise BadInput(f"agent {row.name!r}: argument {why}")
     return bound
