@@ -39,6 +39,20 @@ def test_an_order_that_ends_the_last_worker_says_how_to_start_one(site: Terminal
         assert NONE_LEFT in site.run("pause", "r", "--within", "0.1").stderr
 
 
+def test_what_resumes_says_that_no_worker_is_running(site: Terminal) -> None:
+    none = "no worker is running. To start one: andon work FILE, or andon up FILE"
+    with site.worker("stubborn.py"):
+        begins(site, "r")
+        site("halt")
+        assert none in site.run("reauthorize", "--why", "seen", "--yes").stderr
+        assert none in site.run("resume", "r").stderr
+        site("pause", "r")
+        assert none in site.run("resume", "--all").stderr
+    with site.worker("agents.py"):
+        site("pause", "r")
+        assert "no worker is running" not in site.run("resume", "r").stderr
+
+
 def test_an_order_says_nothing_of_the_kind_while_another_worker_is_there(site: Terminal) -> None:
     with site.worker("stubborn.py"):
         begins(site, "r")
@@ -56,7 +70,7 @@ def test_a_run_that_never_began_is_said_to_be_so_after_a_halt(site: Terminal) ->
     assert "has not begun" not in doing["begun"]
     site("reauthorize", "--why", "seen", "--yes")
     doing = {row["id"]: row["doing"] for row in site.json("ps")}
-    assert doing["never"].startswith("has not begun; Held:")
+    assert doing["never"].startswith("has not begun; stopped; to continue it: andon resume")
 
 
 def test_an_order_for_a_scope_in_which_nothing_executes_proves_nothing(site: Terminal) -> None:

@@ -56,6 +56,17 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
+def test_what_somebody_did_to_a_run_is_said_once() -> None:
+    stopped = {"type": "Killed", "message": "killed by ana: it hangs (rcp_1)"}
+    assert output.failure(stopped) == "killed by ana: it hangs (rcp_1)"
+    assert output.failure({"type": "ValueError", "message": "bad"}) == "ValueError: bad"
+
+
+def test_a_sentence_can_be_followed_by_another() -> None:
+    assert output.sentence("Run: pip install 'andon[x]'") == "Run: pip install 'andon[x]'."
+    assert output.sentence("It is away.") == "It is away."
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(-1, "0 s"), (59, "59 s"), (180, "3 m"), (7200, "2 h"), (864_000, "10 d")],

@@ -47,6 +47,29 @@ def evidence(host: Host, kind: str) -> list[str]:
 # ── what it does ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("no-such-program", "there is no such program in PATH"),
+        ("./nowhere", "there is no such file"),
+        ("agents.py:greet", "An agent in a file: andon run agents.py:greet"),
+    ],
+)
+def test_a_program_that_there_is_not_leaves_neither_run_nor_store(
+    here: Host, program: str, why: str
+) -> None:
+    done = here.run("exec", "--", program, code=127)
+    assert f"cannot execute {program!r}" in done.stderr
+    assert why in done.stderr
+    assert "there is no database" in here.run("ps", code=1).stderr
+
+
+def test_a_command_has_no_json_and_its_help_says_nothing_else(here: Host) -> None:
+    assert "--json" not in here("exec", "--help")
+    refused = here.run("exec", "--json", "--", "true", code=2).stderr
+    assert "there is no --json; afterwards: andon show RUN --json" in refused
+
+
 def test_output_input_and_exit_code_are_the_command_s(host: Host) -> None:
     words = ["exec", "--id", "r", "--name", "cat", "--label", "tenant=x", "--", "cat"]
     done = host.run(*words, input="hello\n")

@@ -89,6 +89,17 @@ def test_an_event_is_sent_once_by_its_id(andon: Terminal) -> None:
     assert "succeeded" in andon.error("send", run_id, "go", code=1)
 
 
+def test_an_answer_or_event_that_is_broken_json_is_taken_as_text_with_a_warning(
+    andon: Terminal,
+) -> None:
+    with andon.worker():
+        run_id = andon.start("refunds", "orders=[2]")
+        until(lambda: andon.json("show", run_id)["asks"], "the question")
+        assert "PAYLOAD looks like JSON" in andon.run("send", run_id, "go", '{"a":').stderr
+        assert "looks like JSON" not in andon.run("send", run_id, "go", "plain").stderr
+        assert "VALUE looks like JSON" in andon.run("answer", run_id, "edit", "[1,").stderr
+
+
 def test_a_run_is_steered(andon: Terminal) -> None:
     with andon.worker():
         run_id = andon.start("listener")
@@ -216,7 +227,7 @@ def test_an_unknown_agent_is_refused_with_the_known_ones(local: Terminal) -> Non
         (("greet", "--at", "tomorrow"), "ISO 8601"),
         (("greet", "--at", "+5x"), "ISO 8601"),
         (("greet", "--at", "+nans"), "ISO 8601"),
-        (("greet", "--priority", "high"), "integer"),
+        (("greet", "--priority", "high"), "whole number"),
         (("greet", "--id", ""), "run id"),
         (("greet", "--input", "nowhere.json"), "nowhere.json"),
         (("greet", "--priority", "99999999999"), "priority"),
@@ -236,6 +247,12 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     with terminal.worker():
         pass
     return terminal
+
+
+def test_input_that_is_broken_is_said_to_be_so(registered: Terminal) -> None:
+    said = registered.error("start", "greet", "--input", "-", code=2, input='{"name": "x"')
+    assert "expected a JSON object" in said
+    assert "found what is not JSON: " in said
 
 
 def test_input_that_is_no_object_or_not_text_is_refused(registered: Terminal) -> None:

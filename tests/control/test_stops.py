@@ -354,7 +354,7 @@ def test_a_run_is_named_by_its_agent_when_that_has_one(local: Terminal, small: P
     small.start("r1")
     assert local.json("pause", "agent")["name"] == "r1"
     small.start("r2")
-    assert "may be several: r2, r1" in local.error("pause", "agent", code=4)
+    assert "ambiguous name; matches: r2, r1" in local.error("pause", "agent", code=4)
     assert local.json("kill", "@last")["name"] == "r2"
     assert "Running now: nothing" in local.error("kill", "nobody", code=4)
     assert "there is no agent 'nobody'" in local.error("kill", "--agent", "nobody", code=4)
@@ -466,11 +466,11 @@ def test_waiting_says_why_nothing_happens(andon: Terminal, yard: Precinct) -> No
     )
     yard.back(held)
     paused = andon.run("wait", "r", "--timeout", "0", code=3).stderr
-    assert "is paused: Paused: paused by bo: fire" in paused
+    assert "run r is paused by bo: fire" in paused
     assert "andon resume r" in paused
     yard.order("kill", "run", "r")
     killed = andon.run("wait", "r", code=1).stderr
-    assert "run r is killed" in killed
+    assert "run r was killed by bo: fire" in killed
     assert "andon resume r" in killed
 
 
@@ -596,7 +596,8 @@ def test_resuming_a_scope_tells_what_it_lifts(local: Terminal, small: Precinct) 
     small.start("r")
     receipt = small.order("pause")
     done = local.run("resume", "--all")
-    assert done.stdout == "resumed: 0 runs\n"
+    assert done.stdout == "nothing to resume\n"
+    assert "next:" not in done.stderr
     assert f"lifted: the pause of everything ({receipt}); waiting runs continue" in done.stderr
     assert not small.store.latches()
 

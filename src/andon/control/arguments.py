@@ -16,11 +16,17 @@ from andon.errors import BadInput
 _JSON = ("[", "{", '"')
 
 
-def parse(text: str) -> Any:
-    """A value as people type it: JSON if it is JSON, else text."""
+# What a decoder raises at text that is not JSON.
+_NO_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
+def parse(text: str, what: str = "", warn: Callable[[str], None] = lambda _: None) -> Any:
+    """A value as people type it: JSON if it is JSON, else text, with a warning if it looks so."""
     try:
         return value.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except _NO_JSON as error:
+        if text.lstrip()[:1] in _JSON:
+            warn(f"{what} looks like JSON, but is not valid and is taken as text: {error}")
         return text
 
 
@@ -46,13 +52,10 @@ def _read(name: str, text: str, shape: Any, warn: Callable[[str], None]) -> Any:
     """JSON where that fits, else text where that fits: for a str, 123 is text."""
     try:
         found = value.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except _NO_JSON as error:
+        if shape == ANY:
+            return parse(text, f"argument {name!r}", warn)
         if misfit(shape, text) is None:
-            if shape == ANY and text.lstrip()[:1] in _JSON:
-                warn(
-                    f"argument {name!r} looks like JSON, but is not valid and is taken as text: "
-                    f"{error}"
-                )
             return text
         if text.lstrip()[:1] in _JSON:
             expected = f"argument {name!r}: expected {in_words(shape)}"
@@ -66,9 +69,13 @@ def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
     """The arguments of a run: a JSON object, and name=value words, which are still to be read."""
     given: dict[str, Any] = {}
     if document is not None:
-        found = parse(document)
+        expected = 'the input: expected a JSON object, like {"orders": [1, 2]}'
+        try:
+            found = value.decode(document)
+        except _NO_JSON as error:
+            raise BadInput(f"{expected}, found what is not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise BadInput('the input: expected a JSON object, like {"orders": [1, 2]}')
+            raise BadInput(expected)
         given |= found
     for word in words:
         name, text = pair(word, "argument")

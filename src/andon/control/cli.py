@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from andon.control import output, words
-from andon.control.options import Command, understands
+from andon.control.options import Command, F, understands
 from andon.errors import (
     AndonError,
     BadInput,
@@ -143,7 +143,15 @@ def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
 
 
 # The options that every command takes.
-everywhere = understands(*words.EVERYWHERE, expose_value=False, callback=_remember, is_eager=True)
+_EVERYWHERE: dict[str, Any] = {"expose_value": False, "callback": _remember, "is_eager": True}
+everywhere = understands(*words.EVERYWHERE, **_EVERYWHERE)
+
+
+def everywhere_but_json(function: F) -> F:
+    """For a command whose output is not andon's; --json is refused with that reason."""
+    store, json = words.EVERYWHERE
+    function = understands(json, hidden=True, **_EVERYWHERE)(function)
+    return understands(store, **_EVERYWHERE)(function)
 
 
 @click.group(

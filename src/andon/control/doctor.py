@@ -276,7 +276,8 @@ def _workers(store: Store) -> Iterator[Check]:
     yield Check("workers", OK if live else WARN, f"{len(live)} live", advice)
     if lost:
         names = ", ".join(worker.id for worker in lost[:NAMED])
-        found = f"{len(lost)} are dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
+        are = "1 is" if len(lost) == 1 else f"{len(lost)} are"
+        found = f"{are} dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
         yield Check("workers", WARN, found, "the next worker takes over their runs")
 
 
@@ -347,7 +348,8 @@ def _stuck(store: Store) -> Iterator[Check]:
     asks = store.asks()
     if asks:
         names = ", ".join(ask.run_id for ask in asks[:NAMED])
-        found = f"{len(asks)} wait for a person, in {names}{' ...' if len(asks) > NAMED else ''}"
+        wait = "1 waits" if len(asks) == 1 else f"{len(asks)} wait"
+        found = f"{wait} for a person, in {names}{' ...' if len(asks) > NAMED else ''}"
         yield Check("asks", WARN, found, command("show", asks[0].run_id))
 
 

@@ -131,7 +131,8 @@ def _signal(
 ) -> int:
     if not order.this:
         raise error
-    advise(f"{output.clean(error)} Telling the workers of this container by SIGTERM instead.")
+    why = output.sentence(output.clean(error))
+    advise(f"{why} Telling the workers of this container by SIGTERM instead.")
     with draining.signalled(pids, ticks) as told:
         late = draining.await_ends(told, order.timeout)
         count = len(told)

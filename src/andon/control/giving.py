@@ -130,7 +130,8 @@ def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise type(error)(f"{error} {then} In a hurry: {ANOTHER_WAY}") from error
+        what = output.sentence(str(error))
+        raise type(error)(f"{what} {then} In a hurry: {ANOTHER_WAY}") from error
     finally:
         timer.cancel()
 
@@ -167,10 +168,7 @@ def _tell_if_alone(asked: Stop, store: Any, found: dict[str, Any]) -> None:
         from andon.control.operations import Surroundings
 
         if not Surroundings(store).live:
-            asked.tell(
-                "no worker is left. To start one: andon work FILE, or andon up FILE, which starts "
-                "it again when it ends"
-            )
+            asked.tell(f"no worker is left. {output.START_ONE}")
 
 
 def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dict[str, Any]:
@@ -181,7 +179,7 @@ def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dic
     stopping = Stopping(store, row, asked.tell)
     patience = Patience(
         patience_seconds,
-        lambda error: asked.tell(f"{output.clean(error)} Waiting for the store."),
+        lambda error: asked.tell(f"{output.sentence(output.clean(error))} Waiting for the store."),
     )
     stopping.wait(asked.limit, patience)
     return stopping.enders.tried

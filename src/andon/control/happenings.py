@@ -77,6 +77,8 @@ def _words(about: Any) -> str:
 def _value(name: str, value: Any) -> str:
     if name == "agents" and isinstance(value, list):
         return ", ".join(" ".join(map(str, one)) for one in value if isinstance(one, list))
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.control.colour import paint
-from andon.control.output import age, clean, clock, command, note, say, state
+from andon.control.output import age, clean, clock, command, failure, note, say, state
 from andon.control.table import column, table
 
 # More values of a label than this are counted, not named.
@@ -139,7 +139,7 @@ def dead(rows: Rows) -> None:
 def _error(error: dict[str, Any] | None) -> str:
     if not error:
         return "-"
-    return clean(f"{error.get('type', 'error')}: {error.get('message', '')}", 300)
+    return clean(failure(error), 300)
 
 
 def versions(rows: Rows) -> None:

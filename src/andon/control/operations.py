@@ -14,7 +14,7 @@ from andon.control.arguments import read
 from andon.control.failures import failures_of
 from andon.control.ordering import UNFINISHED
 from andon.control.ordering import find as find  # noqa: PLC0414 (it is one of these)
-from andon.control.output import age
+from andon.control.output import age, failure
 from andon.core import effect, value
 from andon.core.batch import told
 from andon.core.effect import OPEN, OWED, EffectState
@@ -358,8 +358,7 @@ def _orphaned(row: RunRow, around: Surroundings) -> str:
 def _error(row: RunRow) -> str:
     if not row.error:
         return ""
-    error = json.loads(row.error)
-    return f"{error.get('type', 'error')}: {error.get('message', '')}"
+    return failure(json.loads(row.error))
 
 
 def as_ask(ask: AskRow) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def find(store: Store, run_id: str) -> RunRow:
     if len(unfinished) == 1 and not begin:
         return unfinished[0]
     which = ", ".join(one.id for one in (*unfinished, *begin))
-    raise NotFound(f"{run_id!r} may be several: {which}. Say which, or --agent where there is one")
+    raise NotFound(f"{run_id!r}: ambiguous name; matches: {which}")
 
 
 def of_agent(store: Store, name: str) -> list[RunRow]:

@@ -18,7 +18,7 @@ from andon.control.colour import Tinted, tinted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 SYMBOLS = {
@@ -48,6 +48,8 @@ SYMBOLS = {
     # of what was asked for
     "done": ("✓", "+"),
 }
+# When a stop, or its end, leaves nobody who could go on with the runs.
+START_ONE = "To start one: andon work FILE, or andon up FILE, which starts it again when it ends"
 # Invisible, but part of how some scripts and emoji are written.
 _JOINERS = "\u200c\u200d"
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")  # the newline is indentation
@@ -127,6 +129,18 @@ def clean_lines(text: str, indent: str) -> str:
 def brief(value: Any, limit: int = 200) -> str:
     """A value for people: JSON, cut."""
     return clean(json.dumps(value, ensure_ascii=False), limit)
+
+
+def failure(error: Mapping[str, Any]) -> str:
+    """An error in one line; of a stop its message says all: "killed by ana"."""
+    kind, message = str(error.get("type", "error")), str(error.get("message", ""))
+    stopped = kind == "Held" or message.startswith(f"{kind.lower()} by ")
+    return message if stopped else f"{kind}: {message}"
+
+
+def sentence(text: str) -> str:
+    """With a full stop, so that another sentence may follow."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def speaks_unicode() -> bool:

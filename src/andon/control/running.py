@@ -44,7 +44,10 @@ def run(
 
     def answer(row: RunRow, told: bool) -> int:
         if told and not requests.is_over(row):
-            output.note(f"saved unfinished; continue it with: --id {output.clean(started)}")
+            output.note(
+                "saved unfinished; to continue it, give the same command with: "
+                f"--id {output.clean(started)}"
+            )
             return working.SAVED
         return waiting.report(store, row.id, row, None, json=json)
 

@@ -7,7 +7,7 @@ from typing import Any
 from andon.control import failures
 from andon.control.boxes import VERSION, again
 from andon.control.colour import paint, tinted
-from andon.control.output import age, brief, clean, clock, command, note, say, state
+from andon.control.output import age, brief, clean, clock, command, failure, note, say, state
 from andon.control.table import column, hang, table
 from andon.core.run import TERMINAL
 
@@ -127,7 +127,7 @@ def _containment(found: dict[str, Any] | None) -> str:
 def _error(error: dict[str, Any] | None) -> str:
     if not error:
         return ""
-    return clean(f"{error.get('type', 'error')}: {error.get('message', '')}", 1000)
+    return clean(failure(error), 1000)
 
 
 def _steps(steps: Sequence[dict[str, Any]]) -> None:

@@ -7,6 +7,8 @@ the supervisor in its place, which is small, and imports nothing of what was imp
 import json
 import os
 import pwd
+import shlex
+import shutil
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -117,6 +119,18 @@ def command_of(argv: Sequence[str], options: Mapping[str, Any]) -> Command:
         labels=dict(options.get("labels") or {}),
         restart=options.get("restart") or "never",
     )
+
+
+NO_PROGRAM = 127  # as a shell says it
+
+
+def why_nowhere(program: str) -> str:
+    """Why there is certainly no such program; nothing is made then for its run. Else nothing."""
+    if shutil.which(program) is not None or os.path.exists(program):
+        return ""
+    where = "there is no such file" if os.sep in program else "there is no such program in PATH"
+    agent = f". An agent in a file: andon run {shlex.quote(program)}" if ".py" in program else ""
+    return f"cannot execute {program!r}: {where}{agent}"
 
 
 # ── what is told ──────────────────────────────────────────────────────────────────────────────

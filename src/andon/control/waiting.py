@@ -55,7 +55,8 @@ class Advice:
             )
         elif row.state == State.PAUSED:
             words = doing(row, (), around)
-            self._say(f"run {row.id} is paused: {words}   {output.command('resume', row.id)}")
+            words = words if words.startswith("paused by ") else f"paused: {words}"
+            self._say(f"run {row.id} is {words}   {output.command('resume', row.id)}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:
@@ -77,9 +78,10 @@ def report(
         name, state = output.clean(run_id), Surroundings(store).state_of(row)
         output.note(f"run {name} is {state}, and was not over within {timeout:g} s")
     else:
-        error = run.error or {}
-        why = f": {error.get('type')}: {error.get('message')}" if error else ""
-        output.note(output.clean_lines(f"run {run_id} {_ended(run.state)}{why}", "  "))
+        why = output.failure(run.error) if run.error else ""
+        by_somebody = why.startswith(f"{run.state} by ")
+        ended = f"was {why}" if by_somebody else f"{_ended(run.state)}{why and ': '}{why}"
+        output.note(output.clean_lines(f"run {run_id} {ended}", "  "))
         if run.state == State.KILLED:
             output.note(f"to continue it: {output.command('resume', run_id)}")
     if over is not None and run.state == State.SUCCEEDED:
@@ -119,7 +121,8 @@ def report_ask(
 
 def _ended(state: str) -> str:
     """A state as the verb of a sentence."""
-    return state if state in ("succeeded", "failed") else f"is {state}"
+    was = {"cancelled": "was cancelled", "killed": "was killed"}
+    return state if state in ("succeeded", "failed") else was.get(state, f"is {state}")
 
 
 def _facts(run: requests.Run, state: str) -> dict[str, Any]:

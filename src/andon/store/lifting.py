@@ -68,7 +68,7 @@ class SqlLifting(SqlStops):
                 f"it was stopped again meanwhile: you saw stop {m.epoch}, the newest is "
                 f"{newest[0][0]}. Nothing was lifted; look again: andon reauthorize"
             )
-        message = "stopped before it could continue; andon resume continues it"
+        message = "stopped; to continue it: andon resume"
         error = json.dumps({"type": "Held", "message": message})
         if m.scope == Scope.FLEET:
             held = self.q("hold_all", error=error)

@@ -41,6 +41,7 @@ def resume(
     proved, or while a kill or halt holds it (to lift that: andon reauthorize).
     """
     from andon.control import ordering, stops
+    from andon.control.operations import Surroundings
     from andon.runtime.latches import called
 
     pair = chosen(run, agent, label, fleet)
@@ -56,10 +57,11 @@ def resume(
         lifted = stops.pauses_of(store, who)
         count = stops.resume_scope(store, who, by=named(by), why=why, besides=besides)
         left = stops.still_held(store, who)
+        alone = bool(count) and not Surroundings(store).live
     if asked().json:
         output.document({"resumed": count, "lifted": [one.id for one in lifted], **left})
         return
-    output.say(f"resumed: {output.plural(count, 'run')}")
+    output.say(f"resumed: {output.plural(count, 'run')}" if count else "nothing to resume")
     for one in lifted:
         text = f"lifted: the pause of {called(one)} ({one.id}); waiting runs continue"
         output.note(output.clean(text))
@@ -69,18 +71,24 @@ def resume(
         )
     for latch in left["latches"]:
         output.note(f"still held: {output.clean(latch['why'])}. To lift it: {latch['lift']}")
-    output.note("next: andon ps")
+    if alone:
+        output.note(f"no worker is running. {output.START_ONE}")
+    if count:
+        output.note("next: andon ps")
 
 
 def _resume_one(store: Any, run: str, by: str, why: str) -> None:
     from andon.control import stops
     from andon.control.boxes import VERSION
+    from andon.control.operations import Surroundings
 
     row = stops.resume(store, run, by=by, why=why)
     if asked().json:
         output.document({"run": row.id, "was": row.state})
         return
     output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
+    if row.version != VERSION and not Surroundings(store).live:
+        output.note(f"no worker is running. {output.START_ONE}")
     verb = "show" if row.version == VERSION else "wait"  # which says how a command goes on
     output.note(f"next: {output.command(verb, row.id)}")
 
@@ -106,6 +114,7 @@ def reauthorize(
     and for your confirmation; elsewhere give --why and --yes.
     """
     from andon.control import reauthorized, reauthorizing
+    from andon.control.operations import Surroundings
     from andon.control.ordering import Whom
 
     pair = chosen(None, agent, label, False)
@@ -125,10 +134,13 @@ def reauthorize(
         if not (yes or _agreed()):
             return ERROR
         done = reauthorizing.lift(store, seen, by=named(by), why=why, epoch=epoch)
+        alone = store is not None and not Surroundings(store).live
     if asked().json:
         output.document({"plan": plan, **done})
     else:
         reauthorized.done(plan, done)
+        if alone:
+            output.note(f"no worker is running. {output.START_ONE}")
     return DONE
 
 
@@ -144,7 +156,8 @@ def _reachable(*, local: bool) -> Iterator[tuple[Any, str]]:
         except StoreError as error:
             if not local:
                 raise
-            store, away = None, f"{error} Stops in the store stay in force"
+            why = output.sentence(str(error))
+            store, away = None, f"{why} Stops in the store stay in force"
         yield store, away
 
 

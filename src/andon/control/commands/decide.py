@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from andon.control import options, output
-from andon.control.cli import asked, cli, everywhere, opened
+from andon.control.cli import advise, asked, cli, everywhere, opened
 from andon.control.people import named
 
 
@@ -25,7 +25,7 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
     from andon.control import arguments, operations
     from andon.runtime import requests
 
-    given = None if value is None else arguments.parse(value)
+    given = None if value is None else arguments.parse(value, "VALUE", advise)
     with opened() as store:
         row = operations.find(store, run)
         name = named(by)
@@ -85,7 +85,7 @@ def send(run: str, event: str, payload: str | None, message_id: str | None) -> N
     from andon.control import arguments, operations
     from andon.runtime import requests
 
-    given = None if payload is None else arguments.parse(payload)
+    given = None if payload is None else arguments.parse(payload, "PAYLOAD", advise)
     with opened() as store:
         row = operations.find(store, run)
         new = requests.send(store, row.id, event, given, id=message_id)
@@ -120,7 +120,8 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
         return
     screen.undo_plan(plan)
     if dry_run:
-        output.note(f"nothing was done; to do it: {output.command('compensate', row.id)}")
+        if plan["undo"]:
+            output.note(f"nothing was done; to do it: {output.command('compensate', row.id)}")
         return
     if waits:
         output.note(

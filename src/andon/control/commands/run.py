@@ -6,7 +6,15 @@ from typing import Any
 import click
 
 from andon.control import options, output
-from andon.control.cli import advise, asked, cli, everywhere, make_settings, opened
+from andon.control.cli import (
+    advise,
+    asked,
+    cli,
+    everywhere,
+    everywhere_but_json,
+    make_settings,
+    opened,
+)
 from andon.control.options import F
 
 
@@ -193,7 +201,7 @@ def run(
 @options.run_id
 @options.grace
 @_of_commands(hidden=False)
-@everywhere
+@everywhere_but_json
 def execute(argv: Sequence[str], **options: Any) -> int:
     """Run any command as an agent under a supervisor.
 
@@ -208,11 +216,18 @@ def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
     from andon.supervisor import home as homes
 
     if asked().json:
-        raise click.UsageError("expected options and -- COMMAND, found '--json' before the --")
+        raise click.UsageError(
+            "a command prints what it prints, so there is no --json; afterwards: "
+            "andon show RUN --json"
+        )
     settings = make_settings(grace_seconds=options["grace_seconds"])
     labels = dict(typed.pair(label, "label") for label in options["labels"])
     command = upping.command_of(argv, options | {"labels": labels})
     require, uid = upping.requirements(options["require"]), upping.user(options["uid"])
+    nowhere = upping.why_nowhere(argv[0])
+    if nowhere:
+        output.note(f"andon: {output.clean(nowhere)}")
+        return upping.NO_PROGRAM
     upping.refuse_latched(homes.find())
     with opened(create=True, settings=settings, lasting=True) as store:
         upping.refuse_held(store, command)
