@@ -11,7 +11,9 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.control.terminal import Terminal
+from tests.control.terminal import LIMIT_SECONDS, Terminal
+
+from andon.control import top
 
 _LOOKS = [
     ("ps",),
@@ -26,6 +28,8 @@ _LOOKS = [
     ("dead", "list"),
     ("deploys",),
     ("limit",),
+    ("top",),
+    ("ps", "--watch"),
     ("doctor",),
 ]
 _CHANGES = [
@@ -94,6 +98,21 @@ def test_a_copy_that_may_not_be_written_is_seen_whole(
     rows = andon.json("ps", preexec_fn=_obey_modes)
     assert {row["id"]: row["state"] for row in rows} == {"asks": "suspended", "done": "succeeded"}
     assert andon.json("verify", preexec_fn=_obey_modes)["runs"] == 2
+    assert listed(tmp_path / "backup") == before
+
+
+def test_it_is_watched_live_without_writing(
+    copied: Callable[..., Terminal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    andon = copied("-wal")
+    before = listed(tmp_path / "backup")
+    monkeypatch.setattr("andon.store.sqlite_view.why_unwritable", lambda _: "by its mode")
+    reader = top.Reader(andon.environment["ANDON_STORE"], {}, lambda: None)
+    reader.start()
+    seen = reader.answers.get(timeout=LIMIT_SECONDS)
+    reader.close()
+    assert seen.fleet is not None
+    assert {row["id"] for row in seen.fleet["rows"]} == {"asks", "done"}
     assert listed(tmp_path / "backup") == before
 
 

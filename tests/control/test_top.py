@@ -47,6 +47,7 @@ WORDS = st.text(st.characters(codec="utf-8"), max_size=60)
 ROWS: st.SearchStrategy[dict[str, object]] = st.builds(
     dict,
     id=st.uuids().map(str),
+    parent_id=st.none(),
     agent=WORDS,
     state=st.sampled_from(["running", "queued", "stopping", "dead"]),
     attempt=st.integers(0, 10**6),
@@ -189,7 +190,26 @@ def test_without_a_terminal_it_is_one_picture_or_one_document(local: Terminal) -
             assert "\x1b" not in seen.raw
 
 
+def test_children_are_told_apart_in_a_narrow_terminal(local: Terminal) -> None:
+    with local.worker("agents.py"):
+        local.start("parent", "--id", "a-parent-with-a-long-name")
+        until(lambda: len(local.json("top")["rows"]) > 1, "the child")
+        [child] = [row for row in local.json("top")["rows"] if row["parent_id"]]
+    found: dict[str, object] = {
+        "at": 0.0,
+        "halted": None,
+        "runs": {},
+        "asked": 0,
+        "workers": {},
+        "listed": 2,
+    }
+    rows = [{**child, "id": f"{child['parent_id']}~@child/kid/check-{n}"} for n in range(2)]
+    shown = frame.frame({**found, "rows": rows}, frame.Size(columns=50, rows=24), selected="")
+    assert ["└ kid/check-0" in "".join(shown), "└ kid/check-1" in "".join(shown)] == [True, True]
+
+
 def test_a_store_that_is_not_there_is_an_error_and_takes_no_screen(local: Terminal) -> None:
     with screen(local, "top") as seen:
         assert seen.ends() == 1
+        assert "there is no database. Start a worker or a run first" in seen.raw
         assert "\x1b[?1049h" not in seen.raw

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.control.colour import paint, tinted
+from andon.control.lineage import named
 from andon.control.output import age, brief, clean, clock, plural, speaks_unicode, state, symbol
 from andon.control.screen import how_to_answer
 from andon.control.table import column, cut, lines, width, wrapped
@@ -127,7 +128,7 @@ def table(rows: Sequence[dict[str, Any]], size: Size, selected: str | None = Non
     cells = [
         (
             mark if row["id"] == selected else " ",
-            clean(row["id"]),
+            clean(row["id"] if size.columns is None else named(row)),
             clean(row["agent"]),
             state(row["state"]),
             str(row["attempt"]),

@@ -34,7 +34,7 @@ def _below(parent: Row, rows: Sequence[Row], depth: int, *, full: bool) -> list[
     children.sort(key=lambda row: (not row["asks"], row["state"] in TERMINAL, row["created_at"]))
     found: list[Row] = []
     for row in children[:MOST_CHILDREN]:
-        found.append({**row, "name": _indented(_short(row["id"], parent["id"]), depth)})
+        found.append({**row, "name": _indented(short(row["id"], parent["id"]), depth)})
         found += _below(row, rows, depth + 1, full=full)
     hidden = children[MOST_CHILDREN:]
     if hidden:
@@ -51,7 +51,12 @@ def _asks(row: Row, rows: Sequence[Row]) -> int:
     return len(row["asks"]) + sum(_asks(one, rows) for one in below)
 
 
-def _short(child: str, parent: str) -> str:
+def named(row: Row) -> str:
+    """A run where its parent is not above it: of a child what tells it from its siblings."""
+    return _indented(short(row["id"], row["parent_id"]), 1) if row["parent_id"] else row["id"]
+
+
+def short(child: str, parent: str) -> str:
     if child.startswith(parent + _STARTED):
         return child.removeprefix(parent + _STARTED)
     return child.removeprefix(parent)

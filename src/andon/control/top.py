@@ -90,14 +90,12 @@ class Reader:
     def _reached(self) -> Store:
         """The store; opened again if another file has its name now."""
         file = sqlite_file(self._url)
-        if file is not None:
-            found = _identity(file)
-            if self._store is not None and found != self._file:
-                self._leave()
-            self._file = found
+        if file is not None and self._store is not None and _identity(file) != self._file:
+            self._leave()
         if self._store is None:
-            store: Store = open_store(self._url, create=False)
+            store: Store = open_store(self._url, create=False, look="long")
             self._store = store
+            self._file = None if file is None else _identity(file)
             with contextlib.suppress(AndonError, OSError):  # looking every second does it too
                 self._end_listening = store.listen(self._rung.set)
         return self._store

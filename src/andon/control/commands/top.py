@@ -37,7 +37,7 @@ def show(agent: str | None, label: str | None) -> None:
     from andon.control.overview import overview
     from andon.control.table import room
 
-    with opened() as store:
+    with opened(look="once") as store:
         found = overview(store, **which)
     if asked().json:
         output.document(found)
