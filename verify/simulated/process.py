@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 LINGER_SECONDS = 0.5  # how often a program looks whether it can end
+# Threads of andon are callbacks here, which no run may be asked to end.
+branch._NOBODYS |= {"verify"}
 
 
 class Crash(BaseException):

@@ -23,7 +23,7 @@ from typing import Any
 # Those that went off are forgotten when there are so many.
 MOST_TIMERS = 32
 # Roots of the packages whose callbacks are no code of a run.
-_NOBODYS = frozenset({"andon", "asyncio", "_asyncio", "concurrent", "builtins", ""})
+_NOBODYS: frozenset[str] = frozenset({"andon", "asyncio", "_asyncio", "concurrent", "builtins", ""})
 
 
 def is_users(callback: Any) -> bool:
