@@ -143,6 +143,24 @@ def test_a_worker_whose_process_is_gone_has_ended(andon: Terminal, yard: Yard) -
     assert "died" in done.stderr
 
 
+def test_a_worker_that_says_goodbye_while_it_is_looked_at_has_not_died(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard.worker("w", **here(pid=2**22 + 1, start_ticks=1))
+    read = yard.store.fleet
+
+    def fleet_of(since: float) -> Any:
+        rows = read(since)
+        if rows[0].state == "live":  # between the reading of its row and the look at its process
+            yard.leave("w")
+        return rows
+
+    monkeypatch.setattr(yard.store, "fleet", fleet_of)
+    waiting = draining.Waiting(yard.store, ["w"], lambda _: None)
+    assert waiting.look()
+    assert [line["state"] for line in waiting.lines] == ["exited"]
+
+
 @pytest.mark.parametrize("words", [("--self",), ("--all",)])
 def test_a_real_worker_goes_and_gives_its_run_back(andon: Terminal, words: tuple[str]) -> None:
     (andon.folder / "listening.py").write_text(LISTENING)

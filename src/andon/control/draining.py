@@ -68,7 +68,7 @@ class Waiting:
         return bool(ended == len(self.lines))
 
     def _line(self, worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
-        stands = fleet.stand(worker, around)
+        worker, stands = fleet.standing(self._store, worker, around)
         told, ended = fleet.told_at(worker), worker.state != "live" or stands == fleet.DIED
         held = [] if ended else [one.run_id for one in self._store.held_by(worker.id, inf)]
         end = worker.ended_at if worker.ended_at is not None else around.now

@@ -43,6 +43,20 @@ def stand(worker: WorkerRow, around: Surroundings) -> str:
     return STALLED if worker.stalled is not None else SERVING
 
 
+def standing(store: Store, worker: WorkerRow, around: Surroundings) -> tuple[WorkerRow, str]:
+    """How a worker stands, and its row, which is not older than that.
+
+    One that goes says so and ends its process; whoever had read its row before that would find the
+    process gone and call it dead.
+    """
+    found = stand(worker, around)
+    if found == DIED and worker.state == "live":
+        rows = (row for row in store.fleet(around.now - RECENT_SECONDS) if row.id == worker.id)
+        worker = next(rows, worker)
+        found = stand(worker, around)
+    return worker, found
+
+
 def told_at(worker: WorkerRow) -> float | None:
     return worker.drain_asked_at if worker.drain_asked_at is not None else worker.draining_at
 
@@ -98,14 +112,17 @@ def workers(store: Store, *, everything: bool = False) -> list[dict[str, Any]]:
     """The workers that have not ended; with `everything` also those of the last day."""
     around = Surroundings(store)
     found = []
-    for worker in store.fleet(around.now - RECENT_SECONDS if everything else inf):
+    for row in store.fleet(around.now - RECENT_SECONDS if everything else inf):
+        worker, stands = standing(store, row, around)
+        if stands == EXITED and not everything:
+            continue
         held = [one.run_id for one in store.held_by(worker.id, inf)]
         found.append(
             {
                 "id": worker.id,
                 "host": worker.host,
                 "pid": worker.pid,
-                "state": stand(worker, around),
+                "state": stands,
                 "in_hand": len(held),
                 "concurrency": worker.concurrency,
                 "agents": [

@@ -108,7 +108,7 @@ def _line(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> dict[str
 
 def _workers(store: Store, around: Surroundings) -> dict[str, int]:
     """Workers that have not ended, by how they stand."""
-    found = Counter(fleet.stand(worker, around) for worker in store.fleet(around.now))
+    found = Counter(fleet.standing(store, row, around)[1] for row in store.fleet(around.now))
     return {stand: found[stand] for stand in sorted(found) if stand != fleet.EXITED}
 
 
