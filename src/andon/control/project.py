@@ -1,5 +1,6 @@
 """The files of a first project, as `andon init` writes them."""
 
+import importlib.util
 from pathlib import Path
 
 from andon.errors import BadInput
@@ -55,7 +56,7 @@ def test_it_survives_a_kill_at_every_moment(crashtest):
     crashtest(greeter, name="Ada")
 '''
 SETTINGS = """\
-# Settings of andon in this folder; all of them: docs/reference/settings.md
+# Settings of andon in this folder; all of them: docs/reference/settings.md of andon
 # ANDON_STORE and other ANDON_* variables come before this file.
 
 # Where runs are kept: a file, or "postgresql://user@host/database".
@@ -66,6 +67,12 @@ concurrency = 10
 grace_seconds = "25s"
 """
 FILES = {"agent.py": AGENT, "test_agent.py": TEST, "andon.toml": SETTINGS}
+
+
+def test_command() -> str:
+    """How its test is run, with what that needs if it is not there."""
+    install = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
+    return f"{install}python -m pytest -q"
 
 
 def write(folder: Path) -> list[Path]:

@@ -28,4 +28,5 @@ def init(folder: str) -> None:
         output.say(f"wrote {output.clean(path)}")
     go = "" if Path(folder) == Path() else f"cd {shlex.quote(output.clean(folder))} && "
     advise(f"next: {go}andon run agent.py name=Ada")
-    advise("then: andon crashtest agent.py   and, with pytest: python -m pytest -q")
+    advise("then: andon crashtest agent.py")
+    advise(f"then: {project.test_command()}")
