@@ -19,6 +19,20 @@ async def bug(ctx):
 
 
 @andon.agent
+async def leaves(ctx):
+    raise SystemExit(3)
+
+
+def leave():
+    raise SystemExit(4)
+
+
+@andon.agent
+async def leaves_in_a_step(ctx):
+    await ctx.step(leave)
+
+
+@andon.agent
 async def quiet(ctx):
     return 1
 """
@@ -50,6 +64,17 @@ def test_a_new_user_sees_where_the_agent_failed(buggy: Terminal) -> None:
     assert all(where in one["traceback"] for one in found["errors"])
     assert where in found["error"]["traceback"]
     assert "verified" in buggy("verify")
+
+
+@pytest.mark.parametrize(
+    ("agent", "line"),
+    [("leaves", "raise SystemExit(3)"), ("leaves_in_a_step", "raise SystemExit(4)")],
+)
+def test_a_call_of_sys_exit_is_shown_where_it_is(buggy: Terminal, agent: str, line: str) -> None:
+    buggy.run("run", f"bug.py:{agent}", "--id", "l", code=1)
+    found = buggy.json("show", "l")["errors"][0]
+    assert "called sys.exit(" in found["message"]
+    assert line in found["traceback"]
 
 
 def test_advice_leads_to_something_that_exists(buggy: Terminal) -> None:

@@ -163,9 +163,9 @@ cycle.append(cycle)
 @pytest.mark.parametrize(
     ("args", "kwargs", "name", "found"),
     [
-        ((object(),), {}, "1", "a object (object has no JSON form)"),
+        ((object(),), {}, "1", "an object (object has no JSON form)"),
         ((1, {"c": [len]}), {}, "2", "a builtin_function_or_method at .c[0] (builtin"),
-        ((1,), {"client": object()}, "'client'", "a object (object has no JSON form)"),
+        ((1,), {"client": object()}, "'client'", "an object (object has no JSON form)"),
         ((1, math.nan), {}, "2", f"nan {NO_NAN}"),
         ((None,), {"x": [None, math.inf]}, "'x'", f"inf at [1] {NO_NAN}"),
         ((Reading(math.nan),), {}, "1", f"nan at .level {NO_NAN}"),

@@ -144,7 +144,11 @@ def _fault(value: Any) -> str | None:
         return None if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return next((fault for key in value if (fault := _key_fault(key))), None)
-    return None if isinstance(value, _NATURAL) else f"a {type(value).__name__}"
+    return None if isinstance(value, _NATURAL) else _article(type(value).__name__)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
 def _key_fault(key: Any) -> str | None:
@@ -208,7 +212,7 @@ def _unfit_argument(args: Sequence[Any], kwargs: Mapping[str, Any], what: str, w
             _canonical.encode(value)
             found = _not_finite(value)
         except Exception:  # noqa: BLE001 (this one is the culprit, whatever it raises)
-            found = offence(value) or f"a {type(value).__name__}"
+            found = offence(value) or _article(type(value).__name__)
         if found:
             return (
                 f"{name} of {what} cannot be stored: {found} ({why}). The step was not executed; "

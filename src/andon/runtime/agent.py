@@ -105,7 +105,8 @@ class Agent:
                 return await self.function(context, **arguments)
             return await call_in_thread(attempt, context, self.function, arguments)
         except SystemExit as error:  # it would end the worker, and everybody else's runs with it
-            raise RuntimeError(f"the agent called sys.exit({error.code!r})") from None
+            exited = RuntimeError(f"the agent called sys.exit({error.code!r})")
+            raise exited.with_traceback(error.__traceback__) from None
 
     def arguments(self, body: str) -> dict[str, Any]:
         """The arguments of a run as the function takes them; raises BadInput."""

@@ -259,7 +259,8 @@ async def invoke(
         # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
         raise RuntimeError("a step used the context of its run") from error
     except SystemExit as error:  # it would end the worker, and everybody else's runs with it
-        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
+        exited = RuntimeError(f"it called sys.exit({error.code!r})")
+        raise exited.with_traceback(error.__traceback__) from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
