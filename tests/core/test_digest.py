@@ -174,7 +174,7 @@ cycle.append(cycle)
         (("\ud800",), {}, "1", "a str with characters that are not Unicode text ('utf-8'"),
         (({1, "a"},), {}, "1", "a set ("),
         ((MappingProxyType({}),), {}, "1", "a mappingproxy (mappingproxy has no JSON form)"),
-        ((10**5000,), {}, "1", "a int (Exceeds the limit"),
+        ((10**5000,), {}, "1", "an int (Exceeds the limit"),
         ((), {"b": cycle, "a": object()}, "'b'", "something nested too deeply at [0][0]"),
     ],
 )
