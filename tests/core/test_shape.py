@@ -182,3 +182,7 @@ def test_a_misfit_says_where_what_was_expected_and_what_was_found(
 
 def test_words_of_an_unknown_shape() -> None:
     assert words({"later": 1}) == ANY
+
+
+def test_a_value_that_is_no_json_is_left_to_the_encoder() -> None:
+    assert misfit(shape_of(datetime.date), {1, "a", object}) is None
