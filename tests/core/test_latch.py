@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from andon.core import latch
@@ -60,6 +60,7 @@ def test_a_clear_that_was_cut_off_has_lifted_nothing(cut: int) -> None:
     assert found.order == ("rcp_a" if cut < len(clear) else "")
 
 
+@example([], b"\t")
 @given(contents, st.binary(max_size=30).filter(lambda b: b"\n" not in b))
 def test_whatever_it_says_who_has_seen_it_can_lift_it_and_nobody_else(
     lines: list[bytes], torn: bytes
@@ -80,9 +81,16 @@ def test_the_end_of_the_file_is_enough(lines: list[bytes]) -> None:
     assert judge(b"of a clear\n" + b"".join(lines) + said, whole=False).pulled
 
 
-@pytest.mark.parametrize("empty", [b"", b"\n", b" \n\n"])
-def test_an_empty_file_is_pulled(empty: bytes) -> None:
-    assert judge(empty).unreadable == "it has no record"
+@pytest.mark.parametrize(
+    ("empty", "why"),
+    [
+        (b"", "it has no record"),
+        (b"\n", "it has no record"),
+        (b" \n\n", "it has a line that cannot be understood"),
+    ],
+)
+def test_an_empty_file_is_pulled(empty: bytes, why: str) -> None:
+    assert judge(empty).unreadable == why
     assert judge(empty).pulled
 
 

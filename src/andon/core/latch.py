@@ -46,7 +46,7 @@ def record(verdict: Pulled) -> bytes:
 def judge(content: bytes, *, whole: bool = True) -> Pulled:
     """What the end of the file says; `whole`: it is all of the file."""
     *lines, torn = content.split(b"\n")
-    records = [line for line in (lines if whole else lines[1:]) if line.strip()]
+    records = [line for line in (lines if whole else lines[1:]) if line]
     if not records and not torn:
         return _doubtful(FREE, "it has no record")
     state = FREE
