@@ -89,6 +89,7 @@ def test_a_worker_that_is_killed_in_its_drain_is_told_by_others(yard: Yard) -> N
     saved, _ = yard.take("old", "saved", "left")
     yard.tell("old", ago=40.0)
     yard.back(saved)
+    yard.later()
     yard.kill("old", witness="new")
     one = only(yard)
     [line] = one["workers"]

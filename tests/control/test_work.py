@@ -210,7 +210,11 @@ BROKEN = {
     "name": ("import andon\n\nx = nowhere\n", "NameError: name 'nowhere'", "x = nowhere"),
     "import": ("import no_such_library\n", "pip install no_such_library", "import no_such_library"),
     "exit": ("import sys\nsys.exit(3)\n", "if __name__ == '__main__':", "sys.exit(3)"),
-    "decorator": ("import andon\n@andon.agent\nasync def f(): ...\n", "(ctx, …)", "@andon.agent"),
+    "decorator": (
+        "import andon\n@andon.agent\nasync def f(): ...\n",
+        "(ctx, …)",
+        "line 2: agent 'f'",
+    ),
 }
 
 
@@ -272,6 +276,6 @@ def test_two_workers_started_at_the_same_instant_make_one_store(andon: Terminal)
 
 def test_numbers_that_make_no_sense_are_refused(local: Terminal) -> None:
     assert "more than 0" in local.error("work", "agents.py", "--concurrency", "0", code=2)
-    assert "integer" in local.error("work", "agents.py", "--concurrency", "many", code=2)
+    assert "a whole number" in local.error("work", "agents.py", "--concurrency", "many", code=2)
     assert "more than 0" in local.error("work", "agents.py", "--lease", "0", code=2)
     assert "expected 10s" in local.error("work", "agents.py", "--lease", "-1", code=2)
