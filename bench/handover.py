@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from andon.store import open_store
-from andon.store.orders import Reauthorize
+from andon.store.messages.stops import Reauthorize
 from andon.testing.postgres import Cluster
 
 AGENTS = """

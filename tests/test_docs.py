@@ -14,18 +14,18 @@ import andon
 import andon.testing
 import andon.transcript
 from andon import errors
-from andon.control.cli import cli
+from andon.cli.app import cli
 from andon.core.effect import EffectState, Kind, Verdict
 from andon.core.journal import EntryKind, Mark
 from andon.core.run import Event, State
 from andon.points import POINTS
-from andon.runtime.asking import Answer
+from andon.runtime.operations.asks import Answer
 from andon.runtime.client import Client
 from andon.runtime.context import Context
-from andon.runtime.requests import Run
+from andon.runtime.requests.requests import Run
 from andon.settings import Settings
 from andon.store import store
-from andon.store.reading import Reading
+from andon.store.read_api import Reading
 
 REFERENCE = pages.ROOT / "docs" / "reference"
 # Words of the design that mean something today; the others are listed as reserved.

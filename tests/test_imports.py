@@ -17,7 +17,7 @@ SLOW |= {"socket", "subprocess", "tempfile", "typing", "urllib", "uuid"}
 UNTIL_THE_ORDER = """
 import sys
 from andon.__main__ import main
-from andon.store.sqlite import SqliteStore
+from andon.store.sqlite.store import SqliteStore
 
 def write(store, batch, real=SqliteStore.write):
     found = real(store, batch)

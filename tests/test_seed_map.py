@@ -11,7 +11,7 @@ import pytest
 from tests import pages
 
 import andon
-from andon.control.cli import cli
+from andon.cli.app import cli
 from andon.runtime.context import Context
 from andon.settings import Settings
 

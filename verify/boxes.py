@@ -6,7 +6,7 @@ from typing import Any
 from tests.store.parts import Held, agent_row, new_run, worker_row
 
 from andon.core.run import State
-from andon.store.orders import (
+from andon.store.messages.stops import (
     Attend,
     Bury,
     Dismiss,

@@ -34,7 +34,7 @@ from tests.chaos.freeze import (
 from tests.chaos.kill import make_tally
 
 from andon.errors import StoreUnavailable
-from andon.store.orders import Escalate
+from andon.store.messages.stops import Escalate
 from andon.testing.postgres import Cluster
 from verify import networks, scene
 from verify.layer import Effort, Outcome, Say

@@ -11,7 +11,7 @@ from typing import Any
 from tests.chaos.fleet import Forker, Process, until
 
 from andon.host.proc import alive
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.store import open_store
 from andon.testing import FakeModel, call
 from andon.transcript import NOT_EXECUTED, UNKNOWN

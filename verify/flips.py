@@ -29,10 +29,10 @@ from tests.chaos import agents
 from tests.chaos.fleet import Forker, Site, until
 from tests.chaos.kill import make_tally
 
-from andon.control import operations
-from andon.core import value
+from andon.control.runs import runs
+from andon.core.values import value
 from andon.errors import AndonError
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.store import open_store
 from verify import scene
 from verify.layer import Effort, Outcome, Say
@@ -224,9 +224,9 @@ def told(place: Path) -> dict[str, Any]:
 
 
 def asked(store: Any) -> Iterator[tuple[str, Any]]:
-    for line in operations.listing(store, everything=True, limit=1000):
+    for line in runs.listing(store, everything=True, limit=1000):
         yield f"ps {line['id']}", plain(line)
-        shown = operations.show(store, line["id"])
+        shown = runs.show(store, line["id"])
         yield f"show {line['id']}", plain(shown)
         yield f"journal {line['id']}", plain(requests.journal(store, line["id"]))
         yield f"ledger {line['id']}", plain(store.ledger(line["id"]))

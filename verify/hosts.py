@@ -21,11 +21,11 @@ from tests.control.test_halt import BUSY
 
 from andon.host import proc
 from andon.host.proc import alive
-from andon.runtime.liveness import this_process
-from andon.store.orders import Reauthorize, TargetRow
+from andon.runtime.worker.peers import this_process
+from andon.store.messages.stops import Reauthorize, TargetRow
 from andon.store.store import Register
-from andon.supervisor import home as homes
-from andon.supervisor.latch import Latch
+from andon.host import home as homes
+from andon.host.latch import Latch
 
 RUN = "r"
 # It ends as soon as somebody has run away from it, who does not.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.chaos.fleet import environment
 
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 from verify.calls import recorded
 from verify.disk import KINDS, Disk
 from verify.layer import Effort, Outcome
@@ -26,7 +26,7 @@ VARIANTS = 10  # at scale 1; of each kind, after each word
 PULLED, LIFTING, LIFTED = "pulled", "lifting", "lifted"
 PROGRAM = f"""
 import os, sys
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 
 home, said = sys.argv[1:]
 latch = Latch(home)
@@ -66,7 +66,7 @@ FAULTS = ("kill", "torn", "eio", "enospc", "short", "fsync")
 CALLS = 6  # no pull makes so many
 BEFALLEN = """
 import json, os, sys
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 
 for fault, place, log, answer in json.loads(sys.argv[1]):
     pid = os.fork()

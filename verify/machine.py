@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_row
 
 from andon.core.run import State
-from andon.store.orders import (
+from andon.store.messages.stops import (
     Bury,
     Ended,
     Escalate,

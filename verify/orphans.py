@@ -6,7 +6,7 @@ from typing import Any
 from tests.store.parts import Held
 
 from andon.core.run import State
-from andon.store.orders import Bury, Ended, Report, Started
+from andon.store.messages.stops import Bury, Ended, Report, Started
 from andon.store.store import Depart, Move
 from verify.boxes import Boxes
 from verify.machine import LEASE_SECONDS

@@ -25,22 +25,27 @@ from tests.transcript.judge import refusal
 from tests.transcript.test_fuzz import Book, judge, results
 
 from andon import transcript
-from andon.control import arguments, cli, registration
-from andon.control.wire import Wire
-from andon.core import duration, latch, notice, value
+from andon.cli import args, app
+from andon.control.runs import registration
+from andon.control_process.channel import Wire
+from andon.core import duration, latch
+from andon.core.fleet import preemption
+from andon.core.values import value
 from andon.core.journal import Entry, chain, check_chain
 from andon.errors import AndonError, Corrupt
-from andon.runtime import answering, requests
-from andon.runtime.health import Health
+from andon.runtime.health import http_server
+from andon.runtime.requests import requests
+from andon.runtime.health.probes import Health
 from andon.settings import Settings, load
 from andon.store import open_store
-from andon.supervisor import home, spec
-from andon.supervisor.link import parsed
-from andon.supervisor.looping import Loop
-from andon.supervisor.socketry import Socketry
+from andon.host import home
+from andon.supervisor import spec
+from andon.supervisor.api.control_channel import parsed
+from andon.supervisor.poll import Loop
+from andon.supervisor.api.socket_server import Socketry
 from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Policy
 
-REFUSALS = (AndonError, answering.Unreadable)
+REFUSALS = (AndonError, http_server.Unreadable)
 Feed = Callable[[bytes], str]  # answers what is wrong, or nothing; raises a refusal
 
 
@@ -86,7 +91,7 @@ def _fields(found: Any) -> dict[str, Any]:
 
 def typed(content: bytes) -> str:
     words = text(content).split("\x1f")
-    found = arguments.arguments(words[1:], words[0] or None)
+    found = args.arguments(words[1:], words[0] or None)
     with contextlib.suppress(AndonError):  # what can be typed need not be storable
         raw = value.encode(found, "the input")
         if value.encode(value.decode(raw), "the input") != raw:
@@ -97,7 +102,7 @@ def typed(content: bytes) -> str:
 def times(content: bytes) -> str:
     if not 0 <= (duration.seconds(text(content)) or 0) < float("inf"):
         return "a time that is none was accepted"
-    found = arguments.moment(text(content), 1e9)
+    found = args.moment(text(content), 1e9)
     return "" if abs(found) < float("inf") else "a moment that is none was accepted"
 
 
@@ -120,7 +125,7 @@ def command(folder: Path) -> Feed:
         os.environ["ANDON_STORE"] = store
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.run(words)
+            code = app.run(words)
         if "defect of andon" in err.getvalue() or "Traceback" in err.getvalue():
             return err.getvalue()[-600:]
         return "" if code in range(6) else f"exit code {code}"
@@ -367,7 +372,7 @@ def wire(content: bytes) -> str:
 
 
 def request(content: bytes) -> str:
-    answering.parse(content.decode("latin-1"), "127.0.0.1", "127.0.0.1")
+    http_server.parse(content.decode("latin-1"), "127.0.0.1", "127.0.0.1")
     return ""
 
 
@@ -387,7 +392,7 @@ def probes() -> Iterator[Feed]:
                 while part := client.recv(65_536):
                     answer += part
         status = answer[9:12].decode("latin-1")
-        if answer and (not answer.startswith(b"HTTP/1.1 ") or int(status) not in answering.REASONS):
+        if answer and (not answer.startswith(b"HTTP/1.1 ") or int(status) not in http_server.REASONS):
             return f"the answer is {answer[:80]!r}"
         return "andon failed to answer" if status == "500" else ""
 
@@ -402,10 +407,10 @@ def notices(content: bytes) -> str:
     """What clouds say of a machine that is taken away."""
     said = content.decode("utf-8", "replace")
     for status in (200, 404):
-        notice.of_ec2(status, said, 1e9)
-        notice.of_gce(status, said)
-        notice.of_azure(status, said, 1e9, {"me"})
-        notice.names_of_azure(status, said)
+        preemption.of_ec2(status, said, 1e9)
+        preemption.of_gce(status, said)
+        preemption.of_azure(status, said, 1e9, {"me"})
+        preemption.names_of_azure(status, said)
     return ""
 
 

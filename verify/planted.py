@@ -35,7 +35,7 @@ _TAKEOVER = (
     "if kind is Kind.IRREVERSIBLE or not quiet:",
     "if kind is Kind.IRREVERSIBLE:",
 )
-_SYNC = ("store/sqlite.py", '"synchronous = FULL"')
+_SYNC = ("store/sqlite/store.py", '"synchronous = FULL"')
 
 CANARIES = (
     # ── the rules of the core ─────────────────────────────────────────────────────────────────
@@ -60,14 +60,14 @@ CANARIES = (
     Canary(
         "silence-taken-for-death",
         "simulation",
-        "store/fleet.py",
+        "store/sql/workers.py",
         'self._take_back(worker_id, "silent", why, interrupted=True, limit=limit)',
         'self._take_back(worker_id, "dead", why, interrupted=True, limit=limit)',
     ),
     Canary(
         "confirmed-before-it-is-done",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "            try:\n                result = await self._call(self.function, *self.args)\n",
         "            try:\n                await self._confirm(self.key)\n"
         "                result = await self._call(self.function, *self.args)\n",
@@ -75,7 +75,7 @@ CANARIES = (
     Canary(
         "done-before-it-is-written",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "            await self._write_intent()\n"
         '            point("effect:started", self.operation)\n',
         '            point("effect:started", self.operation)\n',
@@ -83,7 +83,7 @@ CANARIES = (
     Canary(
         "result-before-commit",
         "simulation",
-        "runtime/steps.py",
+        "runtime/operations/steps.py",
         "        await (attempt.append(done) if plans is None else "
         "attempt.append(done, *plans(back)))\n",
         "        attempt.append_soon(done)\n",
@@ -91,35 +91,35 @@ CANARIES = (
     Canary(
         "end-without-its-attempt",
         "simulation",
-        "store/sqlite_batch.py",
+        "store/sqlite/batch.py",
         '        self._writer.executemany(self._sql["end_attempt"], ends)\n',
         "",
     ),
     Canary(
         "runs-of-the-dead-kept",
         "simulation",
-        "store/fleet.py",
+        "store/sql/workers.py",
         '        held = self.q("held_runs", worker_id=worker_id)\n',
         '        held = self.q("held_runs", worker_id="")\n',
     ),
     Canary(
         "claim-forgotten",
         "simulation",
-        "store/fleet.py",
+        "store/sql/workers.py",
         "            if repeated:  # its commit's outcome was unknown\n",
         "            if False:\n",
     ),
     Canary(
         "asleep-past-a-message",
         "simulation",
-        "store/sql.py",
+        "store/sql/runs.py",
         '        "seen_inbox": m.seen_inbox,\n',
         '        "seen_inbox": 1_000_000,\n',
     ),
     Canary(
         "stopped-said-before-it-is",
         "simulation",
-        "runtime/stopping.py",
+        "runtime/worker/stop_orders.py",
         "        self._hard.add((run_id, told.fence))\n",
         "        self._hard.add((run_id, told.fence))\n"
         "        self._say_ended((run_id, told.fence))\n",
@@ -127,21 +127,21 @@ CANARIES = (
     Canary(
         "polite-order-ignored",
         "simulation",
-        "runtime/stopping.py",
+        "runtime/worker/stop_orders.py",
         "        if attempt is None or not _counts(told, attempt.order):\n            return\n",
         "        return\n",
     ),
     Canary(
         "keys-forgotten-over-a-snapshot",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "if operation.record is None and operation.key is not None and attempt.replay.snapshot:",
         "if operation.record is attempt:",
     ),
     Canary(
         "answers-out-of-turn",
         "simulation",
-        "runtime/attempt.py",
+        "runtime/attempt/attempt.py",
         "            self.turns.expect(self.replay.answers())\n",
         "            self.turns.expect([])\n",
     ),
@@ -155,7 +155,7 @@ CANARIES = (
     Canary(
         "partial-value-forgotten",
         "simulation",
-        "runtime/attempt.py",
+        "runtime/attempt/attempt.py",
         "self.checkpoints = dict(loaded.checkpoints)",
         "self.checkpoints = {}",
     ),
@@ -169,42 +169,42 @@ CANARIES = (
     Canary(
         "own-cancellation-not-noted",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))\n",
         "",
     ),
     Canary(
         "end-of-the-journal-not-missed",
         "simulation",
-        "runtime/attempt.py",
+        "runtime/attempt/attempt.py",
         "        if head != self.run.head_hash:\n",
         "        if not head:\n",
     ),
     Canary(
         "stubborn-code-forgotten",
         "simulation",
-        "runtime/attempt.py",
+        "runtime/attempt/attempt.py",
         "            self.host.keep_in_mind(task)\n",
         "",
     ),
     Canary(
         "gone-whatever-goes-on",
         "simulation",
-        "runtime/worker.py",
+        "runtime/worker/worker.py",
         "        alive = bool(self.in_threads or self.active)\n",
         "        alive = False\n",
     ),
     Canary(
         "letter-read-twice",
         "simulation",
-        "runtime/waiting.py",
+        "runtime/attempt/waits.py",
         "        known = {letter.id for letter in self.letters} | self._taken\n",
         "        known = {letter.id for letter in self.letters}\n",
     ),
     Canary(
         "undone-before-it-is-written",
         "simulation",
-        "runtime/compensating.py",
+        "runtime/effects/compensation.py",
         """            await self._write(row, EffectState.UNDOING, {})
             point("undo:started", row)
             await attempt.boundary()
@@ -218,28 +218,28 @@ CANARIES = (
     Canary(
         "undone-the-first-first",
         "simulation",
-        "runtime/compensating.py",
+        "runtime/effects/compensation.py",
         "        return sorted(owed, key=begun, reverse=True)\n",
         "        return sorted(owed, key=begun)\n",
     ),
     Canary(
         "undone-past-the-boundary",
         "simulation",
-        "runtime/compensating.py",
+        "runtime/effects/compensation.py",
         "            await attempt.boundary()\n            await self._call(row, undo)\n",
         "            await self._call(row, undo)\n",
     ),
     Canary(
         "claims-while-it-drains",
         "simulation",
-        "runtime/worker.py",
+        "runtime/worker/worker.py",
         "        while not self.draining:\n            self.woken.clear()\n",
         "        while True:\n            self.woken.clear()\n",
     ),
     Canary(
         "lost-lease-not-noticed",
         "simulation",
-        "runtime/worker.py",
+        "runtime/worker/worker.py",
         "                self.post(self._lost, worker_id, error)\n                return\n",
         "                continue\n",
     ),
@@ -253,7 +253,7 @@ CANARIES = (
     Canary(
         "snapshot-not-waited-for",
         "simulation",
-        "runtime/journaling.py",
+        "runtime/attempt/journal.py",
         "        return self._journal.durable(self._future).__await__()\n",
         "        return asyncio.sleep(0).__await__()\n",
     ),
@@ -268,21 +268,21 @@ CANARIES = (
     Canary(
         "left-in-the-middle-and-asked-about",
         "simulation",
-        "runtime/operation.py",
+        "runtime/operations/operation.py",
         "            self.attempt.check()  # the first of them may have left in the middle of it\n",
         "",
     ),
     Canary(
         "key-of-many-runs",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         'self.key = operation.key or f"{self.attempt.run.id}/{operation.place}"',
         'self.key = operation.key or f"{operation.place}"',
     ),
     Canary(
         "thread-taken-for-ended",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "isinstance(error, TimeoutError) and self.timeout is not None\n",
         "error is None\n",
     ),
@@ -296,7 +296,7 @@ CANARIES = (
     Canary(
         "shield-not-looked-at",
         "simulation",
-        "runtime/leaving.py",
+        "runtime/attempt/exit.py",
         "        if self.stopping and not self.shielded:\n"
         "            raise await self.give_way()\n        if not writes",
         "        if self.stopping:\n            raise await self.give_way()\n        if not writes",
@@ -304,14 +304,14 @@ CANARIES = (
     Canary(
         "snapshot-overlooked",
         "simulation",
-        "runtime/attempt.py",
+        "runtime/attempt/attempt.py",
         "        if self.oblivious:\n            raise Diverged(\n",
         "        if self.oblivious is None:\n            raise Diverged(\n",
     ),
     Canary(
         "cancelled-wait-keeps-its-letter",
         "simulation",
-        "runtime/operation.py",
+        "runtime/operations/operation.py",
         '                    along["give_back"] = letter.id\n',
         "",
     ),
@@ -326,7 +326,7 @@ CANARIES = (
     Canary(
         "acknowledged-before-commit",
         "points",
-        "store/writer.py",
+        "store/writer/writer.py",
         """        \"\"\"Commit the message and answer its outcome.\"\"\"
 """,
         """        if type(message).__name__ == "Append":
@@ -337,28 +337,28 @@ CANARIES = (
     Canary(
         "latch-lifted-by-deleting-its-file",
         "points",
-        "supervisor/latch.py",
+        "host/latch.py",
         '            return _unreadable(f"{self.path} is missing")\n',
         "            return FREE\n",
     ),
     Canary(
         "latch-unseen-by-programs",
         "points",
-        "runtime/latched.py",
+        "runtime/worker/embedded_latch.py",
         "        self.worker.tell(found, LEAVE_SECONDS)\n",
         "        return\n",
     ),
     Canary(
         "killed-and-not-looked-at-again",
         "points",
-        "supervisor/halting.py",
+        "supervisor/halt/kill.py",
         "        target.survivors = target.look()\n        if not target.survivors:\n",
         "        target.survivors = []\n        if not target.survivors:\n",
     ),
     Canary(
         "halted-without-a-latch",
         "points",
-        "supervisor/cord.py",
+        "supervisor/halt/state.py",
         '        halt.pull()\n        point("halt:latched")\n',
         "        halt.pulled = Pulled(pulled=True, order=halt.order)\n"
         '        point("halt:latched")\n',
@@ -366,21 +366,21 @@ CANARIES = (
     Canary(
         "number-taken-for-the-process",
         "points",
-        "supervisor/reach.py",
+        "supervisor/halt/host_targets.py",
         "    if not homes.is_here(entry):  # of",
         "    if False:  # of",
     ),
     Canary(
         "stopped-where-nobody-can-see",
         "points",
-        "control/halted.py",
+        "control/halt/store_halt.py",
         "    here = (proc.boot_id(), proc.pid_namespace())\n",
         "    here = (one.boot, one.namespace)\n",
     ),
     Canary(
         "stopped-and-not-killed",
         "points",
-        "control/ending.py",
+        "control/stop/processes.py",
         "        if not remains.end(GONE_SECONDS):\n"
         "            return Outcome(why_not=_why_alive(remains))\n"
         "        below",
@@ -389,14 +389,14 @@ CANARIES = (
     Canary(
         "lifted-without-a-reason",
         "points",
-        "control/commands/again.py",
+        "cli/commands/resume.py",
         "        why = why if why.strip() else _reason()\n",
         "        why = why if why.strip() else '-'\n",
     ),
     Canary(
         "commit-error-taken-for-success",
         "syscalls",
-        "store/sqlite.py",
+        "store/sqlite/store.py",
         "            outcomes = self._apply_all(batch, advance)\n"
         '            db.execute("COMMIT")\n',
         "            outcomes = self._apply_all(batch, advance)\n"
@@ -408,21 +408,21 @@ CANARIES = (
     Canary(
         "latch-not-synced",
         "power",
-        "supervisor/latch.py",
+        "host/latch.py",
         "                os.fsync(descriptor)\n            finally:\n",
         "            finally:\n",
     ),
     Canary(
         "folder-not-synced",
         "power",
-        "supervisor/latch.py",
+        "host/latch.py",
         "            _sync_folder(self.home)\n        except OSError as error:\n",
         "        except OSError as error:\n",
     ),
     Canary(
         "latch-lifted-by-who-has-not-seen-it",
         "power",
-        "supervisor/latch.py",
+        "host/latch.py",
         "            refusal = may_clear(found, epoch, taken) or kept\n",
         "            refusal = kept\n",
     ),
@@ -430,7 +430,7 @@ CANARIES = (
     Canary(
         "unavailable-taken-for-success",
         "brains",
-        "store/writer.py",
+        "store/writer/writer.py",
         "                    return [error] * len(messages)\n                if pause",
         """                    answers = {"Append": None}
                     return [answers.get(type(one).__name__, error) for one in messages]
@@ -439,14 +439,14 @@ CANARIES = (
     Canary(
         "acknowledged-before-commit-in-chaos",
         "chaos",
-        "runtime/journaling.py",
+        "runtime/attempt/journal.py",
         "                await writer.submit(message)\n",
         "                writer.submit(message).add_done_callback(_retrieve)\n",
     ),
     Canary(
         "tool-called-before-it-is-written",
         "matrix",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "            await self._write_intent()\n"
         '            point("effect:started", self.operation)\n',
         '            point("effect:started", self.operation)\n',
@@ -454,14 +454,14 @@ CANARIES = (
     Canary(
         "result-forgotten-by-the-ledger",
         "matrix",
-        "runtime/ledger.py",
+        "runtime/requests/tool_ledger.py",
         "                return Done(given)\n",
         "                return NOT_STARTED\n",
     ),
     Canary(
         "conversation-in-two-hands",
         "matrix",
-        "runtime/ledger.py",
+        "runtime/requests/tool_ledger.py",
         "    if row.state not in TERMINAL | {RunState.KILLED} and row.root_id != new.root_id:\n",
         "    if row.state in new.state[:0]:\n",
     ),
@@ -496,7 +496,7 @@ CANARIES = (
     Canary(
         "large-values-not-walked",
         "flips",
-        "control/verify.py",
+        "control/verification.py",
         "    yield from _blobs(store, blobs)\n",
         "",
     ),

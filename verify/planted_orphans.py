@@ -7,7 +7,7 @@ CANARIES = (
     Canary(
         "orphans-of-the-dead-left-alive",
         "simulation",
-        "runtime/liveness.py",
+        "runtime/worker/peers.py",
         "    if not remains.end(REMAINS_SECONDS):\n",
         "    if False:\n",
     ),
@@ -28,14 +28,14 @@ CANARIES = (
     Canary(
         "started-before-it-is-written",
         "simulation",
-        "runtime/leaving.py",
+        "runtime/attempt/exit.py",
         "        if self.host.store.free_means == Sight.PROCESS:\n",
         "        if self.host.store is None:\n",
     ),
     Canary(
         "program-of-a-call-left-alive",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "            self.quiet = self.quiet and self.attempt.started.end_of(self.operation)\n",
         "            pass\n",
     ),
@@ -65,7 +65,7 @@ CANARIES = (
     Canary(
         "goodbye-taken-for-proof-of-a-kill",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         '        about = {"worker_id": worker_id, "stage": stage, "evidence": words}\n'
         '        rows = self.q("end_worker_targets", **about, polite=state == "gone")\n',
         '        about = {"worker_id": worker_id, "stage": stage, "evidence": words}\n'
@@ -81,7 +81,7 @@ CANARIES = (
     Canary(
         "stopped-for-ever-where-nobody-looks",
         "simulation",
-        "store/fleet.py",
+        "store/sql/workers.py",
         "        self._give_up_looking()\n",
         "",
     ),

@@ -91,7 +91,7 @@ CANARIES = (
     Canary(
         "born-behind-an-order",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         "            whom = [] if _childless(m, new) else self._whom(m)\n",
         "            whom = []\n",
     ),
@@ -99,28 +99,28 @@ CANARIES = (
     Canary(
         "claimed-although-everything-is-held",
         "twins",
-        "store/fleet.py",
+        "store/sql/workers.py",
         "        free = not any(scope == Scope.FLEET for scope, *_ in latches)\n",
         "        free = True\n",
     ),
     Canary(
         "polite-for-ever",
         "twins",
-        "store/fleet.py",
+        "store/sql/workers.py",
         "        if window is not None and window <= 0:\n            self._escalate()\n",
         "",
     ),
     Canary(
         "children-not-reached",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         '                rows = self.q("descendants", run_id=m.name, over=m.kind == Kind.KILL)\n',
         "                rows = [(m.name,)]\n",
     ),
     Canary(
         "proved-by-one-of-two-orders",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         'elif row.state != State.RUNNING and not self.q("is_awaited", run_id=row.id):',
         "elif row.state != State.RUNNING:",
     ),
@@ -128,14 +128,14 @@ CANARIES = (
     Canary(
         "milder-order-left-standing",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         "                self._fence(row, _mark(m.id, kind, m.by, m.why))\n",
         "                self._fence(row, row.stop or _mark(m.id, kind, m.by, m.why))\n",
     ),
     Canary(
         "proved-although-another-order-is-not",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         '                rows = self.q("executing")  # what waits is held by the latch\n',
         '                rows = self.q("executing")\n'
         "                rows = [(one.id,) for one in self._rows_of(run for (run,) in rows)\n"
@@ -144,7 +144,7 @@ CANARIES = (
     Canary(
         "frozen-process-forgotten",
         "twins",
-        "store/stops.py",
+        "store/sql/stops.py",
         "    return row.frozen is not None and row.state in (State.PAUSED, State.QUEUED)\n",
         "    return False\n",
     ),
@@ -160,42 +160,42 @@ CANARIES = (
     Canary(
         "silent-supervisor-believed",
         "twins",
-        "store/supervisors.py",
+        "store/sql/supervisors.py",
         '        for (other,) in self.q("overdue_supervisors", supervisor_id=m.supervisor_id):\n',
         "        for (other,) in ():\n",
     ),
     Canary(
         "silent-supervisor-called-ended",
         "twins",
-        "store/supervisors.py",
+        "store/sql/supervisors.py",
         '        stage = Stage.UNPROVED if m.state == "silent" else Stage.VERIFIED\n',
         "        stage = Stage.VERIFIED\n",
     ),
     Canary(
         "supervisor-not-told",
         "twins",
-        "store/supervisors.py",
+        "store/sql/supervisors.py",
         '        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)\n',
         '        rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)[1:]\n',
     ),
     Canary(
         "lifted-by-who-has-not-seen-it",
         "twins",
-        "store/lifting.py",
+        "store/sql/resume.py",
         "        if newest[0][0] != m.epoch:\n",
         "        if newest[0][0] < 0:\n",
     ),
     Canary(
         "letter-taken-twice",
         "twins",
-        "store/sql.py",
+        "store/sql/runs.py",
         '            self.q("take_letter", id=m.take)\n',
         "            pass\n",
     ),
     Canary(
         "order-that-wakes-nobody",
         "twins",
-        "store/sql.py",
+        "store/sql/runs.py",
         "_RINGS += (Recall, SetLimit, Order, Ended,",
         "_RINGS += (Recall, SetLimit, Ended,",
     ),
@@ -237,7 +237,7 @@ CANARIES = (
     Canary(
         "large-value-not-written",
         "twins",
-        "store/sql.py",
+        "store/sql/runs.py",
         "        self._insert_blobs(m.blobs)\n        for effect in m.effects:\n"
         '            self.q("upsert_effect", run_id=m.run_id, **fields(effect))\n        if m.ask',
         "        for effect in m.effects:\n"

@@ -7,14 +7,14 @@ CANARIES = (
     Canary(
         "thread-called-quiet",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)",
         "self.standing, self.quiet = EffectState.IN_DOUBT, True",
     ),
     Canary(
         "quiet-as-it-was-before",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "        self.quiet = False\n        intent",
         "        intent",
     ),
@@ -22,7 +22,7 @@ CANARIES = (
     Canary(
         "undo-not-waited-for",
         "simulation",
-        "runtime/compensating.py",
+        "runtime/effects/compensation.py",
         '            await self._call(row, undo)\n            point("undo:executed", row)\n',
         "            asyncio.ensure_future(self._call(row, undo))\n"
         '            point("undo:executed", row)\n',
@@ -30,7 +30,7 @@ CANARIES = (
     Canary(
         "undo-in-doubt-not-waited-for",
         "simulation",
-        "runtime/effects.py",
+        "runtime/effects/effect.py",
         "            await self._call(self.declared.undo, None, *self.args)\n",
         "            asyncio.ensure_future(self._call(self.declared.undo, None, *self.args))\n",
     ),
@@ -38,21 +38,21 @@ CANARIES = (
     Canary(
         "shield-without-a-limit",
         "simulation",
-        "runtime/leaving.py",
+        "runtime/attempt/exit.py",
         "        return any(limit > self.loop.time() for limit in self.shields.values())\n",
         "        return bool(self.shields)\n",
     ),
     Canary(
         "shield-cut-by-a-drain",
         "simulation",
-        "runtime/drain.py",
+        "runtime/worker/drain.py",
         '                if not attempt.shielded:\n                    attempt.leave("stopped")\n',
         '                attempt.leave("stopped")\n',
     ),
     Canary(
         "shield-left-at-a-boundary",
         "simulation",
-        "runtime/drain.py",
+        "runtime/worker/drain.py",
         "                if not attempt.active and not attempt.shielded:\n",
         "                if not attempt.active:\n",
     ),
@@ -60,7 +60,7 @@ CANARIES = (
     Canary(
         "attempts-not-walked",
         "flips",
-        "control/verify.py",
+        "control/verification.py",
         "    yield from _attempts(store, row)\n",
         "",
     ),

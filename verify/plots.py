@@ -15,7 +15,7 @@ from tests.store.parts import Held, blob, effect, new_run
 from andon.core.lease import Fence
 from andon.core.run import State
 from andon.errors import BadInput, Conflict
-from andon.store.orders import Bury, Ended, Order
+from andon.store.messages.stops import Bury, Ended, Order
 from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
 from verify.boxes import BOXES
 from verify.machine import LEASE_SECONDS

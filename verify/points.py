@@ -22,7 +22,7 @@ from tests.control.terminal import until
 from tests.control.test_halt import PROGRAM
 
 from andon.points import POINTS
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 from andon.testing.postgres import Cluster
 from verify import hosts, scene
 from verify.layer import Effort, Outcome, Say

@@ -9,8 +9,17 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from andon.store.orders import Attend, Bury, Ended, Escalate, Order, Reauthorize, Report, Resume
-from andon.store.reads import fields
+from andon.store.messages.stops import (
+    Attend,
+    Bury,
+    Ended,
+    Escalate,
+    Order,
+    Reauthorize,
+    Report,
+    Resume,
+)
+from andon.store.sql.reads import fields
 from andon.store.store import (
     Append,
     Beat,

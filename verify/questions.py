@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from andon.core.journal import Entry
-from andon.core.struct import Struct
-from andon.store.rows import EventRow, Filter, Letter
+from andon.core.values.struct import Struct
+from andon.store.messages.rows import EventRow, Filter, Letter
 from verify.promises import Seen
 
 # What each database numbers by itself.

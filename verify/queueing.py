@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from andon.store.orders import Bury
+from andon.store.messages.stops import Bury
 from andon.store.store import Claim
 
 if TYPE_CHECKING:

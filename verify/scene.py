@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from tests.chaos import laws, world
 from tests.chaos.fleet import Forker, Site
 
-from andon.control.verify import verify
+from andon.control.verification import verify
 from andon.errors import AndonError
 from andon.store import open_store
 from andon.testing.postgres import PostgresMissing

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from andon.host import proc
-from andon.supervisor import linux
+from andon.host import syscalls
 
 INTERRUPTED = 130  # as shells call it
 # A layer waits for the trials that are under way; a database's keeper looks every now and then.
@@ -23,12 +23,12 @@ LEAVE_SECONDS = 20.0
 
 def apart(play: Callable[[], int]) -> int:
     """What `play` answers, in a process of its own. Told twice to end, it is killed."""
-    linux.become_subreaper()
+    syscalls.become_subreaper()
     own = os.getpid()
     layers = os.fork()
     if layers == 0:
         os.setsid()
-        linux.die_with_parent(signal.SIGTERM)
+        syscalls.die_with_parent(signal.SIGTERM)
         signal.signal(signal.SIGTERM, _interrupt)
         if os.getppid() != own:
             os._exit(INTERRUPTED)

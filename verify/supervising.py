@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from andon.store.orders import Attend, Dismiss, Order, Report
+from andon.store.messages.stops import Attend, Dismiss, Order, Report
 
 if TYPE_CHECKING:
     from verify.promises import Done, Row, Seen

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from andon.errors import AndonError, StoreError, StoreUnavailable
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 from verify.layer import Effort, Outcome, Say
 from verify.scripted_store import FAULTS, Message, ScriptedStore
 

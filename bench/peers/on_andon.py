@@ -17,8 +17,8 @@ import breath
 from drive import Driver, main, spawn, until
 
 import andon
-from andon.control import operations
-from andon.runtime import requests
+from andon.control.runs import runs
+from andon.runtime.requests import requests
 from andon.store import open_store
 
 URL = os.environ.get("STOPS_POSTGRES", "")
@@ -89,7 +89,7 @@ class OnAndon(Driver):
 
     def says(self, run: Any) -> str:
         row = self.store.run(run)
-        return str(operations.Surroundings(self.store).state_of(row))
+        return str(runs.Surroundings(self.store).state_of(row))
 
 
 if __name__ == "__main__":

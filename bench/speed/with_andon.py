@@ -18,7 +18,7 @@ import scenes
 from serving import GRACE_SECONDS, Loop, System, main, up
 
 import andon
-from andon.control.version import VERSION
+from andon.cli.version import VERSION
 from andon.store import open_store
 
 COMMITS: list[None] = []  # of SQLite, one for each

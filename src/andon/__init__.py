@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from andon.core.queue import Retry
     from andon.errors import AndonError, Fenced, Refused, StepFailed, Stopped, Unresolved
     from andon.runtime.agent import agent
-    from andon.runtime.asking import Answer
-    from andon.runtime.cleanup import cleanup
+    from andon.runtime.operations.asks import Answer
+    from andon.runtime.worker.cleanup import cleanup
     from andon.runtime.client import Client
     from andon.runtime.context import Context
-    from andon.runtime.declaring import did_not_happen, effect_of, happened, unknown
-    from andon.runtime.serving import serving
+    from andon.runtime.effects.declaration import did_not_happen, effect_of, happened, unknown
+    from andon.runtime.embed import serving
     from andon.runtime.sync import current
-    from andon.supervisor.panic import halt
+    from andon.supervisor.halt.command import halt
 
 _HOME = {
     "AndonError": "andon.errors",
-    "Answer": "andon.runtime.asking",
+    "Answer": "andon.runtime.operations.asks",
     "Client": "andon.runtime.client",
     "Context": "andon.runtime.context",
     "Fenced": "andon.errors",
@@ -32,14 +32,14 @@ _HOME = {
     "Stopped": "andon.errors",
     "Unresolved": "andon.errors",
     "agent": "andon.runtime.agent",
-    "cleanup": "andon.runtime.cleanup",
+    "cleanup": "andon.runtime.worker.cleanup",
     "current": "andon.runtime.sync",
-    "did_not_happen": "andon.runtime.declaring",
-    "effect_of": "andon.runtime.declaring",
-    "halt": "andon.supervisor.panic",
-    "happened": "andon.runtime.declaring",
-    "serving": "andon.runtime.serving",
-    "unknown": "andon.runtime.declaring",
+    "did_not_happen": "andon.runtime.effects.declaration",
+    "effect_of": "andon.runtime.effects.declaration",
+    "halt": "andon.supervisor.halt.command",
+    "happened": "andon.runtime.effects.declaration",
+    "serving": "andon.runtime.embed",
+    "unknown": "andon.runtime.effects.declaration",
 }
 
 __all__ = [

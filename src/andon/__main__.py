@@ -18,21 +18,21 @@ def main() -> None:
         # `python -m` looks into the current folder first, and the files there are an agent's.
         del sys.path[0]
     if verb == "halt":
-        from andon.supervisor.panic import main as halt
+        from andon.supervisor.halt.command import main as halt
 
         sys.exit(halt(sys.argv[2:]))
     if verb in ("kill", "pause", "cancel"):
-        from andon.control.giving import main as give
+        from andon.cli.fast_path import main as give
 
         code = give(sys.argv[1:])
         if code is not None:
             sys.exit(code)
     if sys.argv[1:] in (["version"], ["--version"], ["-V"]):
-        from andon.control.version import VERSION
+        from andon.cli.version import VERSION
 
         print(f"andon {VERSION}")
         return
-    from andon.control.cli import run
+    from andon.cli.app import run
 
     sys.exit(run(sys.argv[1:]))
 

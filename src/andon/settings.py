@@ -9,7 +9,7 @@ import os
 from math import inf
 
 from andon.core.duration import seconds
-from andon.core.struct import Struct
+from andon.core.values.struct import Struct
 from andon.errors import BadInput
 
 TYPE_CHECKING = False  # every command imports this

@@ -19,11 +19,11 @@ from pydantic import SecretStr
 
 import andon
 import andon.runtime.context
-import andon.runtime.effects
-import andon.runtime.tools
-import andon.runtime.worker
-import andon.store.postgres
-import andon.store.sqlite
+import andon.runtime.effects.effect
+import andon.runtime.operations.tool_calls
+import andon.runtime.worker.worker
+import andon.store.postgres.store
+import andon.store.sqlite.store
 from andon import points
 from andon.adapters.langgraph import AndonMiddleware, AndonSaver
 from andon.runtime.agent import Agent

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.testing import FakeModel, call
 
 CHILD = Path(__file__).with_name("openai_shop.py")

@@ -18,8 +18,8 @@ from tests.chaos.worker import Order
 
 import andon
 from andon.core.run import TERMINAL
-from andon.runtime import requests
-from andon.store.rows import Filter
+from andon.runtime.requests import requests
+from andon.store.messages.rows import Filter
 
 ROOT = Path(__file__).parents[2]
 # No promise: only the end of a test that would hang.

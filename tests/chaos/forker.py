@@ -9,12 +9,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.chaos import agents, worker
 
-import andon.runtime.requests
-import andon.store.postgres
-import andon.store.sqlite
+import andon.runtime.requests.requests
+import andon.store.postgres.store
+import andon.store.sqlite.store
 from andon.testing import forking
 
-LOADED = (andon.runtime.requests, andon.store.postgres, andon.store.sqlite, agents)
+LOADED = (andon.runtime.requests.requests, andon.store.postgres.store, andon.store.sqlite.store, agents)
 
 
 def become(order: bytes) -> None:

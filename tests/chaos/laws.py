@@ -17,8 +17,8 @@ from andon.core.effect import EffectState
 from andon.core.journal import Entry, EntryKind, check_chain
 from andon.core.run import TERMINAL
 from andon.errors import Corrupt
-from andon.runtime import requests
-from andon.store.rows import AskRow, AttemptRow, RunRow
+from andon.runtime.requests import requests
+from andon.store.messages.rows import AskRow, AttemptRow, RunRow
 from andon.store.store import EffectRow
 
 # What the world calls an effect, by the name of its function.

@@ -12,7 +12,8 @@ from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Process, Site, until
 from tests.chaos.kill import make_tally, tally
 
-from andon.control import deploys, rollouts
+from andon.control import deploys
+from andon.cli.views import deploy_view
 from andon.points import POINTS
 
 DRAIN = [name for name in POINTS if name.startswith("drain:")]
@@ -187,8 +188,8 @@ def check_story(site: Site) -> None:
     assert {name: counted[name] for name in nothing} == dict.fromkeys(nothing, 0)
     assert all(one["over"] for one in found)
     for one in found:
-        assert "0 lost" in rollouts.sentence(one)
-        assert "0 doubled" in rollouts.sentence(one)
+        assert "0 lost" in deploy_view.sentence(one)
+        assert "0 doubled" in deploy_view.sentence(one)
 
 
 def check_different_runs(site: Site, found: list[dict[str, Any]]) -> None:

@@ -10,10 +10,10 @@ import pytest
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Site, environment, until
 
-from andon.runtime import requests
-from andon.runtime.worker import Worker
+from andon.runtime.requests import requests
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
-from andon.store.rows import Filter
+from andon.store.messages.rows import Filter
 
 STEPS = 10_000
 

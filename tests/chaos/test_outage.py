@@ -13,7 +13,7 @@ import pytest
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Forker, Process, Site, until
 
-from andon.runtime.liveness import this_process
+from andon.runtime.worker.peers import this_process
 from andon.store import open_store
 from andon.store.store import Beat, Claim, Register
 from andon.testing.postgres import Cluster

@@ -15,7 +15,7 @@ from tests.chaos.fleet import ROOT, Site, environment, until
 from tests.chaos.worker import Order
 
 from andon.core.lease import Fence
-from andon.runtime.liveness import this_process
+from andon.runtime.worker.peers import this_process
 from andon.store.store import Claim, Register
 
 # Far longer than any test: whoever takes over earlier did not wait for a lease.

@@ -7,7 +7,7 @@ from tests.chaos import agents, laws
 from tests.chaos.fleet import Site, until
 
 from andon.points import POINTS
-from andon.runtime import requests
+from andon.runtime.requests import requests
 
 STOP = [name for name in POINTS if name.startswith("stop:")]
 SETTINGS = {"poll_seconds": 0.1, "grace_seconds": 5.0}

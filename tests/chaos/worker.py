@@ -21,8 +21,8 @@ if __name__ == "__main__":
 
 from andon import points
 from andon.core.run import TERMINAL
-from andon.runtime import waiting
-from andon.runtime.worker import Worker
+from andon.runtime.attempt import waits
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
 
@@ -55,7 +55,7 @@ def obey(order: Order) -> None:
     points.watch = points.fault(order.faults)
     if order.count_to:
         points.watch = _Counting(order.count_to)
-    waiting.LINGER_SECONDS = order.linger_seconds
+    waits.LINGER_SECONDS = order.linger_seconds
     while time.monotonic() < order.begin_at:
         pass
     asyncio.run(_work(order))
@@ -65,12 +65,12 @@ async def _work(order: Order) -> None:
     from tests.chaos import agents, world
 
     if order.url.startswith("postgresql"):
-        from andon.store import postgres, postgres_bell
+        from andon.store.postgres import store as postgres, notifier
 
-        postgres_bell.RESTART_SECONDS = order.restart_seconds
+        notifier.RESTART_SECONDS = order.restart_seconds
         postgres.TRANSACTION_SECONDS = 3  # type: ignore[attr-defined]
     if order.checkpoint_pages:
-        from andon.store import sqlite
+        from andon.store.sqlite import store as sqlite
 
         sqlite.CHECKPOINT_PAGES = order.checkpoint_pages
     store = open_store(order.url)

@@ -12,7 +12,7 @@ from tests.control.terminal import Process, Terminal, until
 
 from andon.host.proc import alive
 from andon.store import open_store
-from andon.store.rows import RunRow
+from andon.store.messages.rows import RunRow
 from andon.store.store import Store
 
 

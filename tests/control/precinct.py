@@ -9,8 +9,8 @@ from tests.control.yard import Yard
 from tests.store.parts import Held, do, effect, new_run
 
 from andon.host.proc import start_ticks
-from andon.runtime.liveness import this_process
-from andon.store.orders import Enlist, Order, SupervisorRow
+from andon.runtime.worker.peers import this_process
+from andon.store.messages.stops import Enlist, Order, SupervisorRow
 from andon.store.store import Claim, Move, Start
 
 

@@ -15,7 +15,7 @@ from tests.control.wired import Wired
 from tests.store.parts import begin
 from tests.store.test_stops import order
 
-from andon.control.alerts import Alerts
+from andon.control_process.alerts import Alerts
 from andon.settings import Settings
 from andon.store import open_store
 

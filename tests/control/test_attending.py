@@ -15,9 +15,9 @@ from tests.store.test_stops import order, reauthorize
 
 from andon.core.stop import verdict
 from andon.host.proc import start_ticks
-from andon.runtime.liveness import this_process
+from andon.runtime.worker.peers import this_process
 from andon.store import open_store
-from andon.store.orders import Ended, Enlist, StopRow, SupervisorRow
+from andon.store.messages.stops import Ended, Enlist, StopRow, SupervisorRow
 from andon.store.store import Beat, Register, Store, WorkerRow
 
 

@@ -12,8 +12,9 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import REPORT, Yard
 from tests.store.parts import do
 
-from andon.control import deploys, rollouts
-from andon.control.following import Patience
+from andon.control import deploys
+from andon.cli.views import deploy_view
+from andon.control.changes import Patience
 from andon.errors import BadInput
 from andon.store import open_store
 from andon.store.store import Depart, Drain
@@ -63,7 +64,7 @@ def test_every_run_in_hand_is_one_part_of_the_sum(yard: Yard) -> None:
     assert numbers(after, "over", "resumed", "unresumed") == [True, 3, 0]
     assert 0 <= after["recovery_median"] <= after["recovery_worst"] < 60
     assert numbers(after, "lost", "doubled", "in_doubt", "interrupted") == [0, 0, 0, 0]
-    text = rollouts.sentence(after)
+    text = deploy_view.sentence(after)
     assert "5 runs = 2 finished + 1 saved + 1 cut + 1 untouched" in text
     assert "3 resumed" in text
     assert "0 lost" in text
@@ -151,7 +152,7 @@ def test_what_waits_for_a_dead_worker_is_not_resumed(yard: Yard) -> None:
 
 def here_but_gone() -> dict[str, Any]:
     """A worker of this machine whose process does not exist."""
-    from andon.runtime.liveness import this_process
+    from andon.runtime.worker.peers import this_process
 
     mine = this_process()
     return {"boot": mine.boot, "namespace": mine.namespace, "pid": 2**22 + 1, "start_ticks": 1}
@@ -172,8 +173,8 @@ def test_versions_are_told_before_and_after(yard: Yard) -> None:
     one = only(yard)
     assert one["versions"] == {"agent": {"before": ["1"], "after": ["2"]}}
     assert one["kept_on_old_version"] == 1
-    assert "agent 1 -> 2" in rollouts.headline(one)
-    assert "1 continue with the old version" in rollouts.sentence(one)
+    assert "agent 1 -> 2" in deploy_view.headline(one)
+    assert "1 continue with the old version" in deploy_view.sentence(one)
 
 
 def test_a_draining_worker_says_what_holds_it_up(yard: Yard) -> None:
@@ -326,7 +327,7 @@ def test_only_what_was_asked_for_fails(yard: Yard) -> None:
     found = told(yard)
     assert deploys.failed(found, ["lost", "doubled"]) == {}
     assert deploys.failed(found, ["unresumed", "lost", "cut"]) == {"unresumed": 2, "cut": 1}
-    assert "2 unresumed, 1 cut" in rollouts.refuse(deploys.failed(found, ["unresumed", "cut"]))
+    assert "2 unresumed, 1 cut" in deploy_view.refuse(deploys.failed(found, ["unresumed", "cut"]))
     assert deploys.failed(found, list(deploys.FAILURES)) == {"unresumed": 2, "cut": 1}
 
 
@@ -411,7 +412,7 @@ def test_a_settling_time_is_waited_for(yard: Yard) -> None:
     yard.leave("old")
     looks: list[Any] = []
     began = time.monotonic()
-    one, over = rollouts.watch(
+    one, over = deploy_view.watch(
         yard.store,
         patience=Patience(0.0, lambda error: None),
         timeout=0.2,

@@ -11,11 +11,11 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control import coverage, grace
-from andon.control import doctor as checks
+from andon.control.doctor import coverage, grace
+from andon.control.doctor import checks
 from andon.settings import Settings
 from andon.store import open_store
-from andon.store.rows import StepTime
+from andon.store.messages.rows import StepTime
 
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -13,10 +13,10 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control import draining, fleet
+from andon.control import drain as draining, workers
 from andon.errors import NotFound
 from andon.host.proc import start_ticks
-from andon.runtime.liveness import this_process
+from andon.runtime.worker.peers import this_process
 from andon.store import open_store
 from andon.testing.postgres import Cluster
 
@@ -39,7 +39,7 @@ def listen():
             return
 
 
-if importlib.util.find_spec("andon.runtime.drain") is None:
+if importlib.util.find_spec("andon.runtime.worker.drain") is None:
     threading.Thread(target=listen, daemon=True).start()
 """
 
@@ -68,22 +68,22 @@ def test_a_worker_is_found_by_id_by_beginning_and_by_host(yard: Yard) -> None:
     yard.worker("pod-a.1.aa", host="pod-a")
     yard.worker("pod-a.2.bb", host="pod-a")
     yard.worker("pod-b.1.cc", host="pod-b")
-    assert ids(fleet.find(yard.store, ["pod-a.1.aa"])) == ["pod-a.1.aa"]
-    assert ids(fleet.find(yard.store, ["pod-a"])) == ["pod-a.1.aa", "pod-a.2.bb"]
-    assert ids(fleet.find(yard.store, ["pod-b.1"])) == ["pod-b.1.cc"]
-    assert ids(fleet.find(yard.store, ["pod-b", "pod-b.1.cc"])) == ["pod-b.1.cc"]
+    assert ids(workers.find(yard.store, ["pod-a.1.aa"])) == ["pod-a.1.aa"]
+    assert ids(workers.find(yard.store, ["pod-a"])) == ["pod-a.1.aa", "pod-a.2.bb"]
+    assert ids(workers.find(yard.store, ["pod-b.1"])) == ["pod-b.1.cc"]
+    assert ids(workers.find(yard.store, ["pod-b", "pod-b.1.cc"])) == ["pod-b.1.cc"]
     with pytest.raises(NotFound, match=r"several workers begin with 'pod': pod-a.1.aa, pod-a.2"):
-        fleet.find(yard.store, ["pod"])
+        workers.find(yard.store, ["pod"])
     for nobody in ("nobody", ""):
         with pytest.raises(NotFound, match=r"alive: pod-a.1.aa, "):
-            fleet.find(yard.store, [nobody])
+            workers.find(yard.store, [nobody])
 
 
 def test_self_is_this_container_and_nobody_else(yard: Yard) -> None:
     yard.worker("mine", **here())
     yard.worker("other-container", **here(namespace="pid:[1]"))
     yard.worker("other-machine", **here(boot="another"))
-    assert ids(fleet.here(yard.store)) == ["mine"]
+    assert ids(workers.here(yard.store)) == ["mine"]
 
 
 def test_an_unknown_worker_is_not_found(andon: Terminal, yard: Yard) -> None:
@@ -155,7 +155,7 @@ def test_a_worker_that_says_goodbye_while_it_is_looked_at_has_not_died(
             yard.leave("w")
         return True
 
-    monkeypatch.setattr(fleet, "is_gone", is_gone)
+    monkeypatch.setattr(workers, "is_gone", is_gone)
     said: list[str] = []
     assert draining.Waiting(yard.store, ["w"], said.append).look()
     assert ["exited" in one for one in said] == [True], said
@@ -332,4 +332,4 @@ def test_a_silent_worker_is_neither_alive_nor_dead(yard: Yard) -> None:
 
     register = Register(worker=worker_row("w"), agents=(agent_row(),), lease_seconds=-1)
     do(yard.store, register)
-    assert [one["state"] for one in fleet.workers(yard.store)] == ["silent"]
+    assert [one["state"] for one in workers.workers(yard.store)] == ["silent"]

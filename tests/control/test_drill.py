@@ -13,13 +13,14 @@ from tests.control.terminal import SOURCE
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control import coverage, drill, drilling
-from andon.control.drill import Round
+from andon.control.doctor import coverage, drill
+from andon.cli.views import drill_view
+from andon.control.doctor.drill import Round
 from andon.errors import AndonError
 from andon.settings import Settings
 from andon.store import open_store
-from andon.store.orders import Enlist, SupervisorRow
-from andon.supervisor import home as homes
+from andon.store.messages.stops import Enlist, SupervisorRow
+from andon.host import home as homes
 
 
 def andon(home: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -149,9 +150,9 @@ def test_one_thing_that_is_not_proved_fails_the_drill(wrong: dict[str, Any]) -> 
 
 
 def test_a_round_without_a_time_has_no_median() -> None:
-    names = [name for _, name, _ in drilling._TIMES]
+    names = [name for _, name, _ in drill_view._TIMES]
     good, bad = dict.fromkeys(names, 5.0), {**dict.fromkeys(names, 7.0), "gone_ms": None}
-    found = drilling.times([good, bad, good])
+    found = drill_view.times([good, bad, good])
     assert found["cli_ms"] == {"median": 5.0, "worst": 7.0}
     assert found["gone_ms"] == {"median": None, "worst": None}
 

@@ -12,10 +12,10 @@ from tests.control.terminal import Terminal
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control import happenings, obligations
+from andon.control import events, obligations
 from andon.core.stop import Kind
 from andon.store import open_store
-from andon.store.rows import Obligation
+from andon.store.messages.rows import Obligation
 from andon.store.store import Note
 
 KIND = re.compile(r"(worker|version|run|limit)\.[a-z_]+")
@@ -46,8 +46,8 @@ def test_what_happened_is_told_in_order(andon: Terminal, yard: Yard) -> None:
 
 def test_only_what_happened_since_is_told(yard: Yard) -> None:
     yard.worker("w1")
-    assert happenings.recent(yard.store, yard.store.now() + 1) == []
-    assert len(happenings.recent(yard.store, yard.store.now() - 60)) == 1
+    assert events.recent(yard.store, yard.store.now() + 1) == []
+    assert len(events.recent(yard.store, yard.store.now() - 60)) == 1
 
 
 def test_events_are_followed_one_document_per_line(andon: Terminal, yard: Yard) -> None:
@@ -71,9 +71,9 @@ def test_an_event_cannot_act_on_the_terminal(local: Terminal) -> None:
 
 def test_a_body_of_any_shape_is_told() -> None:
     event = {"run": None, "worker": None, "about": [1]}
-    assert happenings.told(event) == "[1]"
-    assert happenings.told(event | {"about": {}}) == ""
-    assert happenings.told(event | {"about": {"held": 2, "by": ""}}) == "held 2"
+    assert events.told(event) == "[1]"
+    assert events.told(event | {"about": {}}) == ""
+    assert events.told(event | {"about": {"held": 2, "by": ""}}) == "held 2"
 
 
 def test_every_kind_of_event_has_a_row_and_every_row_is_a_kind() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tests.control.hosts import Host, gone
 from tests.control.terminal import until
 
-from andon.control import stalls
+from andon.control_process import stalls
 from andon.host.proc import stat
 
 # The writer stops inside its transaction: nobody else can write.

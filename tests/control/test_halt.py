@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.control.terminal import Terminal, until
 
-from andon.control import halted
+from andon.control.halt import store_halt
 from andon.store import open_store
-from andon.store.orders import Reauthorize
-from andon.supervisor import home as homes
-from andon.supervisor.latch import Latch
+from andon.store.messages.stops import Reauthorize
+from andon.host import home as homes
+from andon.host.latch import Latch
 
 BUSY = """
 import pathlib, re
@@ -234,10 +234,10 @@ def test_a_halt_that_was_lifted_while_it_was_on_its_way_is_not_ordered_again(
     try:
         [held] = store.latches()
         store.write([Reauthorize(epoch=held.epoch, scope="fleet", by="ana", why="looked at it")])
-        assert halted._ordered(store, words) == first["receipt"]
+        assert store_halt._ordered(store, words) == first["receipt"]
         assert store.latches() == []
         # Of two that come at the same time, as far as clocks can tell, the halt counts.
-        halted._ordered(store, words | {"began": time.monotonic() - halted.SEEN_SECONDS / 2})
+        store_halt._ordered(store, words | {"began": time.monotonic() - store_halt.SEEN_SECONDS / 2})
         assert len(store.latches()) == 1
     finally:
         store.close()
@@ -322,7 +322,7 @@ def test_halts_race_reauthorizations_and_the_newer_pull_wins(local: Terminal) ->
     home = local.environment["ANDON_HOME"]
     Latch(home).init()
     code = (
-        "import sys; from andon.supervisor.latch import Latch\n"
+        "import sys; from andon.host.latch import Latch\n"
         "own = Latch(sys.argv[1])\n"
         "while True:\n"
         "    found = own.read()\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.control.hosts import Host
 
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 
 # The one of the tests may be where only we may go.
 PYTHON = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin") or ""

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.terminal import Terminal
 
-from andon.control.kubernetes import Wanted, manifests, rendered
-from andon.control.manifest import document
-from andon.core.orchestrator import fits
+from andon.control.k8s.manifests import Wanted, manifests, rendered
+from andon.control.k8s.yaml import document
+from andon.core.fleet.grace import fits
 from andon.errors import BadInput
 from andon.settings import load
 

@@ -13,7 +13,7 @@ import apsw
 import pytest
 from tests.control.terminal import LIMIT_SECONDS, Terminal
 
-from andon.control import top
+from andon.cli.top import screen
 
 _LOOKS = [
     ("ps",),
@@ -106,8 +106,8 @@ def test_it_is_watched_live_without_writing(
 ) -> None:
     andon = copied("-wal")
     before = listed(tmp_path / "backup")
-    monkeypatch.setattr("andon.store.sqlite_view.why_unwritable", lambda _: "by its mode")
-    reader = top.Reader(andon.environment["ANDON_STORE"], {}, lambda: None)
+    monkeypatch.setattr("andon.store.sqlite.read_only.why_unwritable", lambda _: "by its mode")
+    reader = screen.Reader(andon.environment["ANDON_STORE"], {}, lambda: None)
     reader.start()
     seen = reader.answers.get(timeout=LIMIT_SECONDS)
     reader.close()

@@ -8,10 +8,10 @@ import click
 import pytest
 from tests.control.terminal import Terminal
 
-from andon.control import words
-from andon.control.cli import cli
-from andon.control.options import Duration, Spelled
-from andon.supervisor import panic
+from andon.cli import stop_options
+from andon.cli.app import cli
+from andon.cli.options import Duration, Spelled
+from andon.supervisor.halt import command as panic
 
 ACTS = {"cancel", "kill", "pause", "resume", "drain", "dead redrive", "dead drop"}
 LOOKS = {"ps", "receipts", "workers"}
@@ -224,9 +224,9 @@ def test_a_wrong_number_is_refused_with_what_was_expected(
 
 
 def test_every_word_that_other_tools_have_leads_to_commands_that_there_are() -> None:
-    for meant in words.MEANT.values():
+    for meant in stop_options.MEANT.values():
         assert all(name == "--help" or name in COMMANDS for name in meant), meant
-    assert not words.MEANT.keys() & COMMANDS.keys()
+    assert not stop_options.MEANT.keys() & COMMANDS.keys()
 
 
 @pytest.mark.parametrize("word", ["-V", "--version", "version"])

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.terminal import Terminal, until
 
-from andon.control import output
-from andon.supervisor.home import without_password
+from andon.cli import output
+from andon.host.home import without_password
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\r\nfake\x00\x7f\U000e0041\ud800"
 

@@ -6,7 +6,7 @@ import pytest
 from tests.control.screenshot import CODES, screen
 from tests.control.terminal import Terminal, until
 
-from andon.control import output, progress
+from andon.cli import output, progress
 
 
 class Stream(io.StringIO):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.control.terminal import LIMIT_SECONDS, Terminal
 
-from andon.control import project
+from andon.cli import first_project
 
 
 def test_what_init_writes_runs_and_passes_its_test_and_its_crash_test(local: Terminal) -> None:
@@ -36,9 +36,9 @@ def test_what_init_writes_runs_and_passes_its_test_and_its_crash_test(local: Ter
 def test_the_steps_that_init_names_begin_with_what_has_to_be_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert project.test_command() == "python -m pytest -q"
+    assert first_project.test_command() == "python -m pytest -q"
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert project.test_command() == "pip install pytest && python -m pytest -q"
+    assert first_project.test_command() == "pip install pytest && python -m pytest -q"
 
 
 def test_init_overwrites_nothing_and_writes_all_or_nothing(local: Terminal) -> None:

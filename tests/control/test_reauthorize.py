@@ -13,13 +13,13 @@ from tests.control.precinct import Precinct
 from tests.control.terminal import LIMIT_SECONDS, Terminal
 from tests.store.parts import do, new_run
 
-from andon.control import reauthorizing
-from andon.control.ordering import Whom
+from andon.control.stop import reauthorization
+from andon.control.stop.target import Whom
 from andon.errors import Conflict
 from andon.store import open_store
-from andon.store.orders import Bury
+from andon.store.messages.stops import Bury
 from andon.store.store import Start
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 
 FLEET = Whom(scope="fleet")
 SAID = ("--why", "found the cause", "--yes")
@@ -145,10 +145,10 @@ def test_resume_is_advised_only_if_there_is_something_to_resume(
 def test_a_newer_pull_wins(local: Terminal, small: Precinct, latch: Latch) -> None:
     small.order("kill")
     pulled = latch.pull()
-    seen = reauthorizing.look(small.store, FLEET)
+    seen = reauthorization.look(small.store, FLEET)
     small.order("halt")
     with pytest.raises(Conflict, match="stopped again"):
-        reauthorizing.lift(small.store, seen, by="bo", why="x")
+        reauthorization.lift(small.store, seen, by="bo", why="x")
     assert len(small.store.latches()) == 2
     assert latch.read() == pulled
     assert "you saw stop 1" in local.run("reauthorize", *SAID, "--epoch", "1", code=1).stderr
@@ -158,10 +158,10 @@ def test_a_newer_pull_wins(local: Terminal, small: Precinct, latch: Latch) -> No
 
 def test_a_newer_pull_of_this_host_wins_too(small: Precinct, latch: Latch) -> None:
     latch.pull(by="bo")
-    seen = reauthorizing.look(small.store, FLEET)
+    seen = reauthorization.look(small.store, FLEET)
     latch.pull(by="ann")
     with pytest.raises(Conflict, match="pulled again"):
-        reauthorizing.lift(small.store, seen, by="bo", why="x")
+        reauthorization.lift(small.store, seen, by="bo", why="x")
     assert latch.read().pulled
 
 

@@ -8,9 +8,9 @@ from tests.control.precinct import Precinct
 from tests.control.terminal import Terminal
 from tests.store.parts import do
 
-from andon.control import receipts
+from andon.control.stop import receipts
 from andon.store import open_store
-from andon.store.orders import Bury, Report
+from andon.store.messages.stops import Bury, Report
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.control.terminal import SOURCE, Terminal
 
-from andon.control.cli import cli
-from andon.control.version import VERSION
+from andon.cli.app import cli
+from andon.cli.version import VERSION
 
 ROOT = SOURCE.parent
 READING = [
@@ -149,5 +149,5 @@ def test_simple_commands_import_nothing_slow(local: Terminal) -> None:
         local.start("greet", "--id", "g")
     assert not loaded_by(local, "version") & {"click", "msgspec", "apsw", "importlib.metadata"}
     for command in (("ps",), ("show", "g")):
-        slow = {"asyncio", "psycopg", "logging", "tomllib", "andon.runtime.worker"}
+        slow = {"asyncio", "psycopg", "logging", "tomllib", "andon.runtime.worker.worker"}
         assert not loaded_by(local, *command) & slow

@@ -9,7 +9,7 @@ import pytest
 from tests.control.hosts import Host, gone
 from tests.control.terminal import until
 
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 
 ESCAPES = """
 import os, sys, time

@@ -15,13 +15,13 @@ from tests.control.precinct import Precinct
 from tests.control.terminal import Terminal, until
 from tests.store.parts import do, new_run
 
-from andon.control import ordering
-from andon.control.stopping import Stopping
+from andon.control.stop import target
+from andon.control.stop.proof import Stopping
 from andon.core.stop import Kind
 from andon.errors import Refused
 from andon.runtime.client import Client
 from andon.store import open_store
-from andon.store.orders import Bury, Ended, Escalate, Stall
+from andon.store.messages.stops import Bury, Ended, Escalate, Stall
 from andon.store.store import Settle, Start
 
 GATED = """
@@ -268,7 +268,7 @@ def test_a_worker_that_said_so_while_the_command_was_slow_is_left_alone_if_that_
     with small.process("w") as process:
         small.start("r")
         [held] = small.take("w", "r")
-        row = ordering.find_order(small.store, small.order(kind, "run", "r", within=0.0))
+        row = target.find_order(small.store, small.order(kind, "run", "r", within=0.0))
         do(small.store, Escalate())
         now = small.store.now
 
@@ -614,7 +614,7 @@ def test_resuming_a_scope_tells_what_stays(local: Terminal, small: Precinct) -> 
 def test_the_order_is_signed_when_it_is_known_by_whom(small: Precinct) -> None:
     small.worker("w")
     small.start("r")
-    whom = ordering.Whom(scope="run", name="r")
-    order = ordering.order_for(Kind.PAUSE, whom, within=1.0, by="", why="", via="a test")
-    row = ordering.give(small.store, order)
+    whom = target.Whom(scope="run", name="r")
+    order = target.order_for(Kind.PAUSE, whom, within=1.0, by="", why="", via="a test")
+    row = target.give(small.store, order)
     assert (row.by, row.why, row.via, row.within) == ("", "", "a test", 1.0)

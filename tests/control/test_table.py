@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.terminal import Terminal, until
 
-from andon.control import colour, output
-from andon.control.table import column, cut, lines, room, width, wrapped
+from andon.cli import colour, output
+from andon.cli.table import column, cut, lines, room, width, wrapped
 
 RUNS = (
     column("ID", whole=True),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.control.screenshot import CODES, screen
 from tests.control.terminal import Terminal, until
 
-from andon.control import frame, terminal, top
-from andon.control.table import width
+from andon.cli.top import frame, terminal, screen as top
+from andon.cli.table import width
 
 KEYS = {
     b"j": "j",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.control import words
-from andon.control.cli import Asked, cli
+from andon.cli import stop_options
+from andon.cli.app import Asked, cli
 
 PIECES = [
     "r-1",
@@ -55,17 +55,17 @@ def long_way(verb: str, line: list[str]) -> dict[str, Any]:
 
 
 @given(
-    verb=st.sampled_from(sorted(words.VERBS)), line=st.lists(st.sampled_from(PIECES), max_size=5)
+    verb=st.sampled_from(sorted(stop_options.VERBS)), line=st.lists(st.sampled_from(PIECES), max_size=5)
 )
 def test_the_short_way_understands_what_the_long_way_does_or_leaves_it(
     verb: str, line: list[str]
 ) -> None:
-    said = words.read(verb, line)
+    said = stop_options.read(verb, line)
     if said is not None:
         assert said == long_way(verb, line)
 
 
-@pytest.mark.parametrize("verb", sorted(words.VERBS))
+@pytest.mark.parametrize("verb", sorted(stop_options.VERBS))
 @pytest.mark.parametrize(
     "line",
     [
@@ -78,7 +78,7 @@ def test_the_short_way_understands_what_the_long_way_does_or_leaves_it(
     ],
 )
 def test_what_is_plainly_said_goes_the_short_way(verb: str, line: list[str]) -> None:
-    assert words.read(verb, line) is not None
+    assert stop_options.read(verb, line) is not None
 
 
 @pytest.mark.parametrize(
@@ -86,20 +86,20 @@ def test_what_is_plainly_said_goes_the_short_way(verb: str, line: list[str]) -> 
     [["--help"], ["a", "b"], ["a", "--all"], ["--wait", "soon"], ["--wait"], ["--why", "-x"]],
 )
 def test_a_mistake_goes_the_way_that_has_the_words_for_it(line: list[str]) -> None:
-    assert words.read("kill", line) is None
+    assert stop_options.read("kill", line) is None
 
 
 def test_a_name_in_the_environment_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANDON_BY", "maria")
     for line in ([], ["--by", "ann"]):
-        said = words.read("kill", line)
+        said = stop_options.read("kill", line)
         assert said == long_way("kill", line)
     monkeypatch.setenv("ANDON_BY", "")
-    assert words.read("kill", []) == long_way("kill", [])
+    assert stop_options.read("kill", []) == long_way("kill", [])
 
 
 def test_every_word_is_in_the_help() -> None:
-    for verb, options in words.VERBS.items():
+    for verb, options in stop_options.VERBS.items():
         command = cli.every_command()[verb]
         text = command.get_help(click.Context(command))
         assert all(option.name in text and option.help[:20] in text for option in options)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.control.terminal import Terminal, until
 
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.store import open_store
-from andon.store.orders import Order
+from andon.store.messages.stops import Order
 
 
 def marked(folder: Path) -> Path:

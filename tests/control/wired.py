@@ -14,12 +14,12 @@ from typing import Any
 
 from tests.control.terminal import LIMIT_SECONDS, SOURCE, until
 
-from andon.control.latching import DOUBT_SECONDS
+from andon.control_process.latch_sync import DOUBT_SECONDS
 from andon.host.proc import start_ticks
-from andon.runtime.liveness import this_process
+from andon.runtime.worker.peers import this_process
 from andon.store import open_store
 from andon.store.store import Store
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 
 GRADES = {"kill": "A", "pause": "A", "parent_death": "C", "by": "cgroup"}
 
@@ -49,7 +49,7 @@ class Wired:
         environment |= {"PYTHONPATH": str(SOURCE), "ANDON_STORE": self.url, **self.settings, **env}
         environment["ANDON_SUPERVISOR_FD"] = str(theirs.fileno())
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "andon.control.attending"],
+            [sys.executable, "-P", "-m", "andon.control_process.main"],
             env=environment,
             cwd=self.home,
             pass_fds=[theirs.fileno()],

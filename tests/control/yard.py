@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.store.parts import Held, agent_row, do, effect, eventually, new_run, worker_row
 
-from andon.store.orders import Bury
+from andon.store.messages.stops import Bury
 from andon.store.store import (
     AskDrain,
     Claim,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from andon.core.batch import progress_of, told
+from andon.core.step_progress import progress_of, told
 from andon.errors import BadInput
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core import value
+from andon.core.values import value
 from andon.errors import NotStorable
 
 scalars = (

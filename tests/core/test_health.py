@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from andon.core.health import Seen, begun, live, ready
+from andon.core.fleet.health import Seen, begun, live, ready
 
 LIMIT = 30.0
 WELL = Seen(started=True, draining=False, loop_silent=0.0, contact_age=1.0, store_up_for=100.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.metrics import Family, one, render
+from andon.core.fleet.metrics import Family, one, render
 
 
 def test_a_family_has_help_type_and_samples() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.notice import (
+from andon.core.fleet.preemption import (
     LEAST_SECONDS,
     Notice,
     grace,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.orchestrator import fits, stop_period
+from andon.core.fleet.grace import fits, stop_period
 
 
 @pytest.mark.parametrize(("grace", "period"), [(80, 90), (25, 35), (0.5, 11)])

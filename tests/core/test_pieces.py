@@ -5,8 +5,8 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core import pieces
-from andon.core.pieces import Piece, Value
+from andon.core.values import pieces
+from andon.core.values.pieces import Piece, Value
 
 kinds = st.sampled_from(["msgpack", "null", "bytes"])
 values = st.tuples(kinds, st.binary(max_size=120) | st.binary(min_size=201, max_size=300))

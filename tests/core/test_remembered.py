@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from andon.core.remembered import remembered
+from andon.core.values.function_cache import remembered
 
 asked: list[Any] = []
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.restart import Action, Mode, Next, Policy, after, backoff, recent
+from andon.core.fleet.restart import Action, Mode, Next, Policy, after, backoff, recent
 
 
 @pytest.mark.parametrize(

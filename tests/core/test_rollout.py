@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from andon.core.journal import Entry, EntryKind
-from andon.core.rollout import (
+from andon.core.fleet.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
     Hold,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.shape import ANY, misfit, shape_of, with_default, words
+from andon.core.values.shape import ANY, misfit, shape_of, with_default, words
 
 
 class Order(msgspec.Struct):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core import state
+from andon.core.values import snapshot_parts
 
 words = st.text(max_size=20) | st.text(min_size=250, max_size=400)
 plain = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | words
@@ -26,11 +26,11 @@ states = st.recursive(
 
 def kept(found: Any) -> tuple[bytes, dict[str, bytes]]:
     raw = msgspec.json.encode(found)
-    return state.split(raw) or (raw, {})
+    return snapshot_parts.split(raw) or (raw, {})
 
 
 def again(body: bytes, parts: dict[str, bytes]) -> Any:
-    return msgspec.json.decode(state.joined(body.decode(), lambda name: parts[name].decode()))
+    return msgspec.json.decode(snapshot_parts.joined(body.decode(), lambda name: parts[name].decode()))
 
 
 @given(states)
@@ -47,7 +47,7 @@ def test_a_conversation_is_the_same_at_every_edge_of_the_tree(length: int) -> No
     found = {"goal": "g", "messages": talk(length), "seen": list(range(length))}
     body, parts = kept(found)
     assert again(body, parts) == found
-    assert len(body) < 4 * 32 * 80 + 2 * state.LARGE_BYTES  # at most 31 parts at each level
+    assert len(body) < 4 * 32 * 80 + 2 * snapshot_parts.LARGE_BYTES  # at most 31 parts at each level
 
 
 def test_one_message_more_is_one_part_more() -> None:
@@ -83,11 +83,11 @@ def test_the_parts_of_a_state_are_found_and_no_known_one_is_fetched_again() -> N
             fetched.append(name)
             return str(parts[name].decode())
 
-        state.names(body.decode(), fetch, known)
+        snapshot_parts.names(body.decode(), fetch, known)
         assert sorted(fetched) == sorted(new)
         assert parts.keys() <= known
 
 
 def test_a_state_that_looks_like_parts_stays_as_it_is() -> None:
     found = {"@andon.list": [[0, "nothing"]], "messages": talk(40)}
-    assert state.split(msgspec.json.encode(found)) is None
+    assert snapshot_parts.split(msgspec.json.encode(found)) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from andon.core.struct import Struct
+from andon.core.values.struct import Struct
 
 
 class Point(Struct):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from andon.core.watch import Stall, Watched, excused, heard, stall
+from andon.core.fleet.watchdog import Stall, Watched, excused, heard, stall
 
 
 def seen(watched: Watched, now: float) -> Stall | None:

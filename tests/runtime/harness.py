@@ -14,11 +14,11 @@ from andon.core.journal import Entry
 from andon.errors import StoreUnavailable
 from andon.runtime.agent import Agent
 from andon.runtime.client import Client
-from andon.runtime.requests import Run
-from andon.runtime.worker import Worker
+from andon.runtime.requests.requests import Run
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
-from andon.store.rows import AskRow
+from andon.store.messages.rows import AskRow
 from andon.store.store import EffectRow
 
 # Generous: it is only reached by a test that fails.

@@ -214,12 +214,12 @@ def test_the_functions_of_a_program_s_own_file_are_found_and_it_does_not_begin_a
 async def test_an_agent_file_that_was_loaded_by_its_path_is_found(
     local: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from andon.control import loading
+    from andon.cli import loader
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     path = tmp_path / "queue.py"  # a name that is taken
     path.write_text(SCRIPT.format(guard="if False:"))
-    [found] = loading.load(str(path))
+    [found] = loader.load(str(path))
     async with local.working(found):
         pid, name = await local.result(await local.client.start(found))
     assert pid != os.getpid()

@@ -11,7 +11,7 @@ from tests.runtime.harness import Lab, agent
 
 import andon
 from andon.errors import BadInput, StepFailed
-from andon.runtime import requests
+from andon.runtime.requests import requests
 
 
 class Order(msgspec.Struct):

@@ -13,7 +13,7 @@ from tests.runtime.harness import Held, Lab, agent, until
 from tests.runtime.test_spawn import proved
 
 import andon
-from andon.runtime import branch, callbacks
+from andon.runtime.attempt import branch, callbacks
 
 Act = Callable[[], None]
 # More than any of the ways below needs from one act to the next.

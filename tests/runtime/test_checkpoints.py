@@ -8,8 +8,8 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
-from andon.control import operations
-from andon.runtime import journaling
+from andon.control.runs import runs
+from andon.runtime.attempt import journal
 
 
 async def test_the_next_attempt_of_a_step_finds_its_progress(lab: Lab) -> None:
@@ -45,7 +45,7 @@ async def test_the_first_checkpoint_of_an_attempt_does_not_wait_for_the_others(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a worker that is killed twice a second would begin from the same place each time."""
-    monkeypatch.setattr(journaling, "CHECKPOINT_SECONDS", 600.0)
+    monkeypatch.setattr(journal, "CHECKPOINT_SECONDS", 600.0)
     held = Held()
 
     async def body(ctx: andon.Context) -> None:
@@ -188,7 +188,7 @@ async def test_how_far_a_step_is_reaches_the_store_and_goes_with_it(lab: Lab) ->
         await held.reached.wait()
         await until(lab.store.progress)
         assert lab.store.progress() == {run: [{"step": "batch", "done": 2, "total": 3}]}
-        assert operations.listing(lab.store)[0]["doing"] == "batch 2/3"
+        assert runs.listing(lab.store)[0]["doing"] == "batch 2/3"
         held.release.set()
         await lab.result(run)
         assert lab.store.progress() == {}

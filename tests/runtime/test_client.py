@@ -11,7 +11,7 @@ from tests.runtime.harness import Lab, agent, until
 
 import andon
 from andon.errors import BadInput, Conflict, NotFound, StoreError, StoreUnavailable
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
 from andon.runtime.client import Client
 from andon.settings import Settings

@@ -10,7 +10,9 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 import andon
 from andon.core.queue import Retry
 from andon.errors import BadInput
-from andon.runtime import calling, compensating, doubts, requests
+from andon.runtime.operations import calls
+from andon.runtime.effects import compensation, in_doubt
+from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
 from andon.store.store import Claim
 
@@ -108,7 +110,7 @@ async def test_an_undo_without_a_name_is_found_by_rehearsing_the_code(lab: Lab) 
     async with lab.working(agent(body)):
         run_id = await lab.client.start("agent")
         await lab.reach(run_id, "suspended")
-    assert {one.undo for one in lab.store.obligations(run_id)} == {calling.NAMELESS}
+    assert {one.undo for one in lab.store.obligations(run_id)} == {calls.NAMELESS}
     await asyncio.to_thread(requests.compensate, lab.store, run_id, why="a wrong goal")
     async with lab.working(agent(body)):
         run = await lab.end(run_id)
@@ -156,8 +158,8 @@ async def test_a_run_that_ends_before_it_hears_that_it_is_to_be_undone_is_undone
 async def test_a_plain_undo_that_does_not_end_in_time_is_not_begun_a_second_time(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compensating, "RETRY", Retry(3, first_seconds=0.01))
-    monkeypatch.setattr(compensating, "UNDO_SECONDS", 0.05)
+    monkeypatch.setattr(compensation, "RETRY", Retry(3, first_seconds=0.01))
+    monkeypatch.setattr(compensation, "UNDO_SECONDS", 0.05)
     begun, let_go = [], threading.Event()
 
     def hang(result: Any, what: str) -> None:
@@ -333,7 +335,7 @@ async def test_a_run_that_is_picked_up_in_time_goes_on(lab: Lab) -> None:
 async def test_an_undo_that_keeps_failing_is_put_before_a_person(
     lab: Lab, decision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compensating, "RETRY", Retry(1, first_seconds=0.01))
+    monkeypatch.setattr(compensation, "RETRY", Retry(1, first_seconds=0.01))
     broken.add("b")
 
     async def body(ctx: andon.Context) -> None:
@@ -363,7 +365,7 @@ async def test_an_undo_that_keeps_failing_is_put_before_a_person(
 async def test_an_undo_that_this_worker_does_not_have_is_put_before_a_person(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compensating, "RETRY", Retry(0))
+    monkeypatch.setattr(compensation, "RETRY", Retry(0))
 
     async def body(ctx: andon.Context) -> None:
         await ctx.effect(pay, "a", key="A", undo=lambda result, what, key: None)
@@ -451,7 +453,7 @@ async def test_what_a_person_says_before_a_run_waits_for_it_is_heard_and_undone(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is cancelled, its effect is in doubt, and the answer is there before it sleeps."""
-    held, before = Held(), doubts.ask_about_open
+    held, before = Held(), in_doubt.ask_about_open
     answered: list[str] = []
 
     @andon.effect_of(undo=take_back)
@@ -471,7 +473,7 @@ async def test_what_a_person_says_before_a_run_waits_for_it_is_heard_and_undone(
             await lab.client.answer(attempt.run.id, "happened", "paid-a", by="ana")
         return waits
 
-    monkeypatch.setattr(doubts, "ask_about_open", ask_about_open)
+    monkeypatch.setattr(in_doubt, "ask_about_open", ask_about_open)
     one = agent(body)
     async with lab.working(one) as lost:
         run = await lab.client.start(one)

@@ -14,13 +14,14 @@ import pytest
 from tests.runtime.harness import agent
 from tests.store.parts import do, eventually, new_run, worker_row
 
-from andon.control.doctor import Check, examine
+from andon.control.doctor.checks import Check, examine
 from andon.errors import StoreFull
-from andon.runtime.worker import Worker
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
-from andon.store import open_store, postgres_bell, postgres_spare
-from andon.store.postgres import PostgresStore
-from andon.store.postgres_link import RESERVED
+from andon.store import open_store
+from andon.store.postgres import notifier, spare_connection
+from andon.store.postgres.store import PostgresStore
+from andon.store.postgres.connection import RESERVED
 from andon.store.store import Start
 from andon.testing import postgres
 from andon.testing.postgres import Cluster
@@ -168,7 +169,7 @@ async def test_an_idle_worker_has_two_connections_and_a_busy_one_at_most_three(
     postgres_with_tables_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres_with_tables_url
-    for module in (postgres_bell, postgres_spare):
+    for module in (notifier, spare_connection):
         monkeypatch.setattr(module, "UNUSED_SECONDS", 0.2)
     store = open_store(url)
     async with Worker(store, [agent(waits)], Settings(store=url, grace_seconds=0.1)) as worker:

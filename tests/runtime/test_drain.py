@@ -13,8 +13,8 @@ from tests.runtime.harness import Held, Lab, agent, bury, by_thread, until
 
 import andon
 from andon.errors import Fenced
-from andon.runtime import cleanup
-from andon.runtime.worker import Worker
+from andon.runtime.worker import cleanup
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
 

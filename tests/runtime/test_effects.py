@@ -12,8 +12,8 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 import andon
 from andon.core.lease import Fence
 from andon.errors import BadInput, NotFound
-from andon.runtime import requests
-from andon.runtime.worker import Worker
+from andon.runtime.requests import requests
+from andon.runtime.worker.worker import Worker
 from andon.store.store import Claim
 
 SOON = andon.Retry(2, first_seconds=0.01)
@@ -160,7 +160,7 @@ def at_point(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     action: Callable[[], None],
-    where: str = "andon.runtime.effects.point",
+    where: str = "andon.runtime.effects.effect.point",
 ) -> None:
     """Have something happen at a named moment, the first time that it is reached."""
     reached: list[str] = []
@@ -431,7 +431,7 @@ async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
             await lab.asked(run)
             bury(second, owner)
             await until(lambda: owner.worker_id not in {row.id for row in lab.store.workers()})
-            at_point(monkeypatch, "attempt:loaded", answer, "andon.runtime.attempt.point")
+            at_point(monkeypatch, "attempt:loaded", answer, "andon.runtime.attempt.attempt.point")
             await lab.client.send(run, "look")
             await until(lambda: lab.store.asks(run) == [])
             await lab.client.send(run, "go")

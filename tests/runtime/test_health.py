@@ -14,15 +14,15 @@ from tests.runtime.fakes import FakeWorker, NoStore, ask, until
 from tests.runtime.harness import Lab
 from tests.store.parts import do, new_run, worker_row
 
-from andon.control.operations import Surroundings
+from andon.control.runs.runs import Surroundings
 from andon.core.run import State
 from andon.errors import Refused, StoreUnavailable
-from andon.runtime import answering, pulse
-from andon.runtime.answering import parse
-from andon.runtime.health import Health, refusal
-from andon.runtime.telling import reachable
+from andon.runtime.health import http_server, pulse
+from andon.runtime.health.http_server import parse
+from andon.runtime.health.probes import Health, refusal
+from andon.runtime.worker.triggers import reachable
 from andon.store import open_store
-from andon.store.rows import EventRow, Filter, Waiting
+from andon.store.messages.rows import EventRow, Filter, Waiting
 from andon.store.store import AgentRow, Register, Start
 from andon.testing.postgres import Cluster
 
@@ -358,21 +358,21 @@ def test_a_head_without_end_is_cut_off(server: Health) -> None:
 def test_a_request_that_is_not_completed_ends(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "PATIENCE_SECONDS", 0.05)
     assert spoken(server.port, b"GET /livez HTTP/1.1\r\n").startswith(b"HTTP/1.1 408 ")
 
 
 def test_visitors_who_say_nothing_do_not_keep_a_probe_out(
     server: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 600.0)
+    monkeypatch.setattr(http_server, "PATIENCE_SECONDS", 600.0)
     with contextlib.ExitStack() as stack:
-        for _ in range(5 * answering.MOST):
+        for _ in range(5 * http_server.MOST):
             idle = socket.create_connection(("127.0.0.1", server.port), timeout=30)
             stack.enter_context(idle)
         assert ask(server.port, "/livez").status == 200
         probes = [t for t in threading.enumerate() if t.name == "andon-probe"]
-        assert len(probes) <= answering.MOST
+        assert len(probes) <= http_server.MOST
 
 
 def test_those_who_wait_for_a_drain_do_not_keep_a_probe_out(
@@ -381,7 +381,7 @@ def test_those_who_wait_for_a_drain_do_not_keep_a_probe_out(
     worker.active = {1: 1}
     waiting = [
         threading.Thread(target=ask, args=(server.port, "/drain?wait=30"))
-        for _ in range(answering.MOST + 4)
+        for _ in range(http_server.MOST + 4)
     ]
     for one in waiting:
         one.start()

@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.harness import Lab, agent, until
 
 import andon
-from andon.runtime import branch
+from andon.runtime.attempt import branch
 
 
 async def test_a_run_that_joins_its_branches_inside_a_generator_is_suspended(local: Lab) -> None:

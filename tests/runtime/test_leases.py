@@ -12,8 +12,8 @@ from tests.runtime.harness import Held, Lab, agent, until
 import andon
 from andon.errors import StoreError
 from andon.host import proc
-from andon.runtime.worker import Worker
-from andon.store.sqlite import SqliteStore
+from andon.runtime.worker.worker import Worker
+from andon.store.sqlite.store import SqliteStore
 from andon.store.store import Append, Beat, Claim, Settle
 
 

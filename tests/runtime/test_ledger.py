@@ -9,7 +9,7 @@ from tests.runtime.harness import Lab, agent
 import andon
 from andon import transcript
 from andon.errors import Refused
-from andon.runtime.ledger import take_over
+from andon.runtime.requests.tool_ledger import take_over
 from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done
 
 

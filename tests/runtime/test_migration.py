@@ -9,7 +9,7 @@ from tests.runtime.harness import Lab, by_thread, until
 
 import andon
 from andon.errors import AndonError, BadInput, IllegalTransition, NotFound
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
 
 executed: list[str] = []
@@ -174,7 +174,7 @@ async def test_only_what_nobody_holds_can_be_migrated(local: Lab) -> None:
 async def test_code_that_waits_for_something_else_is_not_waited_for(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("andon.runtime.rehearsing.REHEARSAL_SECONDS", 0.1)
+    monkeypatch.setattr("andon.runtime.attempt.rehearsal.REHEARSAL_SECONDS", 0.1)
 
     async def idle(ctx: andon.Context) -> None:
         await asyncio.sleep(600)

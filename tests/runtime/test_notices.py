@@ -21,8 +21,16 @@ import pytest
 from tests.runtime.fakes import FakeWorker, until
 
 from andon.errors import BadInput, Refused
-from andon.runtime import notices
-from andon.runtime.notices import Azure, Ec2, Gce, Metadata, Preemption, StopFile, refuse_if_stopped
+from andon.runtime.worker import notices
+from andon.runtime.worker.notices import (
+    Azure,
+    Ec2,
+    Gce,
+    Metadata,
+    Preemption,
+    StopFile,
+    refuse_if_stopped,
+)
 
 
 @pytest.fixture

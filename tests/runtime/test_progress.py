@@ -15,7 +15,7 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, until
 
 import andon
-from andon.runtime import progress
+from andon.runtime.worker import progress
 
 SPIN = """
 import asyncio, faulthandler, os, sys

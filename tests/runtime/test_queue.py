@@ -11,8 +11,8 @@ import andon
 from andon.control import dead
 from andon.core.journal import check_chain
 from andon.errors import BadInput, IllegalTransition, NotFound, Refused
-from andon.runtime import requests
-from andon.runtime.liveness import this_process
+from andon.runtime.requests import requests
+from andon.runtime.worker.peers import this_process
 from andon.store.store import SetLimit
 
 
@@ -379,12 +379,12 @@ async def test_a_version_that_nobody_carries_is_an_event_when_it_begins_and_when
     async def body(ctx: andon.Context) -> int:
         return 1
 
-    monkeypatch.setattr("andon.runtime.strandings.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("andon.runtime.worker.stranded.LOOK_SECONDS", 0.0)
     forsaken = type(lab.store).forsaken
     monkeypatch.setattr(type(lab.store), "forsaken", lambda self: forsaken(self, 0.0))
     names = iter(["a", "b", "c"] if looks == "the one that stayed" else ["c", "b", "a"])
     monkeypatch.setattr(
-        "andon.runtime.worker.this_process",
+        "andon.runtime.worker.worker.this_process",
         lambda: this_process().but(id=f"{next(names)}-{uuid4().hex}"),
     )
     old, new = (agent(body, version=version) for version in ("1", "2"))

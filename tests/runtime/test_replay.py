@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.harness import Lab, agent
 
 import andon
-from andon.core.value import digest
+from andon.core.values.value import digest
 
 executed: list[str] = []
 
@@ -99,7 +99,7 @@ CHANGED = [
 @pytest.fixture(autouse=True)
 def _nothing_executed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     executed.clear()
-    monkeypatch.setattr("andon.runtime.attempt.UNWIND_SECONDS", 0.1)
+    monkeypatch.setattr("andon.runtime.attempt.attempt.UNWIND_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("changed", CHANGED, ids=lambda one: one.__name__)

@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.harness import Held, Lab, agent, bury
 
 import andon
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 
 
 async def counting(ctx: andon.Context, rounds: int) -> list[int]:

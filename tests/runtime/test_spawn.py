@@ -22,10 +22,10 @@ from tests.runtime.starters import WAYS, Children
 import andon
 from andon.core import mark as marks
 from andon.host import mark, proc
-from andon.runtime.attempt import Attempt
-from andon.runtime.liveness import mark_of, this_process
-from andon.runtime.requests import Receipt
-from andon.runtime.worker import Worker
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.worker.peers import mark_of, this_process
+from andon.runtime.requests.requests import Receipt
+from andon.runtime.worker.worker import Worker
 
 PLACES = (
     "the loop",
@@ -556,9 +556,9 @@ async def test_a_worker_of_andons_own_marks_itself_and_an_embedded_one_does_not(
     code = """
 import asyncio, sys
 from andon.host import mark
-from andon.runtime.liveness import mark_of, this_process
-from andon.runtime.requests import Receipt
-from andon.runtime.worker import Worker
+from andon.runtime.worker.peers import mark_of, this_process
+from andon.runtime.requests.requests import Receipt
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
 

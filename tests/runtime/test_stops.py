@@ -11,9 +11,9 @@ from tests.runtime.harness import Held, Lab, agent, until
 import andon
 from andon.errors import Stopped
 from andon.runtime.client import Client
-from andon.runtime.requests import Receipt
+from andon.runtime.requests.requests import Receipt
 from andon.settings import Settings
-from andon.store.orders import Bury, Heard, Order, Reauthorize, Told
+from andon.store.messages.stops import Bury, Heard, Order, Reauthorize, Told
 
 SPARED = (
     "its worker: nothing of it executes any more. Its process was spared: nobody outside can "

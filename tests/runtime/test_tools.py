@@ -9,7 +9,7 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 
 import andon
 from andon import points, transcript
-from andon.store.rows import Filter
+from andon.store.messages.rows import Filter
 from andon.testing import FakeModel, call
 
 FORMATS = ("anthropic", "chat", "responses")

@@ -10,11 +10,11 @@ import pytest
 from tests.runtime.harness import Lab, agent
 
 import andon
-from andon.control import operations
+from andon.control.runs import runs
 from andon.core.journal import check_chain
 from andon.errors import StepFailed
-from andon.runtime import traces
-from andon.runtime.traces import trace
+from andon.runtime.attempt import tracebacks
+from andon.runtime.attempt.tracebacks import trace
 
 PASSWORD = "hunter" + "2"
 QUICK = andon.Retry(1, first_seconds=0.01)
@@ -47,7 +47,7 @@ def assert_tells(text: str) -> None:
     assert "in fails\n" in text
     assert 'raise ValueError("it failed") from error' in text
     assert "KeyError: 'NO_SUCH_KEY'" in text
-    assert traces.CAUSED in text
+    assert tracebacks.CAUSED in text
     assert text.index("KeyError") < text.index("ValueError: it failed")
     assert PASSWORD not in text
     assert "/andon/runtime/" not in text  # no frame of andon's own
@@ -86,7 +86,7 @@ async def test_a_failed_step_is_kept_with_its_traceback(
         f"run {run.id}: step {function.__name__!r} failed:",
         f"run {run.id}: agent 'agent' failed:",
     ]
-    lines = [line["text"] for line in operations.lines(lab.store, run.id)]
+    lines = [line["text"] for line in runs.lines(lab.store, run.id)]
     assert [f"run {run.id}: {line}" for line in lines] == printed
     assert_tells(lines[1])
     assert "KeyError" not in lines[2]  # the step has told it
@@ -114,9 +114,9 @@ async def test_an_effect_an_undo_and_a_probe_tell_where_they_failed(lab: Lab) ->
         await lab.client.answer(run, "did_not_happen", ask=ask.id)
         await lab.reach(run, "suspended")
         await lab.waits_for(run, "answer")
-    found = operations.show(lab.store, run)
+    found = runs.show(lab.store, run)
     assert_tells(by_kind(found)["effect"])
-    told = [line["text"] for line in operations.lines(lab.store, run)]
+    told = [line["text"] for line in runs.lines(lab.store, run)]
     assert_tells(next(text for text in told if text.startswith("the probe of effect 'pay' raised")))
     assert 'raise OSError("no undo")' in next(text for text in told if "the undo of effect" in text)
 
@@ -131,7 +131,7 @@ async def test_an_effect_that_failed_for_good_is_told_once(lab: Lab) -> None:
 
     async with lab.working(agent(body)):
         run = await lab.end(await lab.client.start("agent"))
-    errors = operations.show(lab.store, run.id)["errors"]
+    errors = runs.show(lab.store, run.id)["errors"]
     assert [one["kind"] for one in errors] == ["effect", "effect", "agent"]
     for one in errors:
         assert_tells(one["traceback"])
@@ -183,8 +183,8 @@ async def test_a_child_and_a_retried_agent_tell_it_too(lab: Lab) -> None:
         run = await lab.end(await lab.client.start("agent"))
     assert run.error is not None
     assert_tells(run.error["traceback"])
-    [child] = operations.show(lab.store, run.id)["children"]
-    errors = operations.show(lab.store, child["id"])["errors"]
+    [child] = runs.show(lab.store, run.id)["children"]
+    errors = runs.show(lab.store, child["id"])["errors"]
     assert [one["kind"] for one in errors] == ["agent", "agent"]
     for one in errors:
         assert_tells(one["traceback"])
@@ -211,7 +211,7 @@ async def test_a_setting_keeps_tracebacks_out_of_the_store(
     async with local.working(agent(body), tracebacks=mode):
         run = await local.end(await local.client.start("agent"))
     stored = " ".join(one.body or "" for one in await local.journal(run.id)) + str(run.error)
-    told = " ".join(line["text"] for line in operations.lines(local.store, run.id))
+    told = " ".join(line["text"] for line in runs.lines(local.store, run.id))
     assert "Traceback" not in stored + told
     assert "step 'fails' failed: ValueError: it failed" in told
     printed = "\n".join(record.getMessage() for record in caplog.records)
@@ -253,7 +253,7 @@ def test_an_error_of_any_size_stays_within_the_limit() -> None:
         following = raised(names["f199"])
         following.__cause__, found = found, following
     text = trace(ExceptionGroup("many", [found] * 1000))
-    assert len(text.encode()) <= traces.LIMIT_BYTES
+    assert len(text.encode()) <= tracebacks.LIMIT_BYTES
     assert text.startswith("ExceptionGroup: many")
     assert text.endswith("... 992 more errors ...")
     assert " more lines ..." in text

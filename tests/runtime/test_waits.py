@@ -10,7 +10,7 @@ from tests.runtime.harness import Lab, agent, until
 
 import andon
 from andon.errors import BadInput, Conflict, NotFound
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.store.store import Start
 
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────
@@ -73,7 +73,7 @@ async def test_a_wait_of_days_beside_a_branch_that_works(
     local: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Timers are set by the day; one that goes off early is not the end of the wait."""
-    monkeypatch.setattr("andon.runtime.waiting.DAY_SECONDS", 0.01)
+    monkeypatch.setattr("andon.runtime.attempt.waits.DAY_SECONDS", 0.01)
     go = asyncio.Event()
 
     async def work() -> None:

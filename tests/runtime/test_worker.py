@@ -13,8 +13,8 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 import andon
 from andon.errors import BadInput, Conflict, StoreUnavailable
 from andon.runtime.agent import Agent
-from andon.runtime.attempt import Attempt
-from andon.runtime.worker import Worker
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 
 
@@ -233,7 +233,7 @@ async def test_a_run_that_was_claimed_and_not_begun_goes_back_to_where_it_waited
             if here == "claim:claimed":
                 worker.tell("test")
 
-        monkeypatch.setattr("andon.runtime.worker.point", tell)
+        monkeypatch.setattr("andon.runtime.worker.worker.point", tell)
         run = await lab.client.start(one, "patient")
         began_to_wait = lab.store.run(run).available_at
         await until(lambda: worker.draining)
@@ -380,7 +380,7 @@ async def test_a_worker_with_a_thread_that_goes_on_does_not_say_that_it_is_gone(
 async def test_a_worker_whose_code_cannot_be_cancelled_does_not_say_that_it_is_gone(
     local: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("andon.runtime.attempt.UNWIND_SECONDS", 0.02)
+    monkeypatch.setattr("andon.runtime.attempt.attempt.UNWIND_SECONDS", 0.02)
     go, begun = asyncio.Event(), asyncio.Event()
 
     async def immortal() -> None:
@@ -410,7 +410,7 @@ async def test_a_worker_whose_code_cannot_be_cancelled_does_not_say_that_it_is_g
 async def test_cleanups_run_once_each_the_last_first_and_an_error_stops_none(
     local: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("andon.runtime.cleanup.CLEANUP_SECONDS", 0.05)
+    monkeypatch.setattr("andon.runtime.worker.cleanup.CLEANUP_SECONDS", 0.05)
     order: list[str] = []
 
     async def late(name: str) -> None:
@@ -540,7 +540,7 @@ async def test_a_bug_of_andons_own_shows_the_run_and_spares_the_others(
             raise ZeroDivisionError("a bug")
         return settlement(attempt, outcome, failure)
 
-    from andon.runtime import settling
+    from andon.runtime.attempt import settlement as settling
 
     settlement = settling.settlement
     monkeypatch.setattr(settling, "settlement", broken)

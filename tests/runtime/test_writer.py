@@ -10,11 +10,11 @@ import apsw
 import pytest
 
 from andon.errors import StoreError, StoreUnavailable
-from andon.store import sqlite
-from andon.store.sqlite import SqliteStore
-from andon.store.sqlite_errors import BUSY_SECONDS
+from andon.store.sqlite import store as sqlite
+from andon.store.sqlite.store import SqliteStore
+from andon.store.sqlite.errors import BUSY_SECONDS
 from andon.store.store import Log, Note
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 
 
 @pytest.fixture

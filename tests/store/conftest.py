@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.store.parts import Listen
 
-from andon.store import open_store, postgres_bell
+from andon.store import open_store
+from andon.store.postgres import notifier
 from andon.store.store import Store
 
 
@@ -33,7 +34,7 @@ def store(opened: Callable[[], Store]) -> Store:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server of the tests was started a moment ago; that is not always the point."""
-    monkeypatch.setattr(postgres_bell, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(notifier, "RESTART_SECONDS", 0.0)
 
 
 @pytest.fixture(params=["in a thread", "on a loop"])

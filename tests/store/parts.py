@@ -6,7 +6,7 @@ from typing import Any
 
 from andon.core.journal import GENESIS, Entry, EntryKind, chain
 from andon.core.lease import Fence
-from andon.core.value import content_name
+from andon.core.values.value import content_name
 from andon.store.store import (
     AgentRow,
     Append,

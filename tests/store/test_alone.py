@@ -24,9 +24,9 @@ from tests.store.parts import (
 )
 
 from andon.errors import BadInput, Conflict, Fenced, Refused
-from andon.store.orders import Order
+from andon.store.messages.stops import Order
 from andon.store.store import Claim, Claimed, ClaimResult, Drain, SetLimit, Start, Store
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 
 Carry = Callable[[Store, Any], Any]
 

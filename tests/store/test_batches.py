@@ -17,7 +17,7 @@ from tests.store.parts import (
 
 from andon.core.journal import EntryKind
 from andon.errors import BadInput, Conflict, Fenced, Refused
-from andon.store.orders import Order
+from andon.store.messages.stops import Order
 from andon.store.store import Claim, Message, Recall, Register, Settle, Start, Store
 
 

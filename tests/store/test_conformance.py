@@ -40,7 +40,7 @@ from andon.errors import (
     NotFound,
     StoreError,
 )
-from andon.store.rows import Filter
+from andon.store.messages.rows import Filter
 from andon.store.store import (
     Append,
     Ask,

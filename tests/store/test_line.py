@@ -11,10 +11,10 @@ import pytest
 from tests.store.parts import AGENT, LONG, Held, begin, do, start, take
 
 from andon.errors import Fenced
-from andon.store import line
-from andon.store.postgres import PostgresStore
+from andon.store.writer import line
+from andon.store.postgres.store import PostgresStore
 from andon.store.store import Beat, Claim, Message, Outcome
-from andon.store.writer import HALVED, Writer
+from andon.store.writer.writer import HALVED, Writer
 
 
 @pytest.fixture

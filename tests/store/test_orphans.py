@@ -4,8 +4,8 @@ import pytest
 from tests.store.parts import begin, claim, do, register, take
 from tests.store.test_stops import closed, order, stages, state
 
-from andon.store import started
-from andon.store.orders import Bury, Report, Started
+from andon.store.sql import processes
+from andon.store.messages.stops import Bury, Report, Started
 from andon.store.store import Beat, Claim, Depart, Settle, Store
 
 MARK = 1 << 62
@@ -83,7 +83,7 @@ def test_where_nobody_looks_for_what_was_started_the_stop_is_not_proved_and_not_
     beat = Beat(worker_id="other", lease_seconds=60.0)
     do(store, beat)
     assert stages(store, stop_id) == {"run:r:1": "fenced"}
-    monkeypatch.setattr(started, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.0)
     do(store, beat)
     assert stages(store, stop_id) == {"run:r:1": "unproved"}
     assert closed(store, stop_id)

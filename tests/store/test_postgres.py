@@ -32,8 +32,8 @@ from tests.store.parts import (
 
 from andon.core.journal import check_chain
 from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, StoreUnavailable
-from andon.store import postgres, postgres_bell, postgres_spare
-from andon.store.postgres import PostgresStore
+from andon.store.postgres import store as postgres, notifier, spare_connection
+from andon.store.postgres.store import PostgresStore
 from andon.store.store import (
     Append,
     Beat,
@@ -45,7 +45,7 @@ from andon.store.store import (
     SetLimit,
     Start,
 )
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
 
@@ -328,11 +328,11 @@ def test_a_worker_that_only_lost_its_connection_is_not_called_silent(
 def test_nobody_is_called_silent_right_after_a_restart(
     store: PostgresStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = worker_row("w", str(postgres_bell.key_of("w")))
+    nobody = worker_row("w", str(notifier.key_of("w")))
     cluster.restart()
-    monkeypatch.setattr(postgres_bell, "RETAKE_SECONDS", 0.0)
+    monkeypatch.setattr(notifier, "RETAKE_SECONDS", 0.0)
     assert not until_back(lambda: store.is_free(nobody))
-    monkeypatch.setattr(postgres_bell, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(notifier, "RESTART_SECONDS", 0.0)
     assert store.is_free(nobody)
     assert not store.is_free(worker_row("w", None))
 
@@ -556,7 +556,7 @@ def test_the_outcome_of_a_lost_commit_is_asked_for(
 ) -> None:
     held = begin(store)
     message = held.append()
-    monkeypatch.setattr(postgres_spare, "UNUSED_SECONDS", 0.0)
+    monkeypatch.setattr(spare_connection, "UNUSED_SECONDS", 0.0)
     assert store._spare.close_unused() is None  # the next one is the one below
     connect = store.link.connect
 

@@ -11,7 +11,7 @@ import pytest
 from tests.store.parts import claim, eventually, register, start, worker_row
 
 from andon.core.journal import check_chain
-from andon.store.rows import Filter
+from andon.store.messages.rows import Filter
 from andon.store.store import Store
 
 OPEN = """

@@ -12,14 +12,16 @@ import apsw
 import pytest
 from tests.store.parts import begin, claim, do, register, start, take
 
-from andon.control import happenings, operations
+from andon.control import events
+from andon.control.runs import runs
 from andon.core.journal import check_chain
 from andon.errors import BadInput, Corrupt, Fenced, StoreError, StoreUnavailable
-from andon.runtime import requests
-from andon.store import bell, open_store, sqlite
-from andon.store.rows import Filter
-from andon.store.sqlite import SqliteStore
-from andon.store.sqlite_disk import file_system, refuse_unsafe
+from andon.runtime.requests import requests
+from andon.store import notifier, open_store
+from andon.store.sqlite import store as sqlite
+from andon.store.messages.rows import Filter
+from andon.store.sqlite.store import SqliteStore
+from andon.store.sqlite.disk import file_system, refuse_unsafe
 from andon.store.store import Beat, Blob, Log
 
 
@@ -243,8 +245,8 @@ def disorder(path: Path, tree: str, after: int) -> None:
         # Behind the size of the cell, the header of its record and the id of the run.
         ("sqlite_autoindex_andon_journal_1", 1 + 4 + 1, lambda store: requests.journal(store, "r")),
         # There the number of the row, which follows that of the line, decides what is read.
-        ("andon_logs_of_run", 1 + 4 + 2, lambda store: operations.lines(store, "r")),
-        ("andon_events", 1, lambda store: happenings.recent(store, 0)),
+        ("andon_logs_of_run", 1 + 4 + 2, lambda store: runs.lines(store, "r")),
+        ("andon_events", 1, lambda store: events.recent(store, 0)),
     ],
 )
 def test_an_index_in_disorder_is_no_endless_list(
@@ -297,7 +299,7 @@ def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
 
 
 def test_who_listened_on_a_loop_that_is_closed_leaves_no_socket_open(tmp_path: Path) -> None:
-    ears = bell.Bell(str(tmp_path))
+    ears = notifier.Bell(str(tmp_path))
     loop = asyncio.new_event_loop()
     end = ears.listen_on(loop, lambda: None)
     loop.close()

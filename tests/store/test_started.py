@@ -7,7 +7,7 @@ import pytest
 from tests.store.parts import agent_row, begin, claim, do, register, start, take, worker_row
 from tests.store.test_stops import closed, give_back, order, stages, state
 
-from andon.store.orders import Bury, Ended, Report, Started
+from andon.store.messages.stops import Bury, Ended, Report, Started
 from andon.store.store import Depart, Register, Store
 
 MARK = 1 << 62 | 5 << 34 | 1 << 12

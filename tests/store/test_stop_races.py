@@ -36,7 +36,16 @@ from tests.store.test_stops import (
 
 from andon.core.journal import check_chain
 from andon.store import open_store
-from andon.store.orders import Bury, Dismiss, Ended, Enlist, Order, Reauthorize, Report, Resume
+from andon.store.messages.stops import (
+    Bury,
+    Dismiss,
+    Ended,
+    Enlist,
+    Order,
+    Reauthorize,
+    Report,
+    Resume,
+)
 from andon.store.store import Beat, Claim, Move, Register, Store
 from andon.testing.postgres import Cluster
 

@@ -19,7 +19,7 @@ from tests.store.parts import (
 )
 
 from andon.errors import BadInput, Conflict, Fenced, NotFound, Refused
-from andon.store.orders import (
+from andon.store.messages.stops import (
     Attend,
     Bury,
     Dismiss,
@@ -651,7 +651,7 @@ def test_a_claim_in_flight_does_not_slip_past_a_halt(opened: Any) -> None:
 
 
 def _all() -> Any:
-    from andon.store.rows import Filter
+    from andon.store.messages.rows import Filter
 
     return Filter(limit=100)
 

@@ -8,7 +8,7 @@ import apsw
 import psycopg
 import pytest
 
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.store import open_store, queries
 
 RUN = (

@@ -9,7 +9,7 @@ import pytest
 
 from andon.errors import StoreError
 from andon.store import open_store
-from andon.store.wal import Wal
+from andon.store.sqlite.wal import Wal
 
 FRAME = 24 + 4096
 TRANSACTIONS = 8

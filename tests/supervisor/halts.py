@@ -15,7 +15,7 @@ from tests.control.terminal import until
 
 import andon
 from andon.host import proc
-from andon.supervisor import home as homes
+from andon.host import home as homes
 
 # Of the product that is under test here: it may be a copy with a bug planted in it.
 SOURCE = Path(andon.__file__).parents[1]

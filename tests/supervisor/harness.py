@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from andon.supervisor.cgroup import own_folder
-from andon.supervisor.tree import Unfit
+from andon.supervisor.trees.cgroup import own_folder
+from andon.supervisor.trees.tree import Unfit
 
 HERE = Path(__file__).parent
 SOURCES = str(HERE.parent.parent / "src")

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from andon.host import proc
-from andon.supervisor import linux, tree
-from andon.supervisor.children import Child
-from andon.supervisor.halting import Killing
+from andon.host import syscalls
+from andon.supervisor.trees import tree
+from andon.supervisor.children.child import Child
+from andon.supervisor.halt.kill import Killing
 from andon.supervisor.spec import ChildSpec
-from andon.supervisor.tree import Mechanism, Tree
+from andon.supervisor.trees.tree import Mechanism, Tree
 
 LIFE = 8
 MEMBERS = 12
@@ -97,7 +98,7 @@ class Bad:
 
     def _behead(self, work: Work, place: int) -> None:
         threading.Thread(target=work, args=(place,)).start()
-        linux.exit_thread()
+        syscalls.exit_thread()
 
     def storm(self, work: Work) -> None:
         """Lineages that replace themselves all the time: each pid lives for a few milliseconds."""
@@ -412,7 +413,7 @@ def main() -> None:
     action, name, shape = sys.argv[1:4]
     work = sys.argv[4] if len(sys.argv) > 4 else "sleep"
     signal.alarm(30)
-    linux.die_with_parent()
+    syscalls.die_with_parent()
     mechanism = build(name)
     try:
         answer = globals()[action](mechanism, shape, work)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from andon.supervisor import fleet as fleets
-from andon.supervisor import home as homes
-from andon.supervisor.fleet import TOLD_SECONDS, Fleet
+from andon.supervisor.halt import store_target as fleets
+from andon.host import home as homes
+from andon.supervisor.halt.store_target import TOLD_SECONDS, Fleet
 
 URL = "sqlite:////somewhere/andon.db"
 PROVED = {

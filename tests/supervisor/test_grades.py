@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def probed(before: tuple[str, ...] = (), source: str = str(ROOT / "src")) -> dict[str, Any]:
     done = subprocess.run(
-        [*before, sys.executable, "-P", "-m", "andon.supervisor.grades"],
+        [*before, sys.executable, "-P", "-m", "andon.supervisor.trees.grades"],
         capture_output=True,
         check=False,
         cwd="/",

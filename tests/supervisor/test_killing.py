@@ -4,13 +4,13 @@ import os
 from types import SimpleNamespace
 from typing import Any, cast
 
-from andon.supervisor.children import Child
-from andon.supervisor.ending import Ending
-from andon.supervisor.halting import Killing
+from andon.supervisor.children.child import Child
+from andon.supervisor.exit import Ending
+from andon.supervisor.halt.kill import Killing
 from andon.supervisor.spec import ChildSpec
 from andon.supervisor.supervisor import Supervisor
-from andon.supervisor.tree import Tree
-from andon.supervisor.walk import Walk, WalkTree
+from andon.supervisor.trees.tree import Tree
+from andon.supervisor.trees.walk import Walk, WalkTree
 
 
 class Tough(Tree):

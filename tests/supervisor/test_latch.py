@@ -15,9 +15,9 @@ from tests.supervisor.harness import until
 
 from andon.core.latch import Pulled
 from andon.host import proc
-from andon.supervisor import home as homes
-from andon.supervisor import latch as latches
-from andon.supervisor.latch import Latch
+from andon.host import home as homes
+from andon.host import latch as latches
+from andon.host.latch import Latch
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_a_home_that_is_a_file_is_pulled(folder: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 from andon.supervisor import latch as latches
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
@@ -247,7 +247,7 @@ FULL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 from andon.supervisor import latch as latches
-from andon.supervisor.latch import Latch
+from andon.host.latch import Latch
 latch = Latch(sys.argv[1])
 """
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.supervisor.harness import Supervised, state_of, until
 
-from andon.supervisor.link import MOST_KEPT, Link
-from andon.supervisor.looping import Loop
+from andon.supervisor.api.control_channel import MOST_KEPT, Link
+from andon.supervisor.poll import Loop
 
 
 def test_the_control_process_is_greeted_with_all_that_is_known(supervised: Supervised) -> None:

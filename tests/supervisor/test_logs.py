@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.supervisor.harness import Supervised, until
 
-from andon.supervisor.logs import LogFile
+from andon.supervisor.children.logs import LogFile
 
 
 def test_a_log_has_a_limit_and_keeps_the_newest(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from tests.supervisor.halts import (
 )
 
 from andon.host import proc
-from andon.supervisor import home as homes
-from andon.supervisor import panic
-from andon.supervisor.latch import Latch
+from andon.host import home as homes
+from andon.supervisor.halt import command
+from andon.host.latch import Latch
 
-STORE = "andon.control.halting"
+STORE = "andon.control.halt.store_order"
 
 
 def written(home: Path) -> str:
@@ -89,7 +89,7 @@ def test_help_halts_nothing(home: Path) -> None:
 
 
 def test_words_are_taken_as_they_are() -> None:
-    asked = panic.parsed(["--why=a=b", "--by", "ana", "--json", "--wait", "2.5"])
+    asked = command.parsed(["--why=a=b", "--by", "ana", "--json", "--wait", "2.5"])
     assert (asked.why, asked.by, asked.json, asked.wait) == ("a=b", "ana", True, 2.5)
 
 
@@ -159,10 +159,10 @@ def test_a_defect_in_one_part_does_not_take_the_others_away(
     if part == "_pull":
         monkeypatch.setattr(Latch, "pull", fail)
     else:
-        monkeypatch.setattr(panic.Halting, part, fail)
+        monkeypatch.setattr(command.Halting, part, fail)
     with supervisor(home, ESCAPES, processes=5) as own:
         before = below(own.pid)
-        found = panic.halt(wait=20)
+        found = command.halt(wait=20)
         until(lambda: not alive(before), "their end")
     assert not found["proved"]
     assert "a defect" in "".join(found["unknown"])
@@ -222,10 +222,10 @@ def test_a_disk_that_takes_its_time_holds_up_no_order_and_is_waited_for(
 
     monkeypatch.setenv("ANDON_HOME", str(home))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(panic, "LATCH_SECONDS", 0.0)
+    monkeypatch.setattr(command, "LATCH_SECONDS", 0.0)
     monkeypatch.setattr(Latch, "pull", late)
     monkeypatch.setattr(select, "poll", polling)
-    assert panic.halt()["latch"]["written"]
+    assert command.halt()["latch"]["written"]
     assert pulled(home)
 
 
@@ -238,7 +238,7 @@ def test_a_latch_that_cannot_be_written_is_said_and_the_rest_is_done(
         monkeypatch.setattr(Latch, "_append", lambda self, verdict: "the disk: gone")
         monkeypatch.setattr(Latch, "_write_stop", lambda self, new: "the disk: gone")
         monkeypatch.chdir(home.parent)
-        found = panic.halt("odd", "ana", wait=20)
+        found = command.halt("odd", "ana", wait=20)
         assert not alive(before)
         assert not found["proved"]
         assert found["unknown"] == [

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from andon.supervisor.precedence import abreast, ahead
+from andon.supervisor.halt.priority import abreast, ahead
 
 NOBODY = 65534
 

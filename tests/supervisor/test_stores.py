@@ -6,8 +6,8 @@ import pytest
 
 from andon.settings import Settings, load
 from andon.store import absolute
-from andon.supervisor import stores
-from andon.supervisor.home import without_password
+from andon.supervisor.halt import store_address
+from andon.host.home import without_password
 
 OTHER = "postgresql://ana@elsewhere/andon"
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_default_is_the_same() -> None:
-    assert Settings().store == stores.DEFAULT
+    assert Settings().store == store_address.DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -51,30 +51,30 @@ def test_what_is_said_is_what_the_settings_say(
         Path("andon.toml").write_text(f"concurrency = 3\nstore = {url!r}\n")
     given = url if way == "given" else ""
     expected = without_password(absolute(load({"store": given or None}).store))
-    assert stores.meant(given, [OTHER]) == expected
+    assert store_address.meant(given, [OTHER]) == expected
 
 
 def test_without_a_word_it_is_the_default(folder: Path) -> None:
-    assert stores.meant("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
+    assert store_address.meant("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
 
 
 def test_the_environment_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("andon.toml").write_text("store = 'sqlite:///a/b.db'\n")
     monkeypatch.setenv("ANDON_STORE", OTHER)
-    assert stores.meant("", []) == OTHER
+    assert store_address.meant("", []) == OTHER
 
 
 def test_one_that_nobody_has_made_is_the_one_of_this_host() -> None:
     Path(".andon/andon.db").unlink()
-    assert stores.meant("", [OTHER]) == OTHER
-    assert stores.meant("", [OTHER, "sqlite:////x.db"]) == ""
-    assert stores.meant("", []) == ""
+    assert store_address.meant("", [OTHER]) == OTHER
+    assert store_address.meant("", [OTHER, "sqlite:////x.db"]) == ""
+    assert store_address.meant("", []) == ""
 
 
 @pytest.mark.parametrize("content", ["store = [", "store = 7", "\xff"])
 def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
     Path("andon.toml").write_bytes(content.encode("latin-1"))
-    assert stores.meant("", [OTHER]) == ""
+    assert store_address.meant("", [OTHER]) == ""
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
     ["mysql://host/x", "sqlite:///", "sqlite://x", "sqlite:///a/../c.db", "sqlite:///none/x.db"],
 )
 def test_what_could_be_meant_in_two_ways_is_not_said(url: str) -> None:
-    assert stores.meant(url, [OTHER]) == ""
+    assert store_address.meant(url, [OTHER]) == ""

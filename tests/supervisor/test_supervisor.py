@@ -13,7 +13,7 @@ import pytest
 from tests.supervisor.harness import SOURCES, Supervised, state_of, until
 
 from andon.supervisor.__main__ import main, unmet
-from andon.supervisor.group import Group
+from andon.supervisor.trees.group import Group
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="another user needs root")
 
@@ -351,9 +351,9 @@ def test_a_running_supervisor_has_loaded_nothing_but_python_and_its_own() -> Non
 import sys
 sys.argv = ["x", "--check"]
 import andon.supervisor.__main__ as entry
-import andon.supervisor.tree as tree
+import andon.supervisor.trees.tree as tree
 tree.mechanisms("/nowhere")
-import andon.supervisor.trying, andon.supervisor.group
+import andon.supervisor.trees.trial, andon.supervisor.trees.group
 ours = {name for name in sys.modules if name.partition(".")[0] == "andon"}
 top = {name.partition(".")[0] for name in sys.modules}
 print(*sorted(name for name in ours if not name.startswith(("andon.core", "andon.supervisor"))))

@@ -9,8 +9,8 @@ import pytest
 import andon
 from andon.core.run import State
 from andon.errors import BadInput
-from andon.runtime import clock as runtime_clock
-from andon.runtime.liveness import this_process
+from andon.runtime.worker import clock as runtime_clock
+from andon.runtime.worker.peers import this_process
 from andon.store import open_store
 from andon.store.store import Register
 from andon.testing import Clock

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from tests.testing import crash_agents
 
-from andon.control import cli, crashtesting, progress
+from andon.cli import app, progress
+from andon.cli.views import crashtest_view
 from andon.testing.crash.judge import Finding
 from andon.testing.crash.report import Tried
 
@@ -23,7 +24,7 @@ AGENTS = crash_agents.__file__
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.run(["crashtest", *words])
+    code = app.run(["crashtest", *words])
     printed, said = capsys.readouterr()
     return code, printed, said
 
@@ -156,8 +157,8 @@ def test_a_terminal_gets_a_line_that_counts_below_what_was_found(
     found = Finding(about="effect", name="pay", what="it happened twice", why="", do="")
     tried = Tried(kills=(), reached=True, state="", findings=[], asked=[], seconds=0)
     line = progress.Line(shown=True)
-    crashtesting._told(line, 1, 3, tried)
-    crashtesting._told(line, 2, 3, msgspec.structs.replace(tried, findings=[found]))
+    crashtest_view._told(line, 1, 3, tried)
+    crashtest_view._told(line, 2, 3, msgspec.structs.replace(tried, findings=[found]))
     line.clear()
     drawn = terminal.getvalue()
     assert "1 of 3  kills" in drawn

@@ -80,7 +80,7 @@ HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
     [
         pytest.param(
             POWER,
-            ("store/sqlite.py", "synchronous = FULL", "synchronous = OFF"),
+            ("store/sqlite/store.py", "synchronous = FULL", "synchronous = OFF"),
             "was acknowledged and is lost",
             id="power: nothing waits for the disk",
         ),
@@ -92,14 +92,14 @@ HAPPENED = ("core/effect.py", "HAPPENED: Move.RECORD", "HAPPENED: Move.EXECUTE")
         ),
         pytest.param(
             FLIPS.format(kind="bit in the WAL"),
-            ("store/wal.py", "if chained == 2:", "if chained < 0:"),
+            ("store/sqlite/wal.py", "if chained == 2:", "if chained < 0:"),
             "told silently: ",
             id="flips: a log's lost end is believed",
         ),
         pytest.param(
             SYSCALLS,
             (
-                "store/sqlite.py",
+                "store/sqlite/store.py",
                 "raise translate(error, self.path) from error\n        return",
                 "return [None] * len(batch)\n        return",
             ),
@@ -252,5 +252,5 @@ print(*writers.check(small, str).violations, sep="\\n")
 """
     right = "                del items[place], outcomes[place]\n"
     assert "is told what is None's" in found(
-        tmp_path, code, "store/line.py", right, "                pass\n"
+        tmp_path, code, "store/writer/line.py", right, "                pass\n"
     )

@@ -15,12 +15,12 @@ import msgspec
 sys.path[0] = str(Path(__file__).parents[2])
 
 import andon.runtime.client  # noqa: E402 (the project is on the path now)
-import andon.store.postgres  # noqa: E402
-import andon.store.sqlite  # noqa: E402
+import andon.store.postgres.store  # noqa: E402
+import andon.store.sqlite.store  # noqa: E402
 from andon.testing import FakeModel, forking  # noqa: E402
 from verify.drivers import shop  # noqa: E402
 
-LOADED = (andon.runtime.client, andon.store.postgres, andon.store.sqlite)
+LOADED = (andon.runtime.client, andon.store.postgres.store, andon.store.sqlite.store)
 
 
 def become(raw: bytes) -> None:

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from andon.control import ending
+from andon.control.stop import processes
 from andon.core.lease import Fence
 from andon.host import remains
-from andon.runtime import spawn
+from andon.runtime.processes import attribution
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -35,7 +35,7 @@ class Child:
     def __init__(self, pid: int, key: str, process: "Process", deaf: bool) -> None:
         self.pid, self.key, self.parent, self.deaf = pid, key, process, deaf
         self.host = process.host
-        self.mark = spawn.mark_here() or -1
+        self.mark = attribution.mark_here() or -1
         self.alive = True
         self.over: Future[int] = process.loop.create_future()
 
@@ -92,14 +92,14 @@ class Children:
     def clear(self, store: Any) -> None:
         """As a command does on the host of the current process; it ends no worker."""
         here = self._fleet.current
-        with mock.patch.object(ending, "this_process", return_value=here.row):
-            enders = ending.Enders(store, "kill")
+        with mock.patch.object(processes, "this_process", return_value=here.row):
+            enders = processes.Enders(store, "kill")
         orders = store.rows(
             "SELECT DISTINCT stop_id FROM andon_targets"
             " WHERE mark IS NOT NULL AND stage IN ('fenced', 'unproved') ORDER BY stop_id"
         )
         for one in (target for (stop_id,) in orders for target in store.targets(stop_id)):
-            worker = ending.workers_of(store, {one.worker or ""}).get(one.worker or "")
+            worker = processes.workers_of(store, {one.worker or ""}).get(one.worker or "")
             if one.mark is not None and worker is not None and enders.is_here(worker):
                 enders.clear(one, worker, lambda _: None)
 
@@ -148,9 +148,9 @@ class Children:
             (remains, "proc", kernel),
             (remains, "mark", SimpleNamespace(carriers=self._carriers)),
             (remains, "time", time),
-            (spawn, "follow", lambda: None),
-            (spawn, "_numbers", numbers),
-            (spawn, "host", marks),
+            (attribution, "follow", lambda: None),
+            (attribution, "_numbers", numbers),
+            (attribution, "host", marks),
         ]
         with contextlib.ExitStack() as stack:
             for module, name, instead in replaced:

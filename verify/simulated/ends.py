@@ -9,7 +9,7 @@ from tests.chaos import laws
 
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from verify.simulated.agents import AGENT_RETRIES, STEP_RETRIES
 from verify.simulated.scripts import CHILDREN, child_of, expected, happens
 

@@ -21,9 +21,9 @@ from unittest import mock
 
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError
-from andon.runtime import requests, starting
-from andon.store.orders import Order
-from andon.store.rows import Filter
+from andon.runtime.requests import requests, start
+from andon.store.messages.stops import Order
+from andon.store.messages.rows import Filter
 from andon.store.store import AgentRow, Append, Settle, Start
 from verify.simulated import outside, scripts
 from verify.simulated.children import Children
@@ -365,7 +365,7 @@ class Fleet:
 
     def _start(self, run_id: str, script: list[str]) -> None:
         row: AgentRow = scripts.AGENT.row
-        run = starting.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
+        run = start.new_run(row, (script,), {}, run_id=run_id, now=self.clock.store_now())
         self.tell(None, f"somebody starts {run_id}: {', '.join(script)}")
         requests.write(self.store, Start(run=run))
         self._started += 1

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from andon.core.drain import Phase
 from andon.core.lease import Fence
 from andon.errors import AndonError
-from andon.runtime import requests
-from andon.runtime.clock import own_time
-from andon.store.rows import AskRow
+from andon.runtime.requests import requests
+from andon.runtime.worker.clock import own_time
+from andon.store.messages.rows import AskRow
 from andon.store.store import EffectRow
 
 if TYPE_CHECKING:

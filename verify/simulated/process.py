@@ -16,12 +16,14 @@ from unittest import mock
 from andon import points
 from andon.core.lease import renew_every
 from andon.errors import StoreUnavailable
-from andon.runtime import branch, cleanup, liveness, progress, spawn
-from andon.runtime import worker as runtime
+from andon.runtime.attempt import branch
+from andon.runtime.worker import cleanup, peers, progress
+from andon.runtime.processes import attribution
+from andon.runtime.worker import worker as runtime
 from andon.settings import Settings
-from andon.store import writer as store_writer
+from andon.store.writer import writer as store_writer
 from andon.store.store import Claim, Message, Seen, WorkerRow
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 from verify.simulated import scripts
 from verify.simulated.clock import Loop
 from verify.simulated.store import ProcessStore
@@ -119,7 +121,7 @@ class Process:
     def evidence(self, worker_id: str, dead: "Process") -> str:
         """How another worker's process has ended, as far as this one can see it."""
         if dead.host == self.host:
-            return liveness.end_remains(dead.rows[worker_id], "its process ended")
+            return peers.end_remains(dead.rows[worker_id], "its process ended")
         return f"{self.fleet.free_means}:its lock is free"
 
 
@@ -295,7 +297,7 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
     here: Callable[[], Process] = lambda: fleet.current  # noqa: E731 (a name for what is asked)
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "Writer", lambda *a, **k: _Commits(*a, process=here(), **k)),
-        (spawn, "Pool", lambda *_: _Threads(here())),
+        (attribution, "Pool", lambda *_: _Threads(here())),
         (runtime, "Peers", lambda store, mine, on_death: _Watch(here(), on_death)),
         (runtime, "this_process", lambda: here().describe()),
         (runtime, "threading", _module(lambda **k: _Heart(process=here(), **k))),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from andon.errors import StoreUnavailable
-from andon.store import migrate, queries
-from andon.store.sql import SqlStore
-from andon.store.sqlite import SqliteStore
+from andon.store import migrations, queries
+from andon.store.sql.runs import SqlStore
+from andon.store.sqlite.store import SqliteStore
 from andon.store.store import Append, Message, Outcome, Settle
 from verify.simulated.clock import Clock
 
@@ -27,7 +27,7 @@ def _connection() -> apsw.Connection:
     """A database with andon's tables and nothing in them."""
     if not _kept:
         db = apsw.Connection(":memory:", statementcachesize=1000)
-        migrate.apply("sqlite", lambda _, sql: list(db.execute(sql)).clear(), lambda: 0)
+        migrations.apply("sqlite", lambda _, sql: list(db.execute(sql)).clear(), lambda: 0)
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew at every call
         db.execute("CREATE TABLE booked (key TEXT)")  # the user's
         db.create_scalar_function("unixepoch", lambda *_: _now(), -1)

@@ -8,13 +8,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from andon.control.operations import find
+from andon.control.runs.runs import find
 from andon.core.effect import EffectState
 from andon.core.journal import Entry, EntryKind, Mark, chain
 from andon.core.run import Event, State, advance
 from andon.errors import Refused
-from andon.runtime import requests
-from andon.store.rows import Filter, RunRow
+from andon.runtime.requests import requests
+from andon.store.messages.rows import Filter, RunRow
 from andon.store.store import Move, Note, Store
 
 PAGE = 500

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from andon.control import fleet
-from andon.control.operations import Surroundings
+from andon.control import workers as fleet
+from andon.control.runs.runs import Surroundings
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind
 from andon.core.lease import WATCHED
-from andon.core.rollout import (
+from andon.core.fleet.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
     Hold,
@@ -30,8 +30,8 @@ from andon.core.rollout import (
 )
 from andon.core.run import TERMINAL
 from andon.errors import BadInput
-from andon.runtime import requests
-from andon.store.rows import Held, RunRow
+from andon.runtime.requests import requests
+from andon.store.messages.rows import Held, RunRow
 from andon.store.store import Store, WorkerRow
 
 # Of a larger deploy the journals of so many runs are walked, and the answer says so.

@@ -1,145 +1,191 @@
-"""Carrying `andon drain` out: who is meant, by which way they are told, and what is said."""
+"""`andon drain`: ask workers to go, and wait until they have gone.
 
-from collections.abc import Callable, Sequence
+Through the store, which reaches every machine. Workers of this container are told by a signal
+when the store cannot be reached: a drain must not depend on it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from andon.control import draining, fleet, output, progress
-from andon.control.following import Patience
-from andon.control.people import named
-from andon.errors import AndonError, StoreError
-from andon.settings import Settings
-from andon.store import open_store
-from andon.store.store import Store, WorkerRow
-
-DONE, LATE = 0, 3
+from andon.control import workers as fleet
+from andon.control.changes import POLL_SECONDS, Patience, rings
+from andon.control.runs.runs import Surroundings
+from andon.cli.output import clean, length, state
+from andon.cli.progress import Line
+from andon.errors import AndonError
+from andon.host import proc
+from andon.store.store import AskDrain, Store, WorkerRow
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. Neither names nor `this`: everybody."""
-
-    names: tuple[str, ...]
-    this: bool
-    timeout: float
-    waits: bool
-    by: str | None
+def ask(store: Store, workers: Sequence[WorkerRow], by: str) -> None:
+    """Ask them to drain; one that has ended meanwhile needs no asking."""
+    outcomes = store.write([AskDrain(worker_id=worker.id, by=by) for worker in workers])
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
 
 
-def drain(
-    settings: Settings,
-    order: Order,
-    patience: Patience,
-    advise: Callable[[str], None],
-    *,
-    json: bool,
-) -> int:
-    """0 once all have ended, 3 if not in time."""
-    store, error = draining.reachable(
-        lambda: open_store(settings.store, create=False, reserved=True)
-    )
-    if error is not None:
-        return _signal_processes(settings.store, order, error, advise, json=json)
-    try:
-        return _through(store, order, patience, advise, json=json)
-    finally:
-        store.close()
+# ── waiting ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _through(
-    store: Store, order: Order, patience: Patience, advise: Callable[[str], None], *, json: bool
-) -> int:
-    try:
-        workers = _meant(store, order)
-    except StoreError as error:
-        return _signal_processes(store.url, order, error, advise, json=json)
-    if not workers:
-        if json:
-            output.document({"ended": True, "workers": []})
-        advise("no worker is running" + (" here" if order.this else ""))
-        return DONE
-    try:
-        draining.ask(store, workers, named(order.by))
-    except StoreError as error:
-        ticks = {worker.pid: worker.start_ticks for worker in workers}
-        return _signal(list(ticks), order, error, advise, ticks=ticks, json=json)
-    ids = [worker.id for worker in workers]
-    if not order.waits:
-        return _answer(draining.Waiting(store, ids, advise), order, json=json)
-    with progress.line(json=json) as line:
-        waiting = draining.Waiting(store, ids, line.above(advise), line)
-        try:
-            draining.wait(store, waiting, order.timeout, patience)
-        except KeyboardInterrupt:
-            line.clear()
-            advise("stopped waiting; the workers continue to drain: andon workers")
-            raise
-    return _answer(waiting, order, json=json)
+class Waiting:
+    """Looks at workers until all have ended, and says what each does meanwhile, once."""
+
+    def __init__(
+        self,
+        store: Store,
+        ids: Sequence[str],
+        say: Callable[[str], None],
+        line: Line | None = None,
+    ) -> None:
+        self._store, self._ids, self._say, self._told = store, ids, say, line
+        self._said: dict[str, object] = {}
+        self.lines: list[dict[str, Any]] = []
+
+    def look(self) -> bool:
+        """Whether all have ended."""
+        around = Surroundings(self._store)
+        rows = {row.id: row for row in self._store.fleet(around.now - fleet.RECENT_SECONDS)}
+        self.lines = [
+            self._line(rows[worker_id], around) for worker_id in self._ids if worker_id in rows
+        ]
+        for line in self.lines:
+            blocks = line["blocked_by"]
+            known = line["state"], line["in_hand"], blocks[0]["run"] if blocks else None
+            if self._said.get(line["worker"]) != known:
+                self._said[line["worker"]] = known
+                self._say(_words(line))
+        ended = sum(line["ended"] for line in self.lines)
+        if self._told is not None:
+            self._told.show("workers ended", ended, len(self.lines))
+        return bool(ended == len(self.lines))
+
+    def _line(self, worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
+        worker, stands = fleet.standing(self._store, worker, around)
+        told, ended = fleet.told_at(worker), worker.state != "live" or stands == fleet.DIED
+        held = [] if ended else [one.run_id for one in self._store.held_by(worker.id, inf)]
+        end = worker.ended_at if worker.ended_at is not None else around.now
+        return {
+            "worker": worker.id,
+            "state": stands,
+            "ended": ended,
+            "in_hand": len(held),
+            "took_seconds": None if told is None else round(max(end - told, 0.0), 3),
+            "overran": fleet.overrun(worker, around.now),
+            "blocked_by": fleet.blocked_by(self._store, held, around.now),
+        }
 
 
-def _meant(store: Store, order: Order) -> list[WorkerRow]:
-    if order.names:
-        return fleet.find(store, order.names)
-    return fleet.here(store) if order.this else fleet.live(store)
+def _words(line: dict[str, Any]) -> str:
+    name = f"{state(line['state'])}  {clean(line['worker'])}"
+    if line["ended"]:
+        return name if line["took_seconds"] is None else f"{name}  {length(line['took_seconds'])}"
+    found = f"{name}  {line['in_hand']} in hand"
+    return f"{found}: {blocks(line['blocked_by'])}" if line["blocked_by"] else found
 
 
-def _answer(waiting: draining.Waiting, order: Order, *, json: bool) -> int:
-    if not order.waits:
-        waiting.look()
-    ended = all(line["ended"] for line in waiting.lines)
-    if json:
-        output.document({"ended": ended, "workers": waiting.lines})
-    elif not order.waits:
-        output.say(f"asked: {', '.join(output.clean(line['worker']) for line in waiting.lines)}")
-        output.note("next: andon deploys watch")
-    elif ended:
-        output.say(f"{output.state('done').split()[0]} {_count(waiting.lines)} ended")
-    else:
-        late = [line for line in waiting.lines if not line["ended"]]
-        output.note(
-            f"{_count(late)} did not end within {order.timeout:g} s: "
-            + ", ".join(output.clean(line["worker"]) for line in late)
-            + ". They continue to drain: andon workers"
-        )
-    return DONE if ended or not order.waits else LATE
+def blocks(found: Sequence[dict[str, Any]]) -> str:
+    """What holds a worker up: the longest, and how many more there are."""
+    if not found:
+        return ""
+    first = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return clean(f"run {first['run']} {first['doing']} ({length(first['seconds'])}){more}", 300)
 
 
-def _count(lines: Sequence[Any]) -> str:
-    return output.plural(len(lines), "worker")
+def wait(store: Store, waiting: Waiting, timeout: float, patience: Patience) -> bool:
+    """Whether all have ended in time."""
+    until = time.monotonic() + timeout
+    with rings(store) as pause:
+        while not patience.ask(waiting.look):
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            pause(min(left, POLL_SECONDS))
+    return True
 
 
 # ── without the store ─────────────────────────────────────────────────────────────────────────
 
 
-def _signal_processes(
-    url: str, order: Order, error: AndonError, advise: Callable[[str], None], *, json: bool
-) -> int:
-    """Workers elsewhere cannot be reached without it; those of this container can."""
-    if not order.this or not isinstance(error, StoreError):
-        raise error
-    return _signal(draining.processes(url), order, error, advise, ticks=None, json=json)
+def processes(url: str) -> list[int]:
+    """The workers of this store among the processes of this user that can be seen from here."""
+    found = []
+    for pid in proc.every_pid():
+        if pid == os.getpid() or os.geteuid() not in proc.uids(pid)[1:2]:
+            continue
+        with contextlib.suppress(OSError):
+            line = proc.words(pid)
+            environ = proc.from_any_thread(pid, "environ") if is_worker(line) else b""
+            if is_worker(line) and serves(line, environ, Path(f"/proc/{pid}/cwd"), url):
+                found.append(pid)
+    return sorted(found)
 
 
-def _signal(
-    pids: list[int],
-    order: Order,
-    error: AndonError,
-    advise: Callable[[str], None],
-    *,
-    ticks: dict[int, int] | None,
-    json: bool,
-) -> int:
-    if not order.this:
-        raise error
-    why = output.sentence(output.clean(error))
-    advise(f"{why} Telling the workers of this container by SIGTERM instead.")
-    with draining.signalled(pids, ticks) as told:
-        late = draining.await_ends(told, order.timeout)
-        count = len(told)
-    if json:
-        output.document({"ended": not late, "signalled": count, "late": late})
-    elif late and order.waits:
-        output.note(f"not ended within {order.timeout:g} s: pid {', '.join(map(str, late))}")
-    else:
-        output.say(f"SIGTERM to {count} process{'' if count == 1 else 'es'}")
-    return LATE if late and order.waits else DONE
+def serves(line: Sequence[str], environ: bytes, folder: Path, url: str) -> bool:
+    """Whether a worker was started for this store: by its own words, or in the same folder."""
+    for word, following in zip(line, [*line[1:], ""], strict=True):
+        if word == "--store" or word.startswith("--store="):
+            return url == (following if word == "--store" else word.removeprefix("--store="))
+    for pair in environ.decode("utf-8", "replace").split("\0"):
+        name, _, given = pair.partition("=")
+        if name == "ANDON_STORE" and given:
+            return given == url
+    return folder.resolve() == Path.cwd()
+
+
+def is_worker(line: Sequence[str]) -> bool:
+    """Whether a command line is `andon work` or `python -m andon work`, whatever Python it is."""
+    words = list(line)
+    if words and Path(words[0]).name.startswith("python"):
+        del words[0]
+        words = words[1:] if words[:1] == ["-m"] else words
+    return len(words) > 1 and Path(words[0]).name == "andon" and "work" in words[1:]
+
+
+@contextlib.contextmanager
+def signalled(pids: Iterable[int], ticks: dict[int, int] | None = None) -> Iterator[dict[int, int]]:
+    """Send SIGTERM to these processes and to no others; answers pidfd → pid."""
+    told: dict[int, int] = {}
+    try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(pid)
+                # A pid may be another process by now; one that is open cannot become one.
+                if ticks is None or ticks.get(pid) == proc.start_ticks(pid):
+                    told[descriptor] = pid
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                else:
+                    os.close(descriptor)
+        yield told
+    finally:
+        for descriptor in told:
+            os.close(descriptor)
+
+
+def await_ends(told: dict[int, int], timeout: float) -> list[int]:
+    """The processes that have not ended in time."""
+    poll, left = select.poll(), dict(told)
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    until = time.monotonic() + timeout
+    while left and (rest := until - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(rest * 1000):
+            poll.unregister(descriptor)
+            del left[descriptor]
+    return sorted(left.values())
+
+
+def reachable(open_store: Callable[[], Any]) -> tuple[Any, AndonError | None]:
+    """The store, or why there is none."""
+    try:
+        return open_store(), None
+    except AndonError as error:
+        return None, error

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.output import clean, command, length, note, state
-from andon.control.table import column, table
+from andon.cli.output import clean, command, length, note, state
+from andon.cli.table import column, table
 from andon.core.run import TERMINAL, State
-from andon.store.rows import Obligation
+from andon.store.messages.rows import Obligation
 from andon.store.store import Store
 
 OBLIGATIONS = (

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control import fleet
-from andon.control.operations import STALLED, STOPPING, Surroundings, as_ask, doing
-from andon.control.ordering import UNFINISHED
+from andon.control import workers
+from andon.control.runs.runs import STALLED, STOPPING, Surroundings, as_ask, doing
+from andon.control.stop.target import UNFINISHED
 from andon.core.run import TERMINAL, State
 from andon.core.stop import Kind, Scope
-from andon.runtime import latches
-from andon.store.rows import AskRow, Filter, RunRow
+from andon.runtime.requests import scope_latches
+from andon.store.messages.rows import AskRow, Filter, RunRow
 from andon.store.store import Store
-from andon.supervisor import home as homes
-from andon.supervisor.latch import Latch
+from andon.host import home as homes
+from andon.host.latch import Latch
 
 # More unfinished runs than this are counted by their stored states and listed in part.
 MOST_RUNS = 500
@@ -108,8 +108,8 @@ def _line(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> dict[str
 
 def _workers(store: Store, around: Surroundings) -> dict[str, int]:
     """Workers that have not ended, by how they stand."""
-    found = Counter(fleet.standing(store, row, around)[1] for row in store.fleet(around.now))
-    return {stand: found[stand] for stand in sorted(found) if stand != fleet.EXITED}
+    found = Counter(workers.standing(store, row, around)[1] for row in store.fleet(around.now))
+    return {stand: found[stand] for stand in sorted(found) if stand != workers.EXITED}
 
 
 def _halted(around: Surroundings) -> dict[str, Any] | None:
@@ -124,7 +124,7 @@ def _halted(around: Surroundings) -> dict[str, Any] | None:
         if pulled.pulled:
             return _order("halt", pulled.by, pulled.why, pulled.at, "andon reauthorize")
     for one in (*hard, *everything):
-        return _order(one.kind, one.by, one.why, one.asked_at, latches.lift_command(one))
+        return _order(one.kind, one.by, one.why, one.asked_at, scope_latches.lift_command(one))
     return None
 
 

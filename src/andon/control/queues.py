@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.operations import Surroundings
+from andon.control.runs.runs import Surroundings
 from andon.core.queue import Bucket, Limit, Scope, Slot, rate_of, tally
 from andon.errors import BadInput, NotFound
-from andon.runtime.requests import write
-from andon.runtime.starting import checked_queue
-from andon.store.limits import CODE
-from andon.store.rows import LimitRow
+from andon.runtime.requests.requests import write
+from andon.runtime.requests.start import checked_queue
+from andon.store.sql.limits import CODE
+from andon.store.messages.rows import LimitRow
 from andon.store.store import AgentRow, Promote, SetLimit, Store, WorkerRow
 
 # Longer ones fit into no index.

@@ -9,9 +9,9 @@ from typing import Any, overload
 
 import msgspec
 
-from andon.core import value
+from andon.core.values import value
 from andon.core.queue import Retry, rate_of
-from andon.core.shape import ANY, OTHERS, shape_of, with_default
+from andon.core.values.shape import ANY, OTHERS, shape_of, with_default
 from andon.errors import BadInput
 from andon.store.store import AgentRow
 

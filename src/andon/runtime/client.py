@@ -14,22 +14,22 @@ from andon.core.journal import Entry
 from andon.core.run import State
 from andon.core.stop import WITHIN_SECONDS
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
-from andon.runtime import ledger, requests
+from andon.runtime.requests import tool_ledger as ledger, requests
 from andon.runtime.agent import Agent
-from andon.runtime.awaiting import POLL_SECONDS, Awaiting
-from andon.runtime.clock import StoreClock, own_time
-from andon.runtime.journaling import close
-from andon.runtime.latched import Leaving, refuse_if_pulled
-from andon.runtime.requests import Receipt, Run
-from andon.runtime.starting import resolve
-from andon.runtime.steering import Steer
-from andon.runtime.worker import Worker
+from andon.runtime.requests.waiters import POLL_SECONDS, Awaiting
+from andon.runtime.worker.clock import StoreClock, own_time
+from andon.runtime.attempt.journal import close
+from andon.runtime.worker.embedded_latch import Leaving, refuse_if_pulled
+from andon.runtime.requests.requests import Receipt, Run
+from andon.runtime.requests.start import resolve
+from andon.runtime.operations.steer_messages import Steer
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
 from andon.store import open_store
-from andon.store.rows import Filter, RunRow
+from andon.store.messages.rows import Filter, RunRow
 from andon.store.store import AgentRow, NewRun, Start
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 from andon.transcript import Call
 from andon.transcript import State as ToolState
 

@@ -16,18 +16,19 @@ from typing import Any
 
 import msgspec
 
-from andon.core import value
-from andon.core.batch import progress_of
+from andon.core.values import value
+from andon.core.step_progress import progress_of
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.errors import BadInput, Diverged, Unresolved
-from andon.runtime import asking, branch, snapshots, steps
-from andon.runtime.asking import Answer
-from andon.runtime.calling import refuse_wrong_arguments
-from andon.runtime.journaling import Durable
-from andon.runtime.leaving import log
-from andon.runtime.loop import Loop
-from andon.runtime.operation import (
+from andon.runtime.operations import asks, snapshots, steps
+from andon.runtime.attempt import branch
+from andon.runtime.operations.asks import Answer
+from andon.runtime.operations.calls import refuse_wrong_arguments
+from andon.runtime.attempt.journal import Durable
+from andon.runtime.attempt.exit import log
+from andon.runtime.operations.model_loop import Loop
+from andon.runtime.operations.operation import (
     Operation,
     how_called,
     inside,
@@ -96,9 +97,9 @@ class Context(Loop):
         return await steps.carry_out(operation, call, decoder, retries)
 
     def _apart(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        from andon.runtime import processes
+        from andon.runtime.processes import pool
 
-        processes.refuse_unreachable(step, function)
+        pool.refuse_unreachable(step, function)
         host = self._attempt.host.processes
         caller: Callable[..., Any] = host.caller(self._attempt.tasks, step, function)
         return caller
@@ -156,8 +157,8 @@ class Context(Loop):
 
         `function` receives `key` and `fence` if it has parameters of these names.
         """
-        from andon.runtime import effects
-        from andon.runtime.declaring import declaration
+        from andon.runtime.effects import effect as effects
+        from andon.runtime.effects.declaration import declaration
 
         declared = declaration(function, kind, probe, undo, undo_within)
         effect = named(function, name)
@@ -276,7 +277,7 @@ class Context(Loop):
     async def _await_answer(
         self, operation: Operation, question: str, about: Any, expires: float | None
     ) -> Any:
-        ask_id, until = await asking.opened(operation, question, about, expires)
+        ask_id, until = await asks.opened(operation, question, about, expires)
         letter = await wait_noting_cancel(operation, "answer", ask_id, until)
         with operation.noting():
             if letter is None:
@@ -296,9 +297,9 @@ class Context(Loop):
         **kwargs: Any,
     ) -> Any:
         """Start a run of another agent; its result, or its id when it is not waited for."""
-        from andon.runtime import children
+        from andon.runtime.operations import child_runs
 
-        return await children.carry_out(self._attempt, agent, args, kwargs, wait, id, key)
+        return await child_runs.carry_out(self._attempt, agent, args, kwargs, wait, id, key)
 
     async def _deadline(self, operation: Operation, seconds: float | None) -> float | None:
         if operation.record is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from andon.errors import BadInput, Stopped
-from andon.runtime import branch
+from andon.runtime.attempt import branch
 
 # Called in the calling thread with the name and the keywords of a call; what it answers is called
 # on the loop, before the call itself.

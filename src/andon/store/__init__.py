@@ -30,18 +30,18 @@ def open_store(
     file = sqlite_file(url)
     if file is not None:
         if look:
-            from andon.store import sqlite_view
+            from andon.store.sqlite import read_only
 
-            if sqlite_view.is_called_for(file, lasts=look == "long"):
-                return sqlite_view.SqliteView(file)
-        from andon.store.sqlite import SqliteStore
+            if read_only.is_called_for(file, lasts=look == "long"):
+                return read_only.SqliteView(file)
+        from andon.store.sqlite.store import SqliteStore
 
         return SqliteStore(file, create=create)
     if scheme in ("postgresql", "postgres") and rest:
-        from andon.store.driver import driver
+        from andon.store.postgres.driver import driver
 
         driver()
-        from andon.store.postgres import PostgresStore
+        from andon.store.postgres.store import PostgresStore
 
         return PostgresStore(url, look=bool(look), lean=lean, reserved=reserved)
     raise BadInput(

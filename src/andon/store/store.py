@@ -10,10 +10,10 @@ else owns the run now, and the write is refused with Fenced.
 
 from __future__ import annotations
 
-from andon.core.struct import Struct
-from andon.store.graphs import GraphMessage
-from andon.store.orders import StopMessage
-from andon.store.reading import Reading
+from andon.core.values.struct import Struct
+from andon.store.messages.graphs import GraphMessage
+from andon.store.messages.stops import StopMessage
+from andon.store.read_api import Reading
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from andon.core.journal import Entry
     from andon.core.lease import Fence
-    from andon.store.orders import StopRow, SupervisorRow, Told
+    from andon.store.messages.stops import StopRow, SupervisorRow, Told
 else:
     Any = Protocol = object
 

@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 from andon.errors import AndonError
-from andon.supervisor import home as homes
-from andon.supervisor import upgrading
-from andon.supervisor.socketry import listen
+from andon.host import home as homes
+from andon.supervisor import upgrade
+from andon.supervisor.api.socket_server import listen
 from andon.supervisor.spec import Spec, parse, read
 from andon.supervisor.supervisor import Supervisor, raise_file_limit, stand_in
-from andon.supervisor.tree import Mechanism, choose
+from andon.supervisor.trees.tree import Mechanism, choose
 
 USAGE = "usage: python -m andon.supervisor --spec-fd N   (started by `andon up` and `andon run`)"
 GRADES = ("none", "C", "B", "A")
@@ -62,7 +62,7 @@ def _resume(fd: int) -> int:
         state: dict[str, Any] = json.loads(file.read())
     spec = parse(state["spec"])
     own = Supervisor(spec, _choose(spec, quick=True), state["id"])
-    upgrading.recall(own, state)
+    upgrade.recall(own, state)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     own.turn()  # what ended while nobody was there
     return own.run()

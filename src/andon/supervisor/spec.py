@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from andon.core.restart import Mode, Policy
+from andon.core.fleet.restart import Mode, Policy
 from andon.errors import BadInput
 
 KINDS = ("control", "worker", "command")

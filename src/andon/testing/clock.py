@@ -15,9 +15,9 @@ from typing import Any, Self
 import apsw
 
 from andon.errors import BadInput
-from andon.runtime import clock as runtime_clock
+from andon.runtime.worker import clock as runtime_clock
 from andon.store import absolute, sqlite_path
-from andon.store.driver import driver
+from andon.store.postgres.driver import driver
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -79,7 +79,7 @@ class Clock:
         """Let workers look now instead of at their next poll."""
         folder = None if self._path is None else Path(f"{self._path}.d")
         if folder is not None and folder.is_dir():
-            from andon.store.bell import Bell
+            from andon.store.notifier import Bell
 
             bell: Any = Bell(str(folder))
             bell.ring()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from andon.host import proc
-from andon.supervisor import linux
+from andon.host import syscalls
 
 PR_SET_PDEATHSIG = 1
 # Who is killed is gone in milliseconds, unless the kernel itself waits for something.
@@ -35,7 +35,7 @@ def serve(become: Callable[[bytes], None], *, sweeps: bool = False) -> None:
     if not sweeps:
         _serve(become, lambda: None)
         return
-    linux.become_subreaper()
+    syscalls.become_subreaper()
     kept = proc.children(os.getpid())  # started by an import, for all of them
     try:
         _serve(become, lambda: _sweep(kept))

@@ -142,7 +142,7 @@ class Cluster:
 
     def _execute(self, statement: LiteralString, name: str) -> None:
         # Not above: this file executes itself as the server's keeper, without andon on its path.
-        from andon.store.driver import driver
+        from andon.store.postgres.driver import driver
 
         psycopg = driver()
         from psycopg import sql

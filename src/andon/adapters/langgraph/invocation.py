@@ -12,10 +12,11 @@ import concurrent.futures
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from andon.core import value
+from andon.core.values import value
 from andon.core.journal import EntryKind
 from andon.errors import AndonError, BadInput, Diverged, Stopped
-from andon.runtime import ledger, sync
+from andon.runtime.requests import tool_ledger
+from andon.runtime import sync
 
 try:
     from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
 
-    from andon.runtime.attempt import Attempt
+    from andon.runtime.attempt.attempt import Attempt
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"  # LangGraph's task of a Command
 _STEP = "langgraph"
@@ -100,7 +101,7 @@ class Invocation(RunControl):
         def first() -> dict[str, Any]:
             self._fresh = True
             if before not in (None, self.attempt.run.id):
-                ledger.take_over(self.attempt.host.store, str(before), self.attempt.run.id)
+                tool_ledger.take_over(self.attempt.host.store, str(before), self.attempt.run.id)
             return now
 
         self.begun = self.portal(self.context).step(first, name=_STEP, key=self._key)

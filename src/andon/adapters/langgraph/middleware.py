@@ -7,14 +7,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from andon.adapters.langgraph.invocation import Invocation, here, task_key
-from andon.core import value
+from andon.core.values import value
 from andon.core.effect import SETTLED, EffectState
 from andon.errors import AndonError, BadInput, Rejected
-from andon.runtime import asking
-from andon.runtime.asking import Answer
-from andon.runtime.declaring import Declaration, Postponed, declaration
-from andon.runtime.operation import inside
-from andon.store.graphs import GraphFilter
+from andon.runtime.operations import asks
+from andon.runtime.operations.asks import Answer
+from andon.runtime.effects.declaration import Declaration, Postponed, declaration
+from andon.runtime.operations.operation import inside
+from andon.store.messages.graphs import GraphFilter
 from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done, Open, Policy
 from andon.transcript.ledger import next_move
 from andon.transcript.wire import as_text
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
     from langgraph.runtime import Runtime
 
-    from andon.runtime.attempt import Attempt
+    from andon.runtime.attempt.attempt import Attempt
     from andon.store.store import EffectRow
 
 # ── the middleware ────────────────────────────────────────────────────────────────────────────
@@ -185,10 +185,10 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
 
         async def ask(question: str, arguments: Any, *, key: str) -> Answer:
             attempt = invocation.attempt
-            said = await asking.put(attempt, question, arguments, key=key)
+            said = await asks.put(attempt, question, arguments, key=key)
             if said is None:
                 word = _said(interrupt({"question": question, **about}))
-                said = await asking.put(attempt, question, arguments, key=key, given=word)
+                said = await asks.put(attempt, question, arguments, key=key, given=word)
             assert said is not None
             return said
 

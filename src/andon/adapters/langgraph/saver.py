@@ -19,12 +19,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from andon.core import pieces
+from andon.core.values import pieces
 from andon.core.lease import Fence
 from andon.errors import AndonError, BadInput, NotStorable
 from andon.settings import load as load_settings
 from andon.store import open_store
-from andon.store.graphs import (
+from andon.store.messages.graphs import (
     ChannelRow,
     CopyThread,
     DropCheckpoints,
@@ -34,7 +34,7 @@ from andon.store.graphs import (
     SaveWrites,
     WriteRow,
 )
-from andon.store.writer import Writer
+from andon.store.writer.writer import Writer
 
 try:
     from langgraph.checkpoint.base import (
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from andon.adapters.langgraph.invocation import Invocation
-    from andon.core.pieces import Piece, Value
-    from andon.store.graphs import GraphKey, GraphMessage, GraphRow
+    from andon.core.values.pieces import Piece, Value
+    from andon.store.messages.graphs import GraphKey, GraphMessage, GraphRow
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from andon.transcript.wire import plain
 
 if TYPE_CHECKING:
     from andon.adapters.openai_agents.scope import Effects
-    from andon.runtime.asking import Answer
+    from andon.runtime.operations.asks import Answer
     from andon.runtime.context import Context
 
 GUARDED = ("input", "output", "tool_input", "tool_output")

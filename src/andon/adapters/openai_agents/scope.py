@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agents.run import AgentRunner
 
 from andon.errors import BadInput
-from andon.runtime import branch
+from andon.runtime.attempt import branch
 from andon.runtime.sync import Portal, current
 
 if TYPE_CHECKING:

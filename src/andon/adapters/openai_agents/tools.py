@@ -14,8 +14,8 @@ from pydantic import BaseModel, TypeAdapter
 from andon.adapters.openai_agents.model import arguments_of
 from andon.adapters.openai_agents.scope import Scope, active, within
 from andon.errors import Stopped
-from andon.runtime.declaring import effect_of
-from andon.runtime.operation import is_async
+from andon.runtime.effects.declaration import effect_of
+from andon.runtime.operations.operation import is_async
 from andon.transcript.wire import plain
 
 if TYPE_CHECKING:

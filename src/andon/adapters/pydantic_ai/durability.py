@@ -29,10 +29,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 import andon
 from andon.core.journal import EntryKind
 from andon.errors import BadInput, Rejected, Stopped
-from andon.runtime import branch
+from andon.runtime.attempt import branch
 from andon.runtime.agent import Agent as RunAgent
-from andon.runtime.declaring import Declaration
-from andon.runtime.operation import Threads
+from andon.runtime.effects.declaration import Declaration
+from andon.runtime.operations.operation import Threads
 from andon.runtime.sync import on_loop
 from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
 from andon.transcript.ledger import Move, known, next_move

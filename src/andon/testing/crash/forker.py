@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-import andon.runtime.requests
-import andon.store.sqlite
-from andon.control import loading
+import andon.runtime.requests.requests
+import andon.store.sqlite.store
+from andon.cli import loader
 from andon.errors import AndonError, BadInput
 from andon.runtime.agent import Agent
 from andon.testing.crash import worker
 from andon.testing.forking import say, serve
 
-LOADED = (andon.runtime.requests, andon.store.sqlite)
+LOADED = (andon.runtime.requests.requests, andon.store.sqlite.store)
 LATE = "late"  # the agent is imported in each child
 # All of andon is imported before their folders are searched: their queue.py is theirs.
 _START = """
@@ -42,7 +42,7 @@ def command(source: str, agent: str, path: Sequence[str], *more: str) -> list[st
 def load(source: str, name: str, path: str) -> list[Agent]:
     """All agents of the file: the one that is tested may start runs of the others."""
     sys.path[:] = json.loads(path)
-    agents = loading.load(source)
+    agents = loader.load(source)
     if all(agent.name != name for agent in agents):
         known = ", ".join(sorted(agent.name for agent in agents))
         raise BadInput(f"{source}: expected agent {name!r} at its top level; it has: {known}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from andon.errors import AndonError, BadInput
 from andon.runtime.agent import Agent
-from andon.store.driver import driver
+from andon.store.postgres.driver import driver
 from andon.testing.crash import forker
 
 Hook = Callable[[Path], object]

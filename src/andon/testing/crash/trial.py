@@ -20,11 +20,11 @@ import msgspec
 
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError, BadInput
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
-from andon.runtime.latched import refuse_if_pulled
+from andon.runtime.worker.embedded_latch import refuse_if_pulled
 from andon.store import open_store
-from andon.store.rows import Filter, RunRow
+from andon.store.messages.rows import Filter, RunRow
 from andon.testing.clock import Clock
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import Line, read

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from andon import points
-from andon.core import value
+from andon.core.values import value
 from andon.core.journal import EntryKind
 from andon.errors import DidNotHappen, NotStorable
-from andon.runtime.declaring import Happened, Unknown
-from andon.runtime.operation import is_async
+from andon.runtime.effects.declaration import Happened, Unknown
+from andon.runtime.operations.operation import is_async
 from andon.testing.crash.kills import INSIDE, NAMED, WATCHED, Kill
 from andon.testing.crash.lines import Line, Notebook, read
 from andon.testing.moments import OWN

@@ -13,10 +13,10 @@ import msgspec
 
 from andon.core.run import State
 from andon.runtime.agent import Agent
-from andon.runtime.worker import Worker
+from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
-from andon.store.rows import Filter
+from andon.store.messages.rows import Filter
 from andon.testing.clock import Clock
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.witness import Witness

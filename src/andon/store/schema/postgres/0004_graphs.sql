@@ -19,7 +19,7 @@ CREATE TABLE andon.graph_channels (
   namespace text COLLATE "C" NOT NULL,
   channel text COLLATE "C" NOT NULL,
   version text COLLATE "C" NOT NULL,
-  kind text NOT NULL,      -- of the body; @piece and @list: see core/pieces.py
+  kind text NOT NULL,      -- of the body; @piece and @list: see core/values/pieces.py
   body bytea NOT NULL,
   PRIMARY KEY (thread, namespace, channel, version)
 );

@@ -20,7 +20,7 @@ CREATE TABLE andon_graph_channels (
   namespace TEXT NOT NULL,
   channel TEXT NOT NULL,
   version TEXT NOT NULL,
-  kind TEXT NOT NULL,      -- of the body; @piece and @list: see core/pieces.py
+  kind TEXT NOT NULL,      -- of the body; @piece and @list: see core/values/pieces.py
   body BLOB NOT NULL,
   PRIMARY KEY (thread, namespace, channel, version)
 ) STRICT, WITHOUT ROWID;

@@ -1,0 +1,319 @@
+"""The command line: parses, calls one operation, prints. Imports what a command needs when it runs.
+
+stdout is the answer and stderr everything else; `--json` makes the answer one JSON document.
+Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found or ambiguous,
+130 Ctrl-C. docs/reference/cli.md has a heading for each command.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+
+from andon.cli import output, stop_options
+from andon.cli.options import Command, F, understands
+from andon.errors import (
+    AndonError,
+    BadInput,
+    Corrupt,
+    NotFound,
+    NotStorable,
+    StoreError,
+    Unresolved,
+)
+
+DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
+
+# Each section is a file of andon.control.commands, which is imported when one of its commands runs.
+_SECTIONS = {
+    "Stop": ("stop", ("halt", "pause", "cancel", "kill", "receipts")),
+    "Start again": ("again", ("resume", "reauthorize")),
+    "Run": ("run", ("init", "up", "work", "run", "exec", "start")),
+    "Look": ("look", ("ps", "top", "show", "logs", "wait")),
+    "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
+    "Decide": ("decide", ("answer", "steer", "send", "compensate", "migrate")),
+    "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
+    "Prove": ("prove", ("verify", "doctor", "drill", "crashtest", "version")),
+}
+_FILES = {name: file for file, names in _SECTIONS.values() for name in names}
+_FILES["halt"] = "halt"  # its work is done elsewhere, before any of this is imported
+_FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
+_FILES["top"] = "top"
+_FILES["init"] = "init"  # before there is anything
+_FILES["crashtest"] = "crashtest"  # the only one that needs andon.testing
+
+
+class Asked:
+    """What was said before or after the command, wherever."""
+
+    store: str | None = None
+    json: bool = False
+
+
+class _Unread(Exception):
+    """The reader of the answer went away. click would turn a BrokenPipeError into exit code 1."""
+
+
+@contextlib.contextmanager
+def _past_click() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _Unread from error
+
+
+class _Commands(click.Group):
+    """Commands by what they are for."""
+
+    command_class = Command
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        with _past_click():  # prints the help and the version
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _past_click():
+            return super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_FILES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _FILES:
+            import_module(f"andon.control.commands.{_FILES[cmd_name]}")
+        return self.commands.get(cmd_name)
+
+    def every_command(self) -> dict[str, click.Command]:
+        for file in dict.fromkeys(_FILES.values()):
+            import_module(f"andon.control.commands.{file}")
+        return {name: self.commands[name] for name in _FILES}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = self.every_command()
+        for title, (_, names) in _SECTIONS.items():
+            with formatter.section(title):
+                lines = [(name, found[name].get_short_help_str(80)) for name in names]
+                formatter.write_dl(lines)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _FILES and not args[0].startswith("-"):
+            raise unknown(args[0], _FILES, "andon")
+        return super().resolve_command(ctx, args)
+
+
+class Family(click.Group):
+    """Commands under a command."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown(args[0], self.commands, ctx.command_path)
+        return super().resolve_command(ctx, args)
+
+
+def unknown(word: str, known: Iterable[str], path: str) -> click.UsageError:
+    """Nothing is ever executed by a guess: the command that was probably meant is named."""
+    meant = stop_options.MEANT.get(word.lower(), ()) if path == "andon" else ()
+    close = [f"{path} {one}" for one in meant or get_close_matches(word, list(known), 2)]
+    hint = f"did you mean {output.either(close)}?" if close else f"{path} --help lists them."
+    return click.UsageError(f"there is no command {word!r}; {hint}")
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    if given:
+        from andon.cli.version import VERSION
+
+        output.say(f"andon {VERSION}")
+        ctx.exit()
+
+
+def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
+    if given:
+        setattr(ctx.ensure_object(Asked), option.name or "", given)
+
+
+# The options that every command takes.
+_EVERYWHERE: dict[str, Any] = {"expose_value": False, "callback": _remember, "is_eager": True}
+everywhere = understands(*stop_options.EVERYWHERE, **_EVERYWHERE)
+
+
+def everywhere_but_json(function: F) -> F:
+    """For a command whose output is not andon's; --json is refused with that reason."""
+    store, json = stop_options.EVERYWHERE
+    function = understands(json, hidden=True, **_EVERYWHERE)(function)
+    return understands(store, **_EVERYWHERE)(function)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found.",
+)
+@everywhere
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def cli() -> None:
+    """Durable runs for AI agents: stop any agent, at any moment, and lose nothing.
+
+    In a hurry? `andon halt` stops everything. It is safe: nothing that was saved is lost.
+    """
+
+
+def asked() -> Asked:
+    return click.get_current_context().ensure_object(Asked)
+
+
+def advise(text: str) -> None:
+    """With --json, stderr has an error as JSON or nothing."""
+    if not asked().json:
+        output.note(text)
+
+
+def make_settings(**given: Any) -> Any:
+    from andon.settings import load
+
+    return load({"store": asked().store, **given})
+
+
+@contextlib.contextmanager
+def opened(
+    *,
+    create: bool = False,
+    settings: Any = None,
+    look: str = "",
+    reserved: bool = True,
+    lasting: bool = False,
+) -> Iterator[Any]:
+    """The store of a command that is over soon.
+
+    `look`: it only reads, "once" or for "long", and also what cannot be written. `reserved`: see
+    open_store; not for one that follows something. `lasting`: for a process that goes on and on; it
+    waits for a place.
+    """
+    from andon.store import open_store
+
+    url = (settings or make_settings()).store
+    if lasting:
+        from andon.store.postgres import capacity
+
+        def say(text: str) -> None:
+            output.note(output.clean(text))
+
+        store = capacity.waited_for(lambda: open_store(url, create=create), say)
+    else:
+        store = open_store(url, create=create, look=look, reserved=reserved)
+    try:
+        if look and getattr(store, "note", ""):
+            advise(f"maybe incomplete: {output.clean(store.note)}.")
+        yield store
+    except (AndonError, click.ClickException, click.exceptions.Exit):
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        _refuse_damaged(store, error)
+        raise
+    finally:
+        store.close()
+
+
+def refuse_still(store: Any, row: Any = None) -> None:
+    """Whoever waits for something to change in a copy would wait for ever."""
+    from andon.core.run import TERMINAL
+
+    still: str = getattr(store, "still", "")
+    if still and (row is None or row.state not in TERMINAL):
+        raise StoreError(f"{store.url}: nothing will change in what is seen of it ({still}).")
+
+
+def _refuse_damaged(store: Any, error: Exception) -> None:
+    """What is not what was written may lead anywhere: then say so, and not where it led."""
+    from andon.control.verification import verify
+
+    found = verify(store).damage
+    if found:
+        raise Corrupt(
+            f"the store is damaged: {found[0]['what']}. All of it: andon verify. Restore the "
+            "database from a backup."
+        ) from error
+
+
+# ── how it ends ───────────────────────────────────────────────────────────────────────────────
+
+
+def run(arguments: list[str]) -> int:
+    """Carry a command line out; answers its exit code."""
+    output.prepare()
+    try:
+        code = cli.main(arguments, prog_name="andon", standalone_mode=False)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last place for words)
+        return explain(error, as_json="--json" in arguments)
+    return code if isinstance(code, int) else DONE
+
+
+def explain(error: BaseException, *, as_json: bool) -> int:
+    """Say what went wrong; answers the exit code."""
+    match error:
+        case click.Abort() | KeyboardInterrupt():
+            return INTERRUPTED
+        case BrokenPipeError() | _Unread():
+            # Whoever read the answer has seen enough; what is left must not fail at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return UNREAD
+        case click.exceptions.NoArgsIsHelpError():
+            output.note(error.format_message())
+            return USAGE
+        case click.ClickException():
+            before, kind, message = _help_for(error), "Usage", error.format_message()
+        case AndonError():
+            before, kind = "\n".join(getattr(error, "__notes__", ())), type(error).__name__
+            message = str(error)
+        case _:
+            import traceback
+
+            before, kind = "".join(traceback.format_exception(error)), type(error).__name__
+            message = f"{kind}: {error}. This is a defect of andon; please report it."
+    _refuse(kind, message, before, as_json=as_json)
+    return _exit_code(error)
+
+
+def _help_for(error: click.ClickException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return f"{ctx.get_usage()}\nHelp: {ctx.command_path} --help" if ctx else ""
+
+
+def _exit_code(error: BaseException) -> int:
+    match error:
+        case NotFound():
+            return MISSING
+        case BadInput() | NotStorable() | click.UsageError():
+            return USAGE
+        case Unresolved():
+            return LATE
+        case _:
+            return ERROR
+
+
+def _refuse(kind: str, message: str, before: str, *, as_json: bool) -> None:
+    if as_json:
+        output.note(output.as_json({"error": {"type": kind, "message": message}}))
+        return
+    for line in before.rstrip("\n").split("\n") if before else ():
+        output.note(output.clean(line))
+    output.note("andon: " + output.clean_lines(message, "  "))

@@ -1,0 +1,156 @@
+"""Commands by which people decide."""
+
+import click
+import msgspec
+
+from andon.cli import options, output
+from andon.cli.app import advise, asked, cli, everywhere, opened
+from andon.host.user import named
+
+
+@cli.command()
+@options.run
+@click.argument("decision")
+@click.argument("value", required=False)
+@click.option("--ask", metavar="ID", help="The ask to answer, if the run has several.")
+@options.by
+@everywhere
+def answer(run: str, decision: str, value: str | None, ask: str | None, by: str | None) -> None:
+    """Answer what a run asks.
+
+    Decisions: approve, edit VALUE, reject, respond VALUE. For an effect in doubt: happened
+    [RESULT], or did-not-happen. For an undo that keeps failing: undone (by hand), try-again, or
+    leave.
+    """
+    from andon.cli import args
+    from andon.control.runs import runs
+    from andon.runtime.requests import requests
+
+    given = None if value is None else args.parse(value, "VALUE", advise)
+    with opened() as store:
+        row = runs.find(store, run)
+        name = named(by)
+        answered = requests.answer(store, row.id, decision, given, ask=ask, by=name)
+    if asked().json:
+        output.document(
+            {"run": row.id, "ask": answered, "decision": decision.replace("-", "_"), "by": name}
+        )
+    else:
+        output.say(
+            f"answered: {output.clean(decision)}, by {output.clean(name) or 'an unnamed person'}"
+        )
+        output.note(f"next: {output.command('wait', row.id)}")
+
+
+@cli.command()
+@options.run
+@click.argument("text", required=False)
+@click.option("--revise", metavar="ID", help="Replace the instruction with this id.")
+@click.option("--retract", metavar="ID", help="Withdraw the instruction with this id.")
+@options.by
+@everywhere
+def steer(
+    run: str, text: str | None, revise: str | None, retract: str | None, by: str | None
+) -> None:
+    """Give a run an instruction, or revise or retract one.
+
+    The run reads it at its next ctx.steered; the instruction is kept in its journal.
+    """
+    from andon.control.runs import runs
+    from andon.runtime.requests import requests
+
+    with opened() as store:
+        row = runs.find(store, run)
+        word = requests.steer(store, row.id, text, revise=revise, retract=retract, by=named(by))
+    if asked().json:
+        output.document({"run": row.id, **msgspec.to_builtins(word)})
+    else:
+        output.say(f"told: {word.id} ({word.change})")
+        if word.change != "retract":
+            output.note(f"to take it back: {output.command('steer', row.id)} --retract {word.id}")
+
+
+@cli.command()
+@options.run
+@click.argument("event")
+@click.argument("payload", required=False)
+@click.option(
+    "--id",
+    "message_id",
+    metavar="ID",
+    help="Send the event once: a second one with this id is ignored.",
+)
+@everywhere
+def send(run: str, event: str, payload: str | None, message_id: str | None) -> None:
+    """Send an event to a run. It is kept until the run asks for it."""
+    from andon.cli import args
+    from andon.control.runs import runs
+    from andon.runtime.requests import requests
+
+    given = None if payload is None else args.parse(payload, "PAYLOAD", advise)
+    with opened() as store:
+        row = runs.find(store, run)
+        new = requests.send(store, row.id, event, given, id=message_id)
+    if asked().json:
+        output.document({"run": row.id, "event": event, "new": new})
+    else:
+        output.say("sent" if new else "already sent; nothing was done")
+        output.note(f"next: {output.command('show', row.id)}")
+
+
+@cli.command()
+@options.run
+@click.option("--dry-run", is_flag=True, help="Show what would be undone, and change nothing.")
+@options.signed
+@everywhere
+def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
+    """Undo the effects of a run, newest first.
+
+    The run ends as cancelled. A run that is executing is stopped at its next boundary first.
+    """
+    from andon.control.runs import runs
+    from andon.cli.views import run_view
+    from andon.runtime.requests import requests
+
+    with opened(look="once" if dry_run else "") as store:
+        row = runs.find(store, run)
+        plan = runs.undo_plan(store, row)
+        if not dry_run:
+            requests.compensate(store, row.id, by=named(by), why=why)
+        waits = not runs.Surroundings(store).carries(row.agent)
+    if asked().json:
+        output.document({"run": row.id, "was": row.state, "dry_run": dry_run, **plan})
+        return
+    run_view.undo_plan(plan)
+    if dry_run:
+        if plan["undo"]:
+            output.note(f"nothing was done; to do it: {output.command('compensate', row.id)}")
+        return
+    if waits:
+        output.note(
+            f"the run waits: no running worker serves {output.clean(row.agent)}, in any version"
+        )
+    output.note(f"next: {output.command('wait', row.id)}")
+
+
+@cli.command()
+@options.run
+@click.option(
+    "--to", "version", required=True, metavar="VERSION", help="The version to continue with."
+)
+@options.by
+@options.timeout("30s")
+@everywhere
+def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
+    """Continue a run with another version.
+
+    Its code has to match the run's journal. A worker that serves the version replays its code
+    against the journal; nothing is executed. If it does not match, the run keeps its version.
+    """
+    from andon.control import migration
+    from andon.control.runs import runs
+
+    with opened() as store:
+        row = runs.find(store, run)
+        name = named(by)
+        return migration.migrate(store, row, version, name, timeout, json=asked().json)

@@ -1,0 +1,190 @@
+"""Commands about what waits: queues, limits, dead runs and versions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from andon.cli import options, output
+from andon.cli.app import ERROR, Family, advise, asked, cli, everywhere, opened
+from andon.cli.options import F
+from andon.host.user import named
+
+
+@cli.command()
+@everywhere
+def queues() -> None:
+    """List queues: what waits, since when, and limits."""
+    from andon.control import queues as operations
+
+    with opened(look="once") as store:
+        found = operations.queues(store)
+    if asked().json:
+        output.document(found)
+    else:
+        from andon.cli.views import queue_view
+
+        queue_view.queues(found)
+
+
+@cli.command()
+@click.argument("what", metavar="[queue:NAME|agent:NAME|label:NAME]", required=False)
+@click.option(
+    "--at-most", type=options.Whole(1), metavar="N", help="At most N runs at the same time."
+)
+@click.option("--rate", metavar="N/TIME", help="At most N starts per TIME: 10/1m, 100/1h.")
+@click.option("--off", is_flag=True, help="Remove the limit.")
+@options.by
+@everywhere
+def limit(
+    what: str | None, at_most: int | None, rate: str | None, off: bool, by: str | None
+) -> None:
+    """Limit how many runs run at once, or start per time.
+
+    Without arguments: list the limits. The limit of a label applies to each of its values
+    separately: `label:tenant --at-most 2`.
+    """
+    from andon.cli.views import queue_view
+    from andon.control import queues as operations
+
+    if what is None and (at_most is not None or rate is not None or off):
+        raise click.UsageError("say which limit: queue:NAME, agent:NAME or label:NAME")
+    with opened(create=what is not None, look="" if what else "once") as store:
+        if what is None:
+            listed = operations.limits(store)
+            output.document(listed) if asked().json else queue_view.limits(listed)
+            return
+        found = operations.set_limit(store, what, at_most=at_most, rate=rate, off=off, by=named(by))
+    if asked().json:
+        output.document(found)
+    else:
+        output.say(f"{output.clean(what)}: {queue_view.terms(found)}")
+        advise("see its use: andon limit")
+
+
+@cli.group(cls=Family)
+@everywhere
+def dead() -> None:
+    """List, redrive or drop dead runs, which have no attempts left."""
+
+
+@dead.command("list")
+@options.of_agent
+@options.limit(100)
+@everywhere
+def dead_list(agent: str | None, limit: int) -> None:
+    """List dead runs, newest first, with their errors."""
+    from andon.control import dead as operations
+
+    with opened(look="once") as store:
+        found = operations.listing(store, agent=agent, limit=limit)
+    if asked().json:
+        output.document(found)
+    else:
+        from andon.cli.views import queue_view
+
+        queue_view.dead(found)
+
+
+def _about_dead(function: F) -> F:
+    for option in (
+        everywhere,
+        options.by,
+        click.option("--agent", metavar="NAME", help="With --all: only runs of this agent."),
+        click.option("--all", "everything", is_flag=True, help="Every dead run."),
+        click.argument("runs", metavar="[RUN]...", nargs=-1),
+    ):
+        function = option(function)
+    return function
+
+
+@dead.command("redrive")
+@_about_dead
+def dead_redrive(**given: Any) -> int:
+    """Put dead runs back into the queue. What failed is tried again, with all its retries."""
+    from andon.control import dead as operations
+
+    return _decide(operations.redrive, "redriven", **given)
+
+
+@dead.command("drop")
+@_about_dead
+def dead_drop(**given: Any) -> int:
+    """Mark dead runs as failed for good. Refused while they have effects that are not undone."""
+    from andon.control import dead as operations
+
+    return _decide(operations.drop, "dropped", **given)
+
+
+def _decide(
+    decision: Callable[..., Any],
+    word: str,
+    *,
+    runs: Sequence[str],
+    everything: bool,
+    agent: str | None,
+    by: str | None,
+) -> int:
+    from andon.control import dead as operations
+
+    if bool(runs) == everything or (agent is not None and not everything):
+        raise click.UsageError("expected RUN..., or --all [--agent NAME]")
+    with opened() as store:
+        if len(runs) == 1:
+            outcomes: list[tuple[str, Any]] = [(decision(store, runs[0], by=named(by)).id, None)]
+        else:
+            ids = operations.every(store, agent) if everything else runs
+            outcomes = list(operations.each(store, ids, decision, named(by)))
+    refused = [(run_id, str(error)) for run_id, error in outcomes if error is not None]
+    done = [run_id for run_id, error in outcomes if error is None]
+    if asked().json:
+        output.document({word: done, "refused": [{"run": r, "why": why} for r, why in refused]})
+        return ERROR if refused else 0
+    for run_id in done:
+        output.say(f"{word}: {output.clean(run_id)}")
+    for _, why in refused:
+        output.note(f"refused: {output.clean(why, 1000)}")
+    if not outcomes:
+        advise("no dead runs")
+    elif done and word == "redriven":
+        advise(f"next: {output.command('wait', done[0]) if len(done) == 1 else 'andon ps'}")
+    return ERROR if refused else 0
+
+
+@cli.command()
+@click.argument("agent", required=False)
+@everywhere
+def versions(agent: str | None) -> None:
+    """List the versions of agents.
+
+    Which one new runs use, and the workers and unfinished runs of each.
+    """
+    from andon.control import queues as operations
+
+    with opened(look="once") as store:
+        found = operations.versions(store, agent)
+    if asked().json:
+        output.document(found)
+    else:
+        from andon.cli.views import queue_view
+
+        queue_view.versions(found)
+
+
+@cli.command()
+@click.argument("version")
+@options.of_agent
+@options.by
+@everywhere
+def promote(version: str, agent: str | None, by: str | None) -> None:
+    """Make new runs use a version. For every agent that has it; existing runs keep theirs."""
+    from andon.control import queues as operations
+
+    with opened() as store:
+        names = operations.promote(store, version, agent=agent, by=named(by))
+    if asked().json:
+        output.document({"version": version, "agents": list(names)})
+    else:
+        for name in names:
+            output.say(f"promoted: {output.clean(name)} {output.clean(version)}")
+        advise("see its workers: andon versions")

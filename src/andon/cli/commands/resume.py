@@ -1,0 +1,188 @@
+"""Commands by which what was stopped goes on: stopping is free, this is not."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from andon.cli import output
+from andon.cli.app import DONE, ERROR, advise, asked, cli, everywhere, make_settings, opened
+from andon.cli.commands.stop import chosen, whom
+from andon.cli.options import Whole, signed
+from andon.host.user import named
+from andon.errors import BadInput, StoreError
+
+
+@cli.command()
+@whom
+@click.option(
+    "--except",
+    "besides",
+    metavar="AGENT",
+    multiple=True,
+    help="Leave the runs of this agent stopped; repeatable.",
+)
+@signed
+@everywhere
+def resume(
+    run: str | None,
+    agent: str | None,
+    label: str | None,
+    fleet: bool,
+    besides: Sequence[str],
+    why: str,
+    by: str | None,
+) -> None:
+    """Continue paused, killed or stranded runs.
+
+    With --agent, --label or --all it lifts a pause too. Refused while the run's stop is not
+    proved, or while a kill or halt holds it (to lift that: andon reauthorize).
+    """
+    from andon.control.stop import target, resume as stops
+    from andon.control.runs.runs import Surroundings
+    from andon.runtime.requests.scope_latches import called
+
+    pair = chosen(run, agent, label, fleet)
+    if run is None and agent is None and pair is None and not fleet:
+        raise click.UsageError(
+            "say which runs: RUN, --agent, --label or --all", ctx=click.get_current_context()
+        )
+    with opened() as store:
+        if run is not None:
+            _resume_one(store, run, named(by), why)
+            return
+        who = target.meant(store, None, agent, pair, fleet=fleet)
+        lifted = stops.pauses_of(store, who)
+        count = stops.resume_scope(store, who, by=named(by), why=why, besides=besides)
+        left = stops.still_held(store, who)
+        alone = bool(count) and not Surroundings(store).live
+    if asked().json:
+        output.document({"resumed": count, "lifted": [one.id for one in lifted], **left})
+        return
+    output.say(f"resumed: {output.plural(count, 'run')}" if count else "nothing to resume")
+    for one in lifted:
+        text = f"lifted: the pause of {called(one)} ({one.id}); waiting runs continue"
+        output.note(output.clean(text))
+    for stopping in left["stopping"]:
+        output.note(
+            output.clean(f"not resumed: {stopping} is being stopped; its stop is not proved yet")
+        )
+    for latch in left["latches"]:
+        output.note(f"still held: {output.clean(latch['why'])}. To lift it: {latch['lift']}")
+    if alone:
+        output.note(f"no worker is running. {output.START_ONE}")
+    if count:
+        output.note("next: andon ps")
+
+
+def _resume_one(store: Any, run: str, by: str, why: str) -> None:
+    from andon.control.stop import resume as stops
+    from andon.control_process.black_box import VERSION
+    from andon.control.runs.runs import Surroundings
+
+    row = stops.resume(store, run, by=by, why=why)
+    if asked().json:
+        output.document({"run": row.id, "was": row.state})
+        return
+    output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
+    if row.version != VERSION and not Surroundings(store).live:
+        output.note(f"no worker is running. {output.START_ONE}")
+    verb = "show" if row.version == VERSION else "wait"  # which says how a command goes on
+    output.note(f"next: {output.command(verb, row.id)}")
+
+
+@cli.command()
+@click.option("--agent", metavar="NAME", help="Lift the kill of this agent.")
+@click.option("--label", metavar="K=V", help="Lift the kill of this label.")
+@signed
+@click.option(
+    "--epoch", type=Whole(), metavar="N", help="Lift only if this is still the newest stop."
+)
+@click.option("--yes", is_flag=True, help="Skip the confirmation; required without a terminal.")
+@everywhere
+def reauthorize(
+    agent: str | None, label: str | None, why: str, by: str | None, epoch: int | None, yes: bool
+) -> int:
+    """Allow starts again after a kill or a halt.
+
+    It needs a name and a reason, and starts nothing itself.
+
+    Without --agent or --label: the halt of everything, in the store and on this host. Shows first
+    what was stopped, what stays stopped and what may start. On a terminal it asks for the reason
+    and for your confirmation; elsewhere give --why and --yes.
+    """
+    from andon.cli.views import reauthorization_view
+    from andon.control.stop import reauthorization
+    from andon.control.runs.runs import Surroundings
+    from andon.control.stop.target import Whom
+
+    pair = chosen(None, agent, label, False)
+    whom_ = Whom(scope="fleet")
+    if agent is not None:
+        whom_ = Whom(scope="agent", name=agent)
+    elif pair is not None:
+        whom_ = Whom(scope="label", name=pair[0], value=pair[1])
+    with _reachable(local=whom_.scope == "fleet") as (store, away):
+        seen = reauthorization.look(store, whom_, away=away)
+        plan = reauthorization.plan(store, seen)
+        if not asked().json:
+            reauthorization_view.plan(plan)
+        if not named(by).strip():
+            raise BadInput("A name is required: --by NAME. Nothing was lifted.")
+        why = why if why.strip() else _reason()
+        if not (yes or _agreed()):
+            return ERROR
+        done = reauthorization.lift(store, seen, by=named(by), why=why, epoch=epoch)
+        alone = store is not None and not Surroundings(store).live
+    if asked().json:
+        output.document({"plan": plan, **done})
+    else:
+        reauthorization_view.done(plan, done)
+        if alone:
+            output.note(f"no worker is running. {output.START_ONE}")
+    return DONE
+
+
+@contextlib.contextmanager
+def _reachable(*, local: bool) -> Iterator[tuple[Any, str]]:
+    """The store, or why there is none: then the latch of this host can be lifted alone."""
+    settings = make_settings()
+    with contextlib.ExitStack() as stack:
+        store, away = None, ""
+        try:
+            store = stack.enter_context(opened(settings=settings))
+            store.now()
+        except StoreError as error:
+            if not local:
+                raise
+            why = output.sentence(str(error))
+            store, away = None, f"{why} Stops in the store stay in force"
+        yield store, away
+
+
+def _reason() -> str:
+    """The reason, from the person at the terminal."""
+    if not _has_terminal():
+        raise BadInput('A reason is required: --why "…". Nothing was lifted.')
+    return str(click.prompt("Reason", err=True, value_proc=_not_blank))
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise click.UsageError("a reason is required")
+    return text.strip()
+
+
+def _agreed() -> bool:
+    if not _has_terminal():
+        raise BadInput("No terminal to confirm on; add --yes. Nothing was lifted.")
+    if click.confirm("Reauthorize?", default=False, err=True):
+        return True
+    advise("Nothing was lifted.")
+    return False
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and not asked().json

@@ -1,0 +1,47 @@
+"""The command that shows the fleet live."""
+
+import sys
+from typing import Any
+
+import click
+
+from andon.cli import options, output
+from andon.cli.app import asked, cli, everywhere, make_settings, opened
+
+
+@cli.command()
+@options.of_agent
+@click.option("--label", metavar="K=V", help="Only runs with this label.")
+@everywhere
+def top(agent: str | None, label: str | None) -> None:
+    """Show the fleet, live.
+
+    What runs, stops or waits for a person, and the workers. Keys: j/k or arrows select a run,
+    Enter shows it, q or Ctrl-C leaves. Without a terminal it prints one picture and exits.
+    """
+    show(agent, label)
+
+
+def show(agent: str | None, label: str | None) -> None:
+    """Live on a terminal; elsewhere, or with --json, once."""
+    from andon.cli import args
+    from andon.cli.top import terminal
+
+    which: dict[str, Any] = {"agent": agent}
+    which["label"] = args.pair(label, "label") if label else None
+    if terminal.interactive() and not asked().json:
+        from andon.cli.top import screen as live
+
+        live.run(make_settings().store, which)
+        return
+    from andon.cli.top import frame
+    from andon.control.overview import overview
+    from andon.cli.table import room
+
+    with opened(look="once") as store:
+        found = overview(store, **which)
+    if asked().json:
+        output.document(found)
+        return
+    for line in frame.frame(found, frame.Size(columns=room(sys.stdout)), selected=None):
+        output.say(line)

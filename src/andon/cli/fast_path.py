@@ -1,0 +1,205 @@
+"""`andon kill`, `pause` and `cancel`: the order first, everything else after it.
+
+Until the order is in the store nothing is imported but the standard library, what an order is, and
+the driver of the database (tests/test_imports.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from andon.control.stop import target
+from andon.cli import output, stop_options
+from andon.host.user import named
+from andon.core.stop import Kind
+from andon.core.values.struct import Struct
+from andon.errors import BadInput, NotFound
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from andon.settings import Settings
+    from andon.store.messages.stops import StopRow
+
+PROVED, NOT_PROVED = 0, 3
+# For the proof, after the time that the step in hand had.
+PROOF_SECONDS = 5.0
+HARD_SECONDS = 10.0
+# After so long without an answer somebody who wants to stop something must know another way.
+AWAY_SECONDS = 0.9
+ANOTHER_WAY = "andon halt needs no store: it stops everything on this host at once"
+
+
+def main(arguments: Sequence[str]) -> int | None:
+    """The exit code; None if what was said is not plain, and nothing was done."""
+    said = stop_options.read(arguments[0], arguments[1:])
+    if said is None:
+        return None
+    output.prepare()
+    try:
+        code = stop(arguments[0], **said)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (they are explained there)
+        from andon.cli.app import explain
+
+        return explain(error, as_json=said["json"])
+    return code
+
+
+class Stop(Struct):
+    """What was said about one stop, but for whom."""
+
+    kind: Kind
+    within: float
+    limit: float  # how long to wait for the proof
+    by: str
+    why: str
+    json: bool
+    spare: bool | None = None
+
+    def tell(self, text: str) -> None:
+        """Whoever does not read on does not keep a process from being ended."""
+        if not self.json:
+            with contextlib.suppress(OSError):
+                output.note(text)
+
+
+def stop(
+    verb: str,
+    *,
+    run: str | None,
+    agent: str | None,
+    label: str | None,
+    fleet: bool,
+    wait_seconds: float | None,
+    no_wait: bool,
+    by: str | None,
+    why: str,
+    store: str | None,
+    json: bool,
+    within: float = 0.0,
+    spare_worker: bool = False,
+    end_worker: bool = False,
+) -> int:
+    """Give the order and wait for its proof; answers the exit code."""
+    from andon.settings import load
+    from andon.store import open_store
+
+    limit = 0.0 if no_wait else wait_seconds
+    if limit is None:
+        limit = within + PROOF_SECONDS if within else HARD_SECONDS
+    if spare_worker and end_worker:
+        raise BadInput("expected --spare-worker or --end-worker, found both: say one of them")
+    asked = Stop(
+        kind=Kind(verb),
+        within=within,
+        limit=limit,
+        by=named(by),
+        why=why,
+        json=json,
+        spare=spare_worker if spare_worker or end_worker else None,
+    )
+    pair = target.pair(label, "label") if label is not None else None
+    settings = load({"store": store})
+    with contextlib.ExitStack() as stack:
+        with _perhaps_away(asked, settings.store, "Nothing was stopped."):
+            opened = open_store(settings.store, create=False, reserved=True)
+            stack.callback(opened.close)
+            whom = target.meant(opened, run, agent, pair, fleet=fleet)
+        return _stop(asked, opened, whom, settings)
+
+
+@contextlib.contextmanager
+def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
+    """Who waits for a store that does not answer hears soon that there is a way without it."""
+    import threading
+
+    from andon.errors import StoreError
+
+    def tell() -> None:
+        from andon.host.home import without_password
+
+        where = output.clean(without_password(url))
+        asked.tell(f"waiting for the store {where}. In a hurry: {ANOTHER_WAY}")
+
+    timer = threading.Timer(AWAY_SECONDS, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except StoreError as error:
+        what = output.sentence(str(error))
+        raise type(error)(f"{what} {then} In a hurry: {ANOTHER_WAY}") from error
+    finally:
+        timer.cancel()
+
+
+def _stop(asked: Stop, store: Any, whom: target.Whom, settings: Settings) -> int:
+    order = target.order_for(
+        asked.kind, whom, within=asked.within, by=asked.by, why=asked.why, via="command line"
+    ).but(spare=asked.spare)
+    with _interruptible(asked, store, order.id) as known:
+        again = "Give the order again: if it was written already, it is not repeated."
+        with _perhaps_away(asked, settings.store, again):
+            row = target.give(store, order)
+        known.append(row.id)
+        outcomes = _wait(asked, store, row, settings.patience_seconds)
+    from andon.cli.views import receipt_view
+    from andon.control.stop import receipts
+
+    found = receipts.receipt(store, row.id)
+    if asked.json:
+        output.document(found)
+    else:
+        receipt_view.receipt(found, outcomes, asked.limit)
+        _tell_if_alone(asked, store, found)
+    return PROVED if found["verdict"] in ("proved", "nothing") else NOT_PROVED
+
+
+def _tell_if_alone(asked: Stop, store: Any, found: dict[str, Any]) -> None:
+    """A worker that nobody starts again has ended with its run: then nothing goes on."""
+    ended = [
+        line
+        for line in found["targets"]
+        if line["process"] and line["process"]["alive"] is False and not line["supervisor"]
+    ]
+    if ended:
+        from andon.control.runs.runs import Surroundings
+
+        if not Surroundings(store).live:
+            asked.tell(f"no worker is left. {output.START_ONE}")
+
+
+def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dict[str, Any]:
+    """Until it is proved, or the time is over; answers what was tried with processes here."""
+    from andon.control.changes import Patience
+    from andon.control.stop.proof import Stopping
+
+    stopping = Stopping(store, row, asked.tell)
+    patience = Patience(
+        patience_seconds,
+        lambda error: asked.tell(f"{output.sentence(output.clean(error))} Waiting for the store."),
+    )
+    stopping.wait(asked.limit, patience)
+    return stopping.enders.tried
+
+
+@contextlib.contextmanager
+def _interruptible(asked: Stop, store: Any, stop_id: str) -> Iterator[list[str]]:
+    """Ctrl-C ends the waiting and not the stop, whose receipt is told."""
+    known = [stop_id]  # until it is known whether it joined another one
+    try:
+        yield known
+    except KeyboardInterrupt:
+        from andon.control.stop import receipts
+
+        with contextlib.suppress(NotFound):  # it was not given yet
+            found = receipts.receipt(store, known[-1])
+            show = output.command("show", found["id"])
+            asked.tell(f"stopped waiting; the stop continues: {show}")
+            if asked.json:
+                output.document(found)
+        raise

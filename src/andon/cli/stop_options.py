@@ -1,0 +1,194 @@
+"""The words that commands which stop understand: one table, read in two ways.
+
+The short way, here, imports nothing. It takes only what is plainly right; a mistake and a cry for
+help go the long way, click's, whose options are made from the same table and which has the words.
+"""
+
+from __future__ import annotations
+
+import os
+
+from andon.core import duration
+from andon.core.stop import WITHIN_SECONDS
+from andon.core.values.struct import Struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+FLAG, TEXT, SECONDS = "flag", "text", "seconds"
+
+
+class Option(Struct):
+    """One option, and the argument of the command's function that it becomes."""
+
+    name: str
+    field: str
+    help: str
+    kind: str = TEXT
+    metavar: str | None = None
+    default: Any = None
+    environ: str | None = None  # the variable that says it too
+    shown: bool = False  # its default, in the help
+    old: tuple[str, ...] = ()  # spellings that go on working and are not shown
+
+
+WHOM = (
+    Option(
+        name="--agent",
+        field="agent",
+        metavar="NAME",
+        help="All runs of this agent, and its children.",
+    ),
+    Option(
+        name="--label",
+        field="label",
+        metavar="K=V",
+        help="All runs with this label, and its children.",
+    ),
+    Option(name="--all", field="fleet", kind=FLAG, default=False, help="All runs of all agents."),
+)
+WITHIN = (
+    Option(
+        name="--within",
+        field="within",
+        kind=SECONDS,
+        default=WITHIN_SECONDS,
+        shown=True,
+        metavar="TIME",
+        help="How long the current step may take before it is cut off.",
+    ),
+)
+WORKERS = (
+    Option(
+        name="--spare-worker",
+        field="spare_worker",
+        kind=FLAG,
+        default=False,
+        help="Do not end the process that executes them. Without that a kill cannot be proved.",
+    ),
+    Option(
+        name="--end-worker",
+        field="end_worker",
+        kind=FLAG,
+        default=False,
+        help="End that process also if it is a program that uses andon as a library.",
+    ),
+)
+WAITS = (
+    Option(
+        name="--timeout",
+        field="wait_seconds",
+        kind=SECONDS,
+        metavar="TIME",
+        help="Wait at most this long for the proof, then exit 3.",
+        old=("--wait",),
+    ),
+    Option(
+        name="--no-wait",
+        field="no_wait",
+        kind=FLAG,
+        default=False,
+        help="Do not wait; exit 3 unless the stop is proved already.",
+    ),
+)
+WHY = Option(
+    name="--why", field="why", metavar="TEXT", default="", help="A reason, for the record."
+)
+BY = Option(
+    name="--by",
+    field="by",
+    metavar="NAME",
+    environ="ANDON_BY",
+    help="Your name; else ANDON_BY, else your login.",
+)
+SIGNED = (WHY, BY)
+EVERYWHERE = (
+    Option(
+        name="--store",
+        field="store",
+        metavar="URL",
+        help="sqlite:///path or postgresql://… (ANDON_STORE)",
+    ),
+    Option(
+        name="--json",
+        field="json",
+        kind=FLAG,
+        default=False,
+        help="Print the answer as one JSON document.",
+    ),
+)
+VERBS = {
+    "pause": (*WHOM, *WITHIN, *WAITS, *SIGNED),
+    "cancel": (*WHOM, *WITHIN, *WAITS, *SIGNED),
+    "kill": (*WHOM, *WORKERS, *WAITS, *SIGNED),
+}
+# What names whom; one of them is enough, and two contradict each other.
+_NAMES = ("run", "agent", "label", "fleet")
+
+
+# What people type who know other tools, and the commands that do it here.
+MEANT = {
+    **dict.fromkeys(
+        ("stop", "end", "terminate", "abort", "quit"), ("pause", "cancel", "kill", "halt")
+    ),
+    **dict.fromkeys(("rm", "remove", "delete", "del"), ("cancel", "dead drop")),
+    **dict.fromkeys(("suspend", "hold", "freeze"), ("pause",)),
+    **dict.fromkeys(("list", "ls", "runs", "jobs", "status", "stat"), ("ps",)),
+    **dict.fromkeys(("watch", "monitor", "dashboard", "tui", "ui", "web"), ("top",)),
+    **dict.fromkeys(("inspect", "describe", "get", "info"), ("show",)),
+    **dict.fromkeys(("tail", "log", "attach"), ("logs",)),
+    **dict.fromkeys(("continue", "unpause", "restart"), ("resume",)),
+    **dict.fromkeys(("unhalt", "unlock", "reset"), ("reauthorize",)),
+    **dict.fromkeys(("worker", "serve", "server"), ("work", "up")),
+    **dict.fromkeys(("new", "create"), ("init", "start")),
+    **dict.fromkeys(("approve", "reject", "respond"), ("answer",)),
+    **dict.fromkeys(("undo", "rollback", "revert"), ("compensate",)),
+    **dict.fromkeys(("retry", "redrive"), ("dead redrive",)),
+    **dict.fromkeys(("health", "check", "config"), ("doctor",)),
+    **dict.fromkeys(("asks", "questions"), ("ps", "answer")),
+    "help": ("--help",),
+}
+
+
+def read(verb: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """What was said, by field; None if that is not plain."""
+    options = {
+        name: option
+        for option in (*VERBS[verb], *EVERYWHERE)
+        for name in (option.name, *option.old)
+    }
+    said: dict[str, Any] = {option.field: _unsaid(option) for option in options.values()}
+    said["run"] = None
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, given, value = word.partition("=")
+        option = options.get(name)
+        if option is None and word and not word.startswith("-") and said["run"] is None:
+            said["run"] = word
+        elif option is not None and option.kind == FLAG and not given:
+            said[option.field] = True
+        elif option is not None and option.kind != FLAG and (given or rest):
+            said[option.field] = _value(option, value if given else rest.pop(0))
+            if said[option.field] is None:
+                return None
+        else:
+            return None
+    return None if names_several(said) else said
+
+
+def _unsaid(option: Option) -> Any:
+    found = os.environ.get(option.environ) if option.environ else None
+    return found or option.default
+
+
+def _value(option: Option, text: str) -> Any:
+    if text.startswith("-"):  # perhaps the next option
+        return None
+    return duration.seconds(text) if option.kind == SECONDS else text
+
+
+def names_several(said: dict[str, Any]) -> bool:
+    return sum(said[name] not in (None, False) for name in _NAMES) > 1

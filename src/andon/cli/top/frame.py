@@ -1,0 +1,242 @@
+"""One picture of the fleet for a screen of a given size; text in colour, nothing printed."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from andon.cli.colour import paint, tinted
+from andon.control.runs.run_tree import named
+from andon.cli.output import age, brief, clean, clock, plural, speaks_unicode, state, symbol
+from andon.cli.views.run_view import how_to_answer
+from andon.cli.table import column, cut, lines, width, wrapped
+from andon.core.values.struct import Struct
+
+COLUMNS = (
+    column(" "),  # the mark of the selected row
+    column("RUN", least=10),
+    column("AGENT", 2, least=8),
+    column("STATE"),
+    column("ATTEMPT", 5),
+    column("AGE", 4),
+    column("DOING", 1, least=16),
+)
+KEYS = "j/k or arrows: select   Enter: show   q: quit"
+SHORT_KEYS = "j/k  Enter  q"
+PAGE_KEYS = "j/k or arrows: scroll   Enter or q: back"
+SHORT_PAGE_KEYS = "j/k  Enter or q: back"
+# A header that needs more lines would push the table off a small screen.
+MOST_HEADER_LINES = 4
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# States that a person has to look at, in the words of the header.
+_WRONG = ("stalled", "stranded")
+_STATES = ("running", "queued", "suspended", "paused", "killed")
+
+
+class Size(Struct):
+    """Columns and lines; no limit where there is none."""
+
+    columns: int | None = None
+    rows: int | None = None
+
+
+class Lamp(Struct):
+    """The colour of the whole fleet, which its word says too."""
+
+    word: str
+    symbol: str
+    tint: str
+
+
+def lamp(found: dict[str, Any]) -> Lamp:
+    """The most urgent thing there is."""
+    runs = found["runs"]
+    if found["halted"]:
+        word = "PAUSED" if found["halted"]["kind"] == "pause" else "HALTED"
+        return Lamp(word=word, symbol=symbol("killed"), tint="held")
+    if any(runs.get(word) for word in _WRONG):
+        return Lamp(word="TROUBLE", symbol=symbol("stalled"), tint="wrong")
+    if runs.get("stopping"):
+        return Lamp(word="STOPPING", symbol=symbol("stopping"), tint="held")
+    if found["asked"]:
+        return Lamp(word="ASKING", symbol="?", tint="held")
+    if runs.get("running"):
+        return Lamp(word="RUNNING", symbol=symbol("running"), tint="alive")
+    return Lamp(word="IDLE", symbol=symbol("queued"), tint="quiet")
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """The whole fleet in words."""
+    runs = found["runs"]
+    parts = [f"{runs[word]:,} {word}" for word in ("stopping", *_WRONG) if runs.get(word)]
+    if found["asked"]:
+        parts.append(f"{found['asked']:,} waiting for a person")
+    others = {word: runs.get(word, 0) for word in _STATES}
+    others["suspended"] = max(others["suspended"] - found["asked"], 0)
+    parts += [f"{count:,} {word}" for word, count in others.items() if count]
+    told = ", ".join(parts) or "no unfinished runs"
+    return f"{told}; {_workers(found['workers'])}"
+
+
+def _workers(counts: dict[str, int]) -> str:
+    live = {word: count for word, count in counts.items() if word not in ("died", "silent")}
+    told = plural(sum(live.values()), "live worker") if live else "no live worker"
+    leaving = counts.get("draining", 0) + counts.get("asked", 0)
+    more = [f"{leaving} draining"] if leaving else []
+    more += [f"{counts[word]} {word}" for word in ("stalled", "died", "silent") if counts.get(word)]
+    return ", ".join([told, *more])
+
+
+def _halt(halted: dict[str, Any], now: float) -> str:
+    by = f" by {halted['by']}" if halted["by"] else ""
+    since = "" if halted["at"] is None else f" {age(now - halted['at'])} ago"
+    why = f": {halted['why']}" if halted["why"] else ""
+    word = "pause" if halted["kind"] == "pause" else "halt"
+    return f"{word} of everything{by}{since}{why}"
+
+
+def header(found: dict[str, Any], size: Size, away: str = "") -> list[str]:
+    """The lamp with its sentence; before it, if the picture is old, how old it is and why."""
+    light = lamp(found)
+    told = sentence(found)
+    texts: list[tuple[str, str]] = [(f"{light.symbol} {light.word}: {told}", light.tint)]
+    if found["halted"]:
+        texts.append((_halt(found["halted"], found["at"]), light.tint))
+        texts.append((f"to allow starts again: {found['halted']['lift']}", light.tint))
+    if away:
+        texts.insert(0, (f"! NOT LIVE: {away}", "wrong"))
+    most = size.columns
+    return [
+        paint(tinted(line, tint))
+        for text, tint in texts
+        for line in _limited(clean(text, 500), most)
+    ]
+
+
+def _limited(text: str, most: int | None) -> list[str]:
+    if most is None:
+        return [text]
+    found = [cut(line, most) for line in wrapped(text, most)]
+    if len(found) > MOST_HEADER_LINES:
+        last = cut(found[MOST_HEADER_LINES - 1] + " " + "." * most, most)
+        found = [*found[: MOST_HEADER_LINES - 1], last]
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]], size: Size, selected: str | None = None) -> list[str]:
+    """A line of titles and one line for each run."""
+    mark = "▸" if speaks_unicode() else ">"
+    cells = [
+        (
+            mark if row["id"] == selected else " ",
+            clean(row["id"] if size.columns is None else named(row)),
+            clean(row["agent"]),
+            state(row["state"]),
+            str(row["attempt"]),
+            age(row["age_seconds"]),
+            clean(row["doing"], 300),
+        )
+        for row in rows
+    ]
+    if selected is None:
+        return lines(COLUMNS[1:], [row[1:] for row in cells], size.columns)
+    return lines(COLUMNS, cells, size.columns)
+
+
+def frame(found: dict[str, Any], size: Size, *, selected: str | None, away: str = "") -> list[str]:
+    """A whole screen: at most so many lines, each at most so many columns wide."""
+    top = [*header(found, size, away), ""]
+    bottom = _footer(found, size, selected)
+    rows = found["rows"]
+    if not rows:
+        body = [_cut("no runs; start one: andon start AGENT key=value", size)]
+        return _fitted(top, body, bottom, size)
+    room = len(rows) if size.rows is None else max(size.rows - len(top) - len(bottom) - 1, 1)
+    begin = first_shown([row["id"] for row in rows], selected, room)
+    body = table(rows[begin : begin + room], size, selected)
+    more = found["listed"] - begin - len(rows[begin : begin + room])
+    if more > 0 and bottom:
+        bottom[0] = _cut(f"{more:,} more below", size)
+    return _fitted(top, body, bottom, size)
+
+
+def first_shown(ids: Sequence[str], selected: str | None, room: int) -> int:
+    """The first row of the page that holds the selected one."""
+    at = ids.index(selected) if selected in ids else 0
+    return 0 if at < room else min(at - room + 1, max(len(ids) - room, 0))
+
+
+def _fitted(
+    top: Sequence[str], body: Sequence[str], bottom: Sequence[str], size: Size
+) -> list[str]:
+    if size.rows is None:
+        return [*top, *body]
+    most = max(size.rows - len(bottom), 0)
+    found = [*top, *body][:most]
+    found += [""] * (most - len(found))
+    return [*found, *bottom][: size.rows]
+
+
+def _footer(found: dict[str, Any], size: Size, selected: str | None) -> list[str]:
+    """What the selected run asks, its whole id, and the keys."""
+    if size.rows is None or size.columns is None:
+        return []
+    keys = KEYS if size.columns > len(KEYS) else SHORT_KEYS
+    time = clock(found["at"]).split()[-1]
+    last = f"{keys}   {time}" if size.columns > len(keys) + 3 + len(time) else keys
+    row = next((row for row in found["rows"] if row["id"] == selected), None)
+    said: list[str] = []
+    if row is not None:
+        said.append(_cut(_about(row), size))
+        for ask in row["asks"][:1]:
+            how = how_to_answer(row["id"], ask, alone=len(row["asks"]) == 1)
+            said.append(_cut(how, size))
+    return ["", *said, paint(tinted(cut(last, size.columns), "quiet"))]
+
+
+def _about(row: dict[str, Any]) -> str:
+    """The whole id of the selected run, and its question if it has one."""
+    for ask in row["asks"]:
+        value = "" if ask["value"] in (None, []) else f" {brief(ask['value'], 200)}"
+        return clean(f"{row['id']} asks: {ask['question']}{value}", 500)
+    return clean(f"{row['id']}  {row['doing']}", 500)
+
+
+def _cut(text: str, size: Size) -> str:
+    return text if size.columns is None else cut(text, size.columns)
+
+
+def folded(text: Sequence[str], size: Size) -> list[str]:
+    """Lines that are too wide go on in the next one, without their colours."""
+    most = size.columns
+    if most is None:
+        return list(text)
+    found: list[str] = []
+    for line in text:
+        plain = _COLOURS.sub("", line)
+        if width(plain) <= most:
+            found.append(line)
+            continue
+        while plain:
+            part = cut(plain, most, sign="")
+            part = part or plain[0]
+            found.append(part)
+            plain = plain[len(part) :]
+    return found
+
+
+def last_page(text: Sequence[str], size: Size) -> int:
+    """The first line of the last part."""
+    return 0 if size.rows is None else max(len(text) - max(size.rows - 2, 1), 0)
+
+
+def page(text: Sequence[str], size: Size, at: int) -> list[str]:
+    """A part of a text, from that line on, with the keys below it."""
+    if size.rows is None or size.columns is None:
+        return list(text)
+    most = max(size.rows - 2, 1)
+    found = list(text[at : at + most])
+    found += [""] * (most - len(found))
+    keys = PAGE_KEYS if size.columns > len(PAGE_KEYS) else SHORT_PAGE_KEYS
+    left = len(text) - at - most
+    more = f"   {left:,} more lines" if left > 0 else ""
+    return [*found, "", paint(tinted(cut(keys + more, size.columns), "quiet"))][: size.rows]

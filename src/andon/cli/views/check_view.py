@@ -1,0 +1,81 @@
+"""What `andon verify` and `andon doctor` print."""
+
+from typing import Any
+
+from andon.cli import output, progress
+from andon.cli.table import hang
+from andon.settings import Settings
+from andon.store import open_store
+from andon.store.store import Store
+from andon.host import home as homes
+
+_ONE = {"runs": "run", "entries": "entry", "effects": "effect", "blobs": "blob"}
+_MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def verify(store: Store, run_id: str | None, *, json: bool) -> int:
+    """0 if everything is as it was written, 1 with every damage listed."""
+    from andon.control.verification import Tally
+    from andon.control.verification import verify as walk
+
+    with progress.line(json=json) as line:
+        line.show("checking the database file")
+        total = store.run_count() if run_id is None and line.shown else None
+
+        def look(tally: Tally) -> None:
+            line.show(f"runs checked, {tally.entries:,} journal entries", tally.runs, total)
+
+        tally = walk(store, run_id, look)
+    counts = {
+        "runs": tally.runs,
+        "entries": tally.entries,
+        "effects": tally.effects,
+        "blobs": len(tally.blobs),
+    }
+    if json:
+        output.document({"ok": not tally.damage, **counts, "damage": tally.damage})
+    else:
+        for one in tally.damage:
+            where = f"run {one['run']}: " if one["run"] else ""
+            what = output.clean(where + one["what"].removeprefix(where))
+            hang("DAMAGED  ", what, tint="wrong")
+        walked = ", ".join(
+            f"{count:,} {_ONE[word] if count == 1 else word}" for word, count in counts.items()
+        )
+        found = f"{output.plural(len(tally.damage), 'damage')} found in"
+        verdict = found if tally.damage else "verified:"
+        hang("", f"{verdict} {walked}")
+        if tally.damage:
+            output.note("restore the database from a backup, then: andon verify")
+    return 1 if tally.damage else 0
+
+
+def doctor(settings: Settings, *, json: bool) -> int:
+    """0 unless something fails."""
+    url = settings.store
+    from andon.control.doctor.checks import FAIL, Check, examine
+    from andon.store import sqlite_path
+
+    path = sqlite_path(url)
+    path = path.absolute() if path else None
+    found: list[Check] = []
+    if not json:
+        output.say(f"store {output.clean(homes.without_password(url))}")
+
+    def opened() -> Any:
+        return open_store(url, create=False, look="once", reserved=True)
+
+    for check in examine(opened, path, settings):
+        found.append(check)
+        if not json:
+            advice = f"  -> {check.advice}" if check.advice else ""
+            head = f"{_MARKS[check.status]}  {check.name:<18} "
+            hang(head, output.clean(check.found + advice), tint=check.status)
+    failed = any(check.status == FAIL for check in found)
+    if json:
+        output.document({"ok": not failed, "checks": [_facts(check) for check in found]})
+    return 1 if failed else 0
+
+
+def _facts(check: Any) -> dict[str, str]:
+    return {name: getattr(check, name) for name in ("name", "status", "found", "advice")}

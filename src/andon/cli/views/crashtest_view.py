@@ -1,0 +1,102 @@
+"""`andon crashtest`: what is printed while an agent is killed everywhere, and after it."""
+
+import json as json_
+from pathlib import Path
+from typing import Any
+
+from andon.cli import loader, output, progress
+from andon.cli.args import read
+from andon.cli.colour import tinted
+from andon.cli.progress import Line
+from andon.cli.table import column, hang, table
+from andon.core.effect import Kind
+from andon.errors import BadInput
+from andon.runtime.agent import Agent
+from andon.testing import crash
+from andon.testing.crash import report as reports
+from andon.testing.crash.report import Effect, Report, Tried
+
+EFFECTS = (
+    column("EFFECT", least=12),
+    column("KIND", 1),
+    column("HAPPENS", 3),
+    column("WORST", 2),
+    column("AFTER A KILL"),
+)
+
+
+def load(target: str) -> list[Agent]:
+    """Its agents. A store that their import opens is none of the real ones."""
+    with crash.scratch.importing():
+        return loader.load(target)
+
+
+def run(
+    agents: list[Agent],
+    given: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    junit: str | None,
+    json: bool,
+) -> int:
+    """0 if nothing is wrong, 1 if something is."""
+    if len(agents) != 1:
+        names = ", ".join(sorted(agent.name for agent in agents))
+        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    if junit is not None and not Path(junit).absolute().parent.is_dir():
+        raise BadInput(f"--junit {junit}: there is no such folder")
+    given = read(given, json_.loads(agents[0].row.types), output.note)
+    with (
+        crash.CrashTest(agents[0], given, crash.Options(**options)) as test,
+        progress.line(json=json) as line,
+    ):
+        line.show("runs without a kill first")
+        report = test.run(lambda *trial: None if json else _told(line, *trial))
+    if junit is not None:
+        Path(junit).write_text(reports.junit(report), "utf-8")
+    if json:
+        output.document(reports.document(report))
+    else:
+        _tell(report)
+    return 0 if report.clean else 1
+
+
+def _told(line: Line, done: int, total: int, tried: Tried) -> None:
+    """A line for each trial that shows something, above the one that counts them."""
+    if tried.findings:
+        what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
+        line.note(output.clean(f"killed at {tried}: {what}"))
+    line.show(f"kills; the last one at {tried}", done, total)
+
+
+def _tell(report: Report) -> None:
+    output.say(
+        f"plain run: {output.clean(reports.how(report))}; {output.plural(report.steps, 'step')}, "
+        f"{output.plural(sum(effect.plain for effect in report.effects), 'effect')}"
+    )
+    if report.effects:
+        output.say()
+        rows = [
+            (one.name, one.kind, str(one.plain), str(one.worst), _tinted(_verdict(one)))
+            for one in report.effects
+        ]
+        table(EFFECTS, rows)
+    output.say()
+    for line in str(report).split("\n"):
+        hang(line[: len(line) - len(line.lstrip())], output.clean(line.lstrip()))
+
+
+def _tinted(verdict: str) -> str:
+    return tinted(verdict, "wrong") if verdict.startswith(("TWICE", "NEVER")) else verdict
+
+
+def _verdict(effect: Effect) -> str:
+    if effect.worst > effect.plain:
+        return "TWICE"
+    if effect.lost:
+        return f"NEVER ({effect.lost})"
+    if effect.asked:
+        return f"a person is asked ({effect.asked})"
+    if effect.kind == Kind.PURE:
+        return "changes nothing"
+    return "once" if effect.plain else "not at all"

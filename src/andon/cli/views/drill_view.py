@@ -1,0 +1,124 @@
+"""What `andon drill` prints: a table of who had to stop, and how long it took."""
+
+import statistics
+import time
+from typing import Any
+
+from andon.control.doctor import drill
+from andon.cli import output, progress
+from andon.cli.colour import paint, tinted
+from andon.cli.table import column, table
+from andon.errors import BadInput
+from andon.host import home as homes
+
+# Processes that wanted each processor at once, over the last minute.
+BUSY = 1.0
+_TIMES = (
+    ("first order out", "cli_ms", "the command's own start, interpreter included"),
+    ("latched", "latch_ms", "at the supervisor, from the order"),
+    ("killed and seen gone", "kill_ms", "at the supervisor, from the order"),
+    ("last process gone", "gone_ms", "from Enter, by the pipes that they held"),
+    ("verified", "verified_ms", "from Enter to the receipt"),
+)
+
+
+def run(agents: int, rounds: int, *, json: bool) -> int:
+    """0 only if nothing survived, nothing could be started, and the receipt says so."""
+    for name, given, most in (("--agents", agents, drill.MOST_AGENTS), ("--rounds", rounds, 100)):
+        if not 1 <= given <= most:
+            raise BadInput(f"{name}: expected 1 to {most}, found {given}")
+    home = homes.find()
+    with progress.line(json=json) as line:
+        reports = list(drill.drill(agents, rounds, _teller(line, json=json)))
+    drill.remember(reports, home, time.time())
+    good = all(map(drill.passed, reports))
+    if json:
+        output.document({"passed": good, "times": times(reports), "rounds": reports})
+    else:
+        _tell(reports, good)
+    return 0 if good else 1
+
+
+def _teller(line: progress.Line, *, json: bool) -> drill.Tell:
+    """On a terminal one line that counts; elsewhere a line for each part, once."""
+    said = ""
+
+    def tell(words: str, done: int | None = None, total: int | None = None) -> None:
+        nonlocal said
+        line.show(words, done, total)
+        if words != said and not (line.shown or json):
+            output.note(words)
+        said = words
+
+    return tell
+
+
+def times(reports: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Median and worst; none when a round has none."""
+    found: dict[str, dict[str, float | None]] = {}
+    for _, name, _ in _TIMES:
+        each = [report[name] for report in reports]
+        known = None not in each
+        found[name] = {
+            "median": statistics.median(each) if known else None,
+            "worst": max(each) if known else None,
+        }
+    return found
+
+
+def _tell(reports: list[dict[str, Any]], good: bool) -> None:
+    several = len(reports) > 1
+    rows = []
+    for kinds in zip(*(report["kinds"] for report in reports), strict=True):
+        gone = [kind["gone_ms"] for kind in kinds]
+        worst = None if None in gone else max(gone)
+        left = sum(kind["survivors"] for kind in kinds)
+        one = kinds[0]
+        rows.append((one["kind"], str(one["agents"]), str(one["processes"]), _ms(worst), str(left)))
+    gone_in = "GONE IN, WORST" if several else "GONE IN"
+    table(
+        (
+            column("AGENT", least=12),
+            column("AGENTS", 2),
+            column("PROCESSES", 1),
+            column(gone_in),
+            column("SURVIVORS"),
+        ),
+        rows,
+    )
+    output.say()
+    found = times(reports)
+    lines = [
+        (words, _ms(found[name]["median"]), *([_ms(found[name]["worst"])] if several else []), why)
+        for words, name, why in _TIMES
+    ]
+    worst = (column("WORST"),) if several else ()
+    first = column("MEDIAN" if several else "TIME")
+    table((column("", least=12), first, *worst, column("", 1, least=16)), lines)
+    output.say()
+    _verdict(reports, good)
+
+
+def _verdict(reports: list[dict[str, Any]], good: bool) -> None:
+    first = reports[0]
+    survivors = sum(report["survivors"] for report in reports)
+    by = ", ".join(sorted({name for report in reports for name in report["by"]})) or "unknown"
+    output.say(
+        f"{output.plural(first['agents'], 'agent')}, {first['processes']} processes, "
+        f"{first['escaped']} of them escaped; killed by {by}; {survivors} survived"
+    )
+    refused = all(report["refused"] for report in reports)
+    one_more = "refused" if refused else "STARTED: the latch did not hold"
+    output.say(f"tried to start one more command and one more worker: {one_more}")
+    busy = max(report["load"] for report in reports)
+    if busy > BUSY:
+        output.say(
+            f"this machine was busy (load {busy:.1f} per processor), which made these times longer"
+        )
+    for sentence in dict.fromkeys(words for report in reports for words in report["unknown"]):
+        output.say(f"NOT PROVED  {output.clean(sentence)}")
+    output.say(paint(tinted("passed", "good") if good else tinted("FAILED", "wrong")))
+
+
+def _ms(value: float | None) -> str:
+    return "never" if value is None else f"{value:,.1f} ms" if value < 10 else f"{value:,.0f} ms"

@@ -1,0 +1,297 @@
+"""How runs look on a terminal. Everything that comes from the store is cleaned on its way out."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from andon.control.runs import run_errors
+from andon.control_process.black_box import VERSION, again
+from andon.cli.colour import paint, tinted
+from andon.cli.output import age, brief, clean, clock, command, failure, note, say, state
+from andon.cli.table import column, hang, table
+from andon.core.run import TERMINAL
+
+# More steps than this are counted, not listed.
+MOST_STEPS = 20
+MOST_ATTEMPTS = 5
+# What they do is to have been stopped: the error says no more.
+_HELD = ("paused", "killed")
+RUNS = (
+    column("ID", whole=True),
+    column("AGENT", 2, least=8),
+    column("VERSION", 5, least=6),
+    column("STATE"),
+    column("ATTEMPT", 4),
+    column("AGE", 3),
+    column("DOING", 1, least=16),
+)
+STEPS = (
+    column("STEP", least=16),
+    column("KEY", 3, least=8),
+    column("STATE"),
+    column("ATTEMPTS", 2),
+    column("TOOK", 1),
+)
+EFFECTS = (
+    column("EFFECT", least=16),
+    column("KEY", whole=True),
+    column("KIND", 1),
+    column("STATE"),
+)
+CHILDREN = (column("", whole=True), column("", 1, least=8), column(""))
+ATTEMPTS = (column(""), column("", 1), column("", 2, whole=True), column(""))
+_EFFECT_TINTS = {"in_doubt": "wrong", "confirmed": "good"}
+# What a decision needs beside its name.
+_TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
+
+
+def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
+    """The table of `andon ps`, and under it what a person should do."""
+    if not rows:
+        note("no runs; start one: andon start AGENT key=value   (andon ps --old lists older ones)")
+        return
+    table(
+        RUNS,
+        [
+            (
+                row.get("name", row["id"]),
+                row["agent"],
+                row["version"],
+                state(row["state"]),
+                str(row["attempt"]),
+                age(row["age_seconds"]),
+                clean(row["doing"], 300),
+            )
+            if "id" in row
+            else (row["more"], "", "", "", "", "", command("show", row["parent_id"]))
+            for row in rows
+        ],
+    )
+    known = [row for row in rows if "id" in row]
+    for row in known:
+        for ask in row["asks"]:
+            say()
+            show_ask(row["id"], ask, alone=len(row["asks"]) == 1)
+    shown = [row for row in known if "name" not in row]
+    if len(shown) >= limit:
+        note(f"more: {command('ps', options=('--before', shown[-1]['id']))}")
+
+
+def run(found: dict[str, Any]) -> None:
+    """The page of `andon show`."""
+    name = command("show", found["id"]).removeprefix("andon show ")
+    say(f"run {name}  {paint(state(found['state']))}")
+    for label, text in _facts(found):
+        if text:
+            hang(f"  {label:<9} ", text, tint="wrong" if label == "error" else "")
+    _steps(found["steps"])
+    _effects(found["effects"])
+    _children(found["children"])
+    _attempts(found["attempts"])
+    run_errors.show(found["errors"])
+    _asks(found)
+    advice = next_command(found)
+    # An open ask has said what to do.
+    if advice and (found["held_by"] or not _still_open(found)):
+        note("\nnext: " + advice)
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    labels = ", ".join(f"{name}={given}" for name, given in found["labels"].items())
+    over = found["state"] in TERMINAL
+    return [
+        ("agent", clean(f"{found['agent']} version {found['version']}")),
+        ("doing", "" if over else clean(found["doing"], 500)),
+        ("error", "" if found["state"] in _HELD else _error(found["error"])),
+        ("result", brief(found["result"]) if found["state"] == "succeeded" else ""),
+        ("input", brief(found["input"])),
+        ("labels", clean(labels, 300)),
+        ("parent", clean(found["parent_id"] or "")),
+        ("created", clock(found["created_at"])),
+        ("ended" if over else "changed", clock(found["changed_at"])),
+        ("worker", clean(found["worker"] or "")),
+        ("contained", _containment(found["containment"])),
+        ("fence", found["fence"]),
+    ]
+
+
+def _containment(found: dict[str, Any] | None) -> str:
+    """How surely it could be stopped from outside, when it was last claimed."""
+    if not found:
+        return ""
+    grades = ", ".join(f"{_word(what)} {found[what]}" for what in found if what != "by")
+    by = f" (by {found['by']})" if found.get("by") else ""
+    return clean(f"{grades}{by}", 200)
+
+
+def _error(error: dict[str, Any] | None) -> str:
+    if not error:
+        return ""
+    return clean(failure(error), 1000)
+
+
+def _steps(steps: Sequence[dict[str, Any]]) -> None:
+    if not steps:
+        return
+    counts = Counter(step["state"] for step in steps)
+    say(f"\nsteps: {', '.join(f'{count:,} {word}' for word, count in counts.items())}")
+    if len(steps) > MOST_STEPS:
+        say(f"  ... {len(steps) - MOST_STEPS:,} earlier ones (--json has them all)")
+    table(
+        STEPS,
+        [
+            (
+                clean(step["name"], 60),
+                clean(step["key"] or "-", 40),
+                step["state"],
+                _times(step),
+                _took(step["started_at"], step["finished_at"]),
+            )
+            for step in steps[-MOST_STEPS:]
+        ],
+        "  ",
+    )
+
+
+def _times(step: dict[str, Any]) -> str:
+    """How often it was executed: a range, where nobody knows what a lost worker had begun."""
+    least, most = step["attempts"], step["attempts_at_most"]
+    return str(least) if least == most else f"{least}-{most}"
+
+
+def _took(start: float, end: float | None) -> str:
+    if end is None:
+        return "-"
+    seconds = max(end - start, 0.0)
+    return f"{seconds:.3f} s" if seconds < 10 else age(seconds)
+
+
+def _effects(effects: Sequence[dict[str, Any]]) -> None:
+    if not effects:
+        return
+    counts = Counter(effect["state"] for effect in effects)
+    say(f"\neffects: {', '.join(f'{n:,} {_word(word)}' for word, n in counts.items())}")
+    if len(effects) > MOST_STEPS:
+        say(f"  ... {len(effects) - MOST_STEPS:,} earlier ones (--json has them all)")
+    table(
+        EFFECTS,
+        [
+            (
+                clean(effect["name"], 60),
+                clean(effect["key"], 60),
+                effect["kind"],
+                tinted(_word(effect["state"]), _EFFECT_TINTS.get(effect["state"], "")),
+            )
+            for effect in effects[-MOST_STEPS:]
+        ],
+        "  ",
+    )
+
+
+def _word(word: str) -> str:
+    return word.replace("_", " ")
+
+
+def _children(children: Sequence[dict[str, Any]]) -> None:
+    if children:
+        say("\nchildren")
+        rows = [(one["id"], one["agent"], state(one["state"])) for one in children[:MOST_STEPS]]
+        table(CHILDREN, rows, "  ")
+        if len(children) > MOST_STEPS:
+            say(f"  ... {len(children) - MOST_STEPS:,} more (--json has them all)")
+
+
+def _attempts(attempts: Sequence[dict[str, Any]]) -> None:
+    if not attempts:
+        return
+    say("\nattempts")
+    if len(attempts) > MOST_ATTEMPTS:
+        say(f"  ... {len(attempts) - MOST_ATTEMPTS:,} earlier ones (--json has them all)")
+    rows = [
+        (
+            str(attempt["number"]),
+            clock(attempt["claimed_at"]),
+            attempt["worker"],
+            attempt["ending"] or "running now",
+        )
+        for attempt in attempts[-MOST_ATTEMPTS:]
+    ]
+    table(ATTEMPTS, rows, "  ")
+
+
+def _asks(found: dict[str, Any]) -> None:
+    for ask in found["asks"]:
+        if ask in _still_open(found):
+            say()
+            show_ask(found["id"], ask, alone=len(_still_open(found)) == 1)
+        elif ask["answer"] is not None:
+            by = f" by {clean(ask['answer']['by'])}" if ask["answer"].get("by") else ""
+            say(f"\nasked: {clean(ask['question'], 300)}")
+            say(
+                f"  answered{by} at {clock(ask['answered_at'])}: {clean(ask['answer']['decision'])}"
+            )
+
+
+def _still_open(found: dict[str, Any]) -> list[dict[str, Any]]:
+    if found["state"] in TERMINAL:
+        return []
+    return [ask for ask in found["asks"] if ask["answered_at"] is None]
+
+
+def show_ask(run_id: str, ask: dict[str, Any], *, alone: bool) -> None:
+    hang("? ", clean(ask["question"], 500), tint="held")
+    if ask["value"] not in (None, []):
+        hang("  ", brief(ask["value"], 500))
+    if ask["expires_at"] is not None:
+        say(f"  until {clock(ask['expires_at'])}")
+    say(f"  {how_to_answer(run_id, ask, alone=alone)}")
+
+
+def how_to_answer(run_id: str, ask: dict[str, Any], *, alone: bool) -> str:
+    """The command without the decision: what is copied in a hurry must decide nothing."""
+    choices = ", ".join(
+        clean(choice).replace("_", "-") + _TAKES_VALUE.get(choice, "") for choice in ask["choices"]
+    )
+    options = () if alone else ("--ask", ask["id"])
+    return f"{command('answer', run_id, 'DECISION', options=options)}   ({choices})"
+
+
+def next_command(found: dict[str, Any]) -> str:
+    """What a person would do next about a run; nothing if there is nothing to do or to read."""
+    run_id = found["id"]
+    if found["state"] in TERMINAL:
+        return command("logs", run_id) if found["logged"] else ""
+    if found["state"] in ("stopping", *_HELD):
+        return _after_stop(found)
+    if "no running worker" in found["doing"]:
+        return _with_somebody(found)
+    for wait in found["waits"]:
+        if wait.get("kind") == "event":
+            return command("send", run_id, str(wait.get("name"))) + " PAYLOAD"
+    if found["state"] == "stranded":
+        return command("resume", run_id) + "   (with code that matches its journal)"
+    return command("wait", run_id)
+
+
+def _with_somebody(found: dict[str, Any]) -> str:
+    if found["version"] == VERSION:
+        return again(found["id"], found["agent"], found["input"]["argv"])
+    return f"andon work FILE   (with {clean(found['agent'])} version {clean(found['version'])})"
+
+
+def _after_stop(found: dict[str, Any]) -> str:
+    if found["stop"]:
+        return command("show", found["stop"]["order"])
+    return found["lifted_with"] or command("resume", found["id"])
+
+
+def undo_plan(plan: dict[str, Any]) -> None:
+    """What would be undone, in that order; what stays; what is not known."""
+    for number, one in enumerate(plan["undo"], 1):
+        say(f"{number:>3}. undo {clean(one['name'])} {clean(one['key'])} by {clean(one['undo'])}")
+    for one in plan["stays"]:
+        say(f"  stays: {clean(one['name'])} {clean(one['key'])} ({one['kind']}, no undo)")
+    for one in plan["in_doubt"]:
+        say(f"  in doubt: {clean(one['name'])} {clean(one['key'])}: a person is asked")
+    if not plan["undo"]:
+        say("nothing to undo")

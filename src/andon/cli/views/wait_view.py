@@ -1,0 +1,137 @@
+"""What `andon wait` says while it waits, and at the end."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from andon.cli import output
+from andon.control_process.black_box import VERSION
+from andon.control.runs.runs import Surroundings, as_ask, doing
+from andon.cli.progress import Line
+from andon.cli.views.run_view import how_to_answer, show_ask
+from andon.core.run import TERMINAL, State
+from andon.runtime.requests import scope_latches, requests
+from andon.store.messages.rows import RunRow
+from andon.store.store import Store
+
+SUCCEEDED, FAILED, LATE = 0, 1, 3
+
+
+class Advice:
+    """Says once why nothing happens: nobody carries the run, or it asks a person."""
+
+    def __init__(
+        self, store: Store, advise: Callable[[str], None], line: Line | None = None
+    ) -> None:
+        self._store, self._advise, self._line = store, advise, line
+        self._said = set[str]()
+
+    def look(self, row: RunRow) -> None:
+        """Called at every look; a new state of the run may need a new word."""
+        around = Surroundings(self._store)
+        self._look_at_stops(row, around)
+        if around.is_stranded(row) and around.latch_on(row) is None:
+            how = "" if row.version == VERSION else ". Start one: andon work FILE"
+            self._say(f"run {row.id} is stranded: {around.who_lacks(row)}{how}")
+        if row.state == State.SUSPENDED:
+            asks = self._store.asks(row.id)
+            for ask in asks:
+                how = how_to_answer(row.id, as_ask(ask), alone=len(asks) == 1)
+                self._say(f"run {row.id} asks: {ask.question}   {how}")
+        if self._line is not None and self._line.shown:
+            told = doing(row, self._store.asks(row.id), around)
+            self._line.show(f"run {row.id} is {around.state_of(row)}: {told}".removesuffix(": "))
+
+    def _look_at_stops(self, row: RunRow, around: Surroundings) -> None:
+        latch = around.latch_on(row)
+        if row.stop is not None:
+            words = doing(row, (), around)
+            receipt = output.command("show", msgspec.json.decode(row.stop)["order"])
+            self._say(f"run {row.id} is stopping: {words}   {receipt}")
+        elif latch is not None:
+            self._say(
+                f"run {row.id} waits: {scope_latches.held_by(latch)}   {scope_latches.lift_command(latch)}"
+            )
+        elif row.state == State.PAUSED:
+            words = doing(row, (), around)
+            words = words if words.startswith("paused by ") else f"paused: {words}"
+            self._say(f"run {row.id} is {words}   {output.command('resume', row.id)}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._advise(output.clean(text, 1000))
+
+
+def report(
+    store: Store, run_id: str, over: RunRow | None, timeout: float | None, *, json: bool
+) -> int:
+    """The outcome on stdout or, if it is none, the reason on stderr."""
+    row = over if over is not None else requests.find(store, run_id)
+    run = requests.described(store, row)
+    if json:
+        output.document(_facts(run, Surroundings(store).state_of(row)))
+    elif run.state == State.SUCCEEDED:
+        output.say(output.as_json(run.result))
+    elif over is None:
+        name, state = output.clean(run_id), Surroundings(store).state_of(row)
+        output.note(f"run {name} is {state}, and was not over within {timeout:g} s")
+    else:
+        why = output.failure(run.error) if run.error else ""
+        by_somebody = why.startswith(f"{run.state} by ")
+        ended = f"was {why}" if by_somebody else f"{_ended(run.state)}{why and ': '}{why}"
+        output.note(output.clean_lines(f"run {run_id} {ended}", "  "))
+        if run.state == State.KILLED:
+            output.note(f"to continue it: {output.command('resume', run_id)}")
+    if over is not None and run.state == State.SUCCEEDED:
+        return SUCCEEDED
+    if not json:
+        output.note(f"look: {output.command('show', run_id)}")
+    return LATE if over is None else FAILED
+
+
+def has_ask(store: Store, row: RunRow) -> bool:
+    """Whether a person is asked now; what a finished run had asked needs no answer."""
+    return row.state not in TERMINAL and bool(store.asks(row.id))
+
+
+def report_ask(
+    store: Store, run_id: str, row: RunRow | None, timeout: float | None, *, json: bool
+) -> int:
+    """The open asks on stdout or, if there are none, the reason on stderr."""
+    found = row if row is not None else requests.find(store, run_id)
+    asks = [as_ask(ask) for ask in store.asks(run_id)] if has_ask(store, found) else []
+    state = Surroundings(store).state_of(found)
+    if json:
+        facts = _facts(requests.described(store, found), state)
+        output.document({**facts, "asks": asks})
+    else:
+        for ask in asks:
+            show_ask(run_id, ask, alone=len(asks) == 1)
+    if asks:
+        return SUCCEEDED
+    if not json:
+        name = output.clean(run_id)
+        late = f"run {name} is {state}, and asked nothing within {timeout or 0:g} s"
+        note = late if row is None else f"run {name} {_ended(state)} and has no open ask"
+        output.note(f"{note}\nlook: {output.command('show', run_id)}")
+    return LATE if row is None else FAILED
+
+
+def _ended(state: str) -> str:
+    """A state as the verb of a sentence."""
+    was = {"cancelled": "was cancelled", "killed": "was killed"}
+    return state if state in ("succeeded", "failed") else was.get(state, f"is {state}")
+
+
+def _facts(run: requests.Run, state: str) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "agent": run.agent,
+        "version": run.version,
+        "state": state,
+        "attempt": run.attempt,
+        "result": run.result,
+        "error": run.error,
+    }

@@ -1,0 +1,242 @@
+"""`andon work` and `andon run`: a worker in the foreground, until it is told to go or done."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from andon.cli.work.host_latch import obeying, refuse_if_halted
+from andon.cli.work.signals import Orders, exit_now
+from andon.cli.output import as_json, clean, note, plural, say
+from andon.cli.version import VERSION
+from andon.cli.views.wait_view import Advice
+from andon.core.drain import Phase
+from andon.core.run import TERMINAL, State
+from andon.errors import StoreError
+from andon.runtime.requests import requests
+from andon.runtime.agent import Agent
+from andon.runtime.worker.clock import own_time
+from andon.runtime.worker.notices import refuse_if_stopped
+from andon.runtime.worker.triggers import reachable
+from andon.runtime.worker.worker import CLOSE_SECONDS, Worker
+from andon.settings import Settings
+from andon.store.messages.stops import Told
+from andon.store.messages.rows import RunRow
+from andon.store.store import Store
+from andon.host.home import without_password
+
+SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on with it
+OVER = "its run is over"
+# How many are made before it is looked which of them are garbage: some twenty short runs' worth.
+YOUNG_OBJECTS = 5000
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+class Inert(logging.Formatter):
+    """Names and messages of agents appear in log lines too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(clean(line) for line in super().format(record).split("\n"))
+
+
+def prepare_logging(verbose: int) -> None:
+    # For everything, not only for andon: what libraries of the agent warn about belongs here too.
+    stream = logging.StreamHandler(sys.stderr)
+    stream.setFormatter(Inert("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[stream])
+    logging.getLogger("andon").setLevel(LEVELS[min(verbose, len(LEVELS) - 1)])
+
+
+def work(
+    store: Store,
+    agents: list[Agent],
+    settings: Settings,
+    options: dict[str, Any],
+    *,
+    verbose: int,
+    json: bool,
+) -> int:
+    """Serve the agents; 0 once everything was finished or given back."""
+    prepare_logging(verbose)
+    refuse_if_stopped(settings.stop_file)
+    refuse_if_halted()
+
+    def settled(run_id: str, ending: str) -> None:
+        if verbose:
+            note(f"run {clean(run_id)}: {ending}")
+
+    worker = Worker(store, agents, settings, on_settled=settled, embedded=False, **options)
+    return _serve(
+        worker,
+        lambda: _announce(worker, json=json),
+        lambda: int(worker.drain.unreturned > 0 or worker.stopping.halted is not None),
+    )
+
+
+def run_one(
+    store: Store,
+    agent: Agent,
+    run_id: str,
+    settings: Settings,
+    answer: Callable[[RunRow, bool], int],
+    *,
+    verbose: int,
+) -> int:
+    """Execute one run in this process.
+
+    `answer` gets its row, and whether the process was told to go before it was over; it answers
+    the exit code.
+    """
+    prepare_logging(verbose)
+    refuse_if_stopped(settings.stop_file)
+    refuse_if_halted()
+
+    def settled(settled_id: str, ending: str) -> None:
+        if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
+            worker.tell(OVER)
+
+    worker = Worker(
+        store, [agent], settings, only=Counter([run_id]), on_settled=settled, embedded=False
+    )
+
+    def end() -> int:
+        row = store.run(run_id)
+        assert row is not None
+        return answer(row, worker.drain.why != OVER)
+
+    gone = threading.Event()
+    watch = threading.Thread(target=_watch, args=(worker, run_id, gone), daemon=True)
+    try:
+        return _serve(worker, watch.start, end)
+    finally:
+        gone.set()
+
+
+def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
+    """Another worker may have the run, or may end it; and it may ask a person."""
+    advice = Advice(worker.store, note)
+    while not gone.wait(worker.settings.poll_seconds) and not worker.draining:
+        with contextlib.suppress(StoreError):
+            row = worker.store.run(run_id)
+            if requests.is_over(row):
+                worker.tell(OVER)
+            else:
+                advice.look(row)
+
+
+def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int]) -> int:
+    """Work until told to go; `end` is called then, and answers the exit code."""
+    orders = Orders(worker, lambda: _in_hand(worker))
+    worker.on_halted = lambda told: note(_halted(told))
+
+    def finish() -> int:
+        if worker.only is not None:
+            orders.stand_down()
+        orders.code = end()
+        return orders.code
+
+    async def serve() -> None:
+        worker.loop = asyncio.get_running_loop()
+        with reachable(worker, note):
+            await worker.run(on_ready)
+        if worker.drain.why != OVER and worker.stopping.halted is None:
+            note(_story(worker))
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if worker.in_threads or worker.active or not await _all_end(others):
+            # A plain function goes on in its thread, some code swallows its cancellation, and
+            # Python would wait for both for ever. What was in hand has been given back.
+            note("some functions did not end in time; exiting")
+            exit_now(finish())
+
+    _collect_less()
+    # Before the loop runs: else asyncio would take Ctrl-C for itself.
+    with obeying(worker.store.url), orders.obeyed():
+        asyncio.run(serve())
+    return finish()
+
+
+def _collect_less() -> None:
+    """Leave what was imported out of every search for garbage, and do not search at every run."""
+    gc.freeze()
+    young, *older = gc.get_threshold()
+    if 0 < young < YOUNG_OBJECTS:  # not where a program has turned it off, or asks for more
+        gc.set_threshold(YOUNG_OBJECTS, *older)
+
+
+async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
+    for task in tasks:
+        task.cancel()
+    # The threads of asyncio.to_thread too: asyncio.run would wait for them.
+    threads = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
+    await asyncio.wait({*tasks, threads}, timeout=CLOSE_SECONDS / 2)
+    return all(task.done() for task in {*tasks, threads})
+
+
+def _halted(told: Told) -> str:
+    why = f": {clean(told.why)}" if told.why else ""
+    return (
+        f"everything is halted by {clean(told.by) or 'an unnamed person'}{why} ({told.stop_id}): "
+        "this worker ends. To allow starts again: andon reauthorize"
+    )
+
+
+def _in_hand(worker: Worker) -> str:
+    plan = worker.drain.plan
+    return (
+        f"finishing {plural(len(worker.active), 'run')}, for up to "
+        f"{plan.ends[Phase.BOUNDARY]:.3g} s; unfinished runs are requeued."
+    )
+
+
+def _story(worker: Worker) -> str:
+    drain = worker.drain
+    text = f"drained in {own_time() - drain.told_at:.2f} s ({clean(drain.why)})"
+    return f"{text}: {drained(drain.endings, drain.unreturned)}"
+
+
+def drained(ended: Mapping[str, int], unreturned: int) -> str:
+    """What has become of the runs that were in hand when a worker was told to go."""
+    saved, cut = ended.get("returned", 0) + ended.get("untouched", 0), ended.get("cut", 0)
+    stopped = sum(ended.get(word, 0) for word in (State.PAUSED, State.KILLED, State.CANCELLED))
+    away = ended.get("fenced", 0) + ended.get("unavailable", 0)
+    finished = sum(ended.values()) - saved - cut - stopped - away
+    counts = {
+        "finished or waiting": finished,
+        "saved": saved,
+        "cut short": cut,
+        "stopped by an order": stopped,
+        "NOT requeued": max(unreturned, away),
+    }
+    if not any(counts.values()):
+        return "nothing was running"
+    text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    if counts["NOT requeued"]:
+        return f"{text}: they continue elsewhere when this process ends"
+    back = "; unfinished runs are back in the queue: andon ps" if saved + cut else ""
+    return f"{text}, nothing lost{back}"
+
+
+def _announce(worker: Worker, *, json: bool) -> None:
+    url = without_password(worker.store.url)
+    agents = [{"name": name, "version": version} for name, version in worker.agents]
+    if json:
+        say(as_json(_facts(worker, url, agents)))
+    carried = ", ".join(f"{name} {version}" for name, version in worker.agents)
+    note(
+        f"andon {VERSION} worker {worker.worker_id} is ready: store {clean(url)}, "
+        f"agents {carried}, concurrency {worker.settings.concurrency}"
+    )
+
+
+def _facts(worker: Worker, url: str, agents: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "worker": worker.worker_id,
+        "store": url,
+        "agents": agents,
+        "concurrency": worker.settings.concurrency,
+    }

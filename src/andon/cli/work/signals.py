@@ -1,0 +1,165 @@
+"""Signals and deadlines of a process that executes runs.
+
+The signal's own function may interrupt anything, also a piece of code that holds a lock; it only
+sets a flag and writes a byte. A thread does the rest: it tells the worker, and ends the process
+when the grace period is over, whatever the event loop is doing.
+
+Python calls that function between two instructions of the main thread, so native code there would
+hold it up. The kernel's own call writes a byte too (the wake-up descriptor), and that is enough to
+begin the drain; an event loop may take that descriptor for itself, then it is as it was.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from andon.cli.output import note
+from andon.runtime.worker.clock import own_time
+from andon.runtime.worker.worker import CLOSE_SECONDS, Worker
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After the end of the grace period, before the process is ended from its side.
+SLACK_SECONDS = CLOSE_SECONDS + 0.15
+# Programs that signal a process and then its group (timeout, some shells) mean one order.
+SAME_SECONDS = 0.02
+_TOLD = 0  # a byte that is no signal: somebody told the worker in another way
+
+
+class Orders:
+    """Obeys signals on behalf of a worker."""
+
+    def __init__(self, worker: Worker, describe: Callable[[], str]) -> None:
+        self.worker = worker
+        self._describe = describe  # what is in hand, for people
+        self._signals = 0
+        self._ordered_at = 0.0
+        self._over = False
+        self.code = 1  # of a process that has to be ended when its time is over
+        self._before: dict[int, Any] = {}
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._heard, self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._obeying = False
+        self._forking = threading.local()
+        self._thread = threading.Thread(target=self._obey, name="andon-orders", daemon=True)
+
+    @contextlib.contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """Take signals while the block runs. What the program had installed is called too."""
+        self.worker.on_told = lambda: self._tell_thread(_TOLD)
+        self._thread.start()
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._caught)
+        before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._obeying = True
+        os.register_at_fork(
+            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forked
+        )
+        try:
+            yield
+        finally:
+            self._let_go()
+            signal.set_wakeup_fd(before)
+
+    def _let_go(self) -> None:
+        self._obeying = False
+        signal.set_wakeup_fd(-1)
+        for caught, before in self._before.items():
+            signal.signal(caught, before if before is not None else signal.SIG_DFL)
+
+    # A process that is forked from this one has its pipes: a signal that it gets is not for us.
+
+    def _hold_back(self) -> None:
+        if self._obeying:
+            self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def _let_through(self) -> None:
+        mask = self._forking.__dict__.pop("mask", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _forked(self) -> None:
+        if self._obeying:
+            self._let_go()
+        self._let_through()
+
+    def stand_down(self) -> None:
+        """The worker is gone: the time that the process takes now is its own."""
+        self._over = True
+        self._tell_thread(_TOLD)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self.worker.draining = True  # from here on nothing is claimed
+        self._tell_thread(number)
+        before = self._before[number]
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    def _tell_thread(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._write, bytes([number]))
+
+    def _obey(self) -> None:
+        watch = select.poll()
+        watch.register(self._read, select.POLLIN)
+        watch.register(self._heard, select.POLLIN)
+        while True:
+            if not watch.poll(self._left_ms()):
+                note(
+                    "the grace period is over; exiting. Unfinished runs continue on other workers."
+                )
+                exit_now(self.code)
+            if self._over:
+                return
+            for number in _bytes_of(self._heard):
+                if number in SIGNALS:  # counted when Python comes to it
+                    self.worker.tell(signal.Signals(number).name)
+            for number in _bytes_of(self._read):
+                if number != _TOLD:
+                    self._order(number)
+
+    def _left_ms(self) -> float | None:
+        drain = self.worker.drain
+        if not drain.told:
+            return None
+        end = drain.told_at + drain.plan.grace_seconds + SLACK_SECONDS
+        return max(end - own_time(), 0.0) * 1000
+
+    def _order(self, number: int) -> None:
+        since, self._ordered_at = own_time() - self._ordered_at, own_time()
+        if self._signals and since < SAME_SECONDS:
+            return
+        self._signals += 1
+        name = signal.Signals(number).name
+        match self._signals:
+            case 1:
+                self.worker.tell(name)
+                if self.worker.active:
+                    note(f"{name}: {self._describe()} Again: cut the steps off now.")
+            case 2:
+                self.worker.tell_again()
+                note(f"{name} again: cutting the steps off now. Once more: exit at once.")
+            case _:
+                note(
+                    f"{name} once more: exiting at once. Unfinished runs continue on other workers."
+                )
+                exit_now(128 + number)
+
+
+def _bytes_of(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, 64)
+    except BlockingIOError:
+        return b""
+
+
+def exit_now(code: int) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,58 @@
+"""`andon run`: one run, in this process, to its end or to the end of this process."""
+
+import json as json_
+from typing import Any
+
+from andon.cli import output
+from andon.cli.views import wait_view
+from andon.cli.work import serve
+from andon.cli.args import read
+from andon.cli.work.host_latch import refuse_if_halted
+from andon.errors import BadInput
+from andon.runtime.requests import requests
+from andon.runtime.agent import Agent
+from andon.runtime.requests.start import bind
+from andon.settings import Settings
+from andon.store.messages.rows import RunRow
+from andon.store.store import Store
+
+
+def checked(agents: list[Agent], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the run, before there is a store: what is refused leaves no file."""
+    if len(agents) != 1:
+        names = ", ".join(sorted(agent.name for agent in agents))
+        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    refuse_if_halted()
+    given = read(given, json_.loads(agents[0].row.types), output.note)
+    bind(agents[0].row, (), given)
+    return given
+
+
+def run(
+    store: Store,
+    agent: Agent,
+    given: dict[str, Any],
+    run_id: str | None,
+    settings: Settings,
+    *,
+    verbose: int,
+    json: bool,
+) -> int:
+    """Start or go on with a run and answer the exit code."""
+    started = requests.start(store, agent, (), given, id=run_id)
+    if run_id is None:
+        output.note(f"run {output.clean(started)}")
+    row = requests.find(store, started)
+
+    def answer(row: RunRow, told: bool) -> int:
+        if told and not requests.is_over(row):
+            output.note(
+                "saved unfinished; to continue it, give the same command with: "
+                f"--id {output.clean(started)}"
+            )
+            return serve.SAVED
+        return wait_view.report(store, row.id, row, None, json=json)
+
+    if requests.is_over(row):
+        return answer(row, False)
+    return serve.run_one(store, agent, started, settings, answer, verbose=verbose)

@@ -1,0 +1,366 @@
+"""Is this place fit for agents? Each check answers ok, warn or fail, and what to do.
+
+Nothing is changed: what is tried out is rolled back or thrown away.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from andon.control.doctor import coverage, grace, installation
+from andon.control import workers as fleet
+from andon.control.runs.runs import PAGE, Surroundings, doing, every_run
+from andon.cli.output import age, command
+from andon.core.fleet.rollout import steps_have
+from andon.core.run import State
+from andon.errors import AndonError
+from andon.settings import Settings
+from andon.store.messages.rows import Filter, RunRow
+from andon.store.store import Store
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+# Leases are seconds long; a clock that is off by this much makes them mean something else.
+CLOCK_SECONDS = 1.0
+# A commit waits for the disk at least once.
+SLOW_DISK_SECONDS = 0.1
+FREE_BYTES = 500_000_000
+# What a worker has at the server, and what it has while it reads (docs/guides/postgresql.md).
+IDLE_CONNECTIONS, BUSY_CONNECTIONS = 2, 3
+# More than this many of a kind are counted, not named.
+NAMED = 3
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def examine(
+    open_store: Callable[[], Store], path: Path | None, settings: Settings
+) -> Iterator[Check]:
+    """Every check, one after the other; `path` is the file of an SQLite store."""
+    for line in installation.lines():
+        yield Check(*line)
+    yield _pidfd()
+    yield from _stop_file(settings)
+    yield _orchestrator(settings)
+    for line in coverage.here(settings):
+        yield Check(*line)
+    if path is not None:
+        yield from _folder(path)
+        if not path.exists():
+            advice = "the first worker creates it: andon work FILE"
+            yield Check("database", WARN, f"{path} does not exist yet", advice)
+            return
+    try:
+        store = open_store()
+    except AndonError as error:
+        yield Check("database", FAIL, str(error))
+        return
+    with contextlib.closing(store):
+        steps = partial(_steps, settings)
+        for name, check in (
+            ("database", _database),
+            ("write", _write),
+            ("clock", _clock),
+            ("locks", _locks),
+            ("workers", _workers),
+            (coverage.BEYOND, _elsewhere),
+            ("signals", _signals),
+            ("drain", _drains),
+            ("steps", steps),
+            ("runs", _stuck),
+        ):
+            try:
+                yield from check(store)
+            except AndonError as error:
+                yield Check(name, FAIL, str(error))
+
+
+# ── the machine ───────────────────────────────────────────────────────────────────────────────
+
+
+def _pidfd() -> Check:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as error:
+        advice = "dead workers are noticed by their locks instead, within 0.1 s"
+        return Check("pidfd", WARN, f"not available: {error}", advice)
+    return Check("pidfd", OK, "the death of a worker on this machine is noticed at once")
+
+
+def _folder(path: Path) -> Iterator[Check]:
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        took = _time_to_disk(folder)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        # Tried, not asked: a read-only disk and root's rights make every other answer wrong.
+        found = f"{folder} cannot be written to: {error.strerror}"
+        yield Check("folder", FAIL, found, "change its owner or mode, or use another with --store")
+        return
+    low = free < FREE_BYTES
+    text = f"{folder} can be written to, {free / 1e9:.1f} GB are free"
+    yield Check("folder", WARN if low else OK, text, "free space" if low else "")
+    slow = took > SLOW_DISK_SECONDS
+    text = f"a write reaches it in {took * 1000:.1f} ms"
+    advice = "every step waits for it: use a faster disk" if slow else ""
+    yield Check("disk", WARN if slow else OK, text, advice)
+
+
+def _time_to_disk(folder: Path) -> float:
+    """A file of its own, thrown away: what a commit has to wait for."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        began = time.perf_counter()
+        file.write(b"andon doctor")
+        file.flush()
+        os.fsync(file.fileno())
+        return time.perf_counter() - began
+
+
+# ── the store ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _database(store: Store) -> Iterator[Check]:
+    facts = store.facts()
+    if facts["store"] == "sqlite":
+        # Versions and file systems that lose data are refused when the store is opened.
+        yield Check("sqlite", OK, f"version {facts['sqlite']}")
+        system = facts["file_system"] or "unknown"
+        advice = "" if facts["file_system"] else "make sure that it is a local disk"
+        yield Check("file system", WARN if advice else OK, system, advice)
+        where = facts["path"]
+    else:
+        yield from _server(store, facts)
+        where = facts["at"]
+    yield Check("database", OK, f"{where}, schema {facts['schema']}, epoch {facts['epoch']}")
+
+
+def _connections(store: Store, room: dict[str, Any]) -> Check:
+    """Whether there is a place for every worker at its busiest, and for orders."""
+    workers, hosts = len(store.workers()), len(store.supervisors())
+    needed = workers * BUSY_CONNECTIONS + hosts * IDLE_CONNECTIONS + room["kept"]
+    found = (
+        f"{room['used']} of the {room['most']} that {room['of']} are in use; {workers} workers "
+        f"and {hosts} supervisors need up to {needed}, {room['kept']} of them for orders"
+    )
+    full = room["most"] - room["used"] < room["kept"] + IDLE_CONNECTIONS
+    if full:
+        advice = "another worker would have to wait: raise max_connections, or end what is idle"
+        return Check("connections", WARN, found, advice)
+    near = needed > room["most"]
+    advice = "raise max_connections before all workers are busy" if near else ""
+    return Check("connections", WARN if near else OK, found, advice)
+
+
+def _server(store: Store, facts: dict[str, Any]) -> Iterator[Check]:
+    yield Check("postgresql", OK, f"version {facts['server_version']}")
+    if facts["pooler"]:
+        advice = "wake-ups and locks need a direct connection; without one andon polls"
+        yield Check("pooler", WARN, "connected through a transaction pooler", advice)
+    else:
+        yield Check("pooler", OK, "connected directly")
+        yield _connections(store, facts["connections"])
+    for name in ("fsync", "full_page_writes"):
+        good = facts[name] == "on"
+        advice = "" if good else f"a power cut loses finished steps: ALTER SYSTEM SET {name} = on"
+        yield Check(name, OK if good else FAIL, facts[name], advice)
+    # `local` waits for this server's own disk; only `off` does not wait at all.
+    good = facts["synchronous_commit"] != "off"
+    advice = (
+        "" if good else "a crash loses finished steps: ALTER SYSTEM SET synchronous_commit = on"
+    )
+    yield Check("synchronous_commit", OK if good else FAIL, facts["synchronous_commit"], advice)
+
+
+class _Enough(Exception):
+    """Ends the trial, so that it is rolled back."""
+
+
+def _write(store: Store) -> Iterator[Check]:
+    """Write in a transaction that is rolled back."""
+    server = store.facts()["store"] != "sqlite"
+    temporary = "TEMP " if server else ""
+
+    def attempt(db: Any) -> Any:
+        if server:  # a role that may only read can have tables of its own
+            db.execute("UPDATE andon.meta SET epoch = epoch WHERE false")
+        db.execute(f"CREATE {temporary}TABLE doctor_trial (one integer)")
+        db.execute("INSERT INTO doctor_trial VALUES (1)")
+        raise _Enough
+
+    began = time.perf_counter()
+    try:
+        store.transact(attempt)
+    except _Enough:
+        took = (time.perf_counter() - began) * 1000
+        yield Check("write", OK, f"possible (tried and rolled back in {took:.0f} ms)")
+    except AndonError as error:
+        yield Check("write", FAIL, str(error))
+    except Exception as error:  # noqa: BLE001 (a driver's own error is as good an answer)
+        yield Check(
+            "write", FAIL, f"{type(error).__name__}: {error}", "check that this user may write"
+        )
+
+
+def _clock(store: Store) -> Iterator[Check]:
+    before = time.time()
+    theirs = store.now()
+    after = time.time()
+    off = max(theirs - after, before - theirs, 0.0)
+    status = OK if off <= CLOCK_SECONDS else WARN
+    advice = (
+        "" if status == OK else "let a time service set both clocks; andon itself uses the store's"
+    )
+    yield Check("clock", status, f"this machine and the store differ by {off:.3f} s", advice)
+    for newest in store.runs(Filter(limit=1)):
+        ahead = newest.created_at - theirs
+        if ahead > CLOCK_SECONDS:
+            found = f"the newest run was created {age(ahead)} in the future"
+            yield Check("clock", WARN, found, "the store's clock was set back; timers fire late")
+
+
+def _locks(store: Store) -> Iterator[Check]:
+    folder: str | None = getattr(store, "folder", None)
+    if folder is None:
+        return
+    free, held = [], 0
+    for path in sorted(Path(folder).glob("*.lock")):
+        if path.name == "open.lock":
+            continue
+        if _is_free(path):
+            free.append(path.name)
+        else:
+            held += 1
+    text = f"{held} held by live workers, {len(free)} left by dead ones"
+    advice = "the next worker removes them" if free else ""
+    yield Check("lock files", WARN if free else OK, text, advice)
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return False
+    return True
+
+
+# ── workers and runs ──────────────────────────────────────────────────────────────────────────
+
+
+def _workers(store: Store) -> Iterator[Check]:
+    around = Surroundings(store)
+    live = around.live
+    lost = [worker for worker in around.workers if worker.id not in live]
+    advice = "" if live else "start one: andon work FILE"
+    yield Check("workers", OK if live else WARN, f"{len(live)} live", advice)
+    if lost:
+        names = ", ".join(worker.id for worker in lost[:NAMED])
+        are = "1 is" if len(lost) == 1 else f"{len(lost)} are"
+        found = f"{are} dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
+        yield Check("workers", WARN, found, "the next worker takes over their runs")
+
+
+def _elsewhere(store: Store) -> Iterator[Check]:
+    for line in coverage.elsewhere(store):
+        yield Check(*line)
+
+
+def _drains(store: Store) -> Iterator[Check]:
+    now = store.now()
+    late = [worker for worker in store.fleet(inf) if fleet.overrun(worker, now)]
+    for worker in late[:NAMED]:
+        held = [one.run_id for one in store.held_by(worker.id, inf)]
+        found = f"{worker.id} has overrun its grace period, {len(held)} in hand"
+        for busy in fleet.blocked_by(store, held, now)[:1]:
+            found += f": run {busy['run']} {busy['doing']}"
+        yield Check("drain", WARN, found, f"kill -9 {worker.pid} on {worker.host} loses nothing")
+
+
+# ── leaving in time ───────────────────────────────────────────────────────────────────────────
+
+
+def _orchestrator(settings: Settings) -> Check:
+    return Check("grace", *grace.judge_orchestrator(settings))
+
+
+def _steps(settings: Settings, store: Store) -> Iterator[Check]:
+    longer_than = steps_have(settings.grace_seconds)
+    times = store.slowest_steps(store.now() - grace.STEPS_SECONDS, longer_than)
+    yield Check("steps", *grace.judge_steps(settings, times))
+
+
+def _signals(store: Store) -> Iterator[Check]:
+    pids = [worker.pid for worker in fleet.here(store)] or [os.getpid()]
+    for pid in pids[:NAMED]:
+        yield Check("signals", *grace.judge_signals(pid, grace.lines_above(pid)))
+
+
+def _stop_file(settings: Settings) -> Iterator[Check]:
+    path = Path(str(getattr(settings, "stop_file", "") or ".stop"))
+    if path.exists():
+        advice = f"a worker that is started here stops at once; to allow it: rm {path}"
+        yield Check("stop file", WARN, f"{path.absolute()} exists", advice)
+
+
+def _stuck(store: Store) -> Iterator[Check]:
+    around = Surroundings(store)
+    unfinished = (State.QUEUED, State.RUNNING, State.SUSPENDED, State.PAUSED)
+    counts = Counter[str]()
+    waiting: list[RunRow] = []
+    for row in every_run(store, unfinished):
+        counts[around.state_of(row)] += 1
+        if around.is_stranded(row):
+            waiting.append(row)
+        if counts.total() >= 20 * PAGE:
+            break
+    yield Check(
+        "runs", OK, ", ".join(f"{n} {word}" for word, n in counts.items()) or "none unfinished"
+    )
+    for rows, name, advice in (
+        (waiting, "stranded runs", "start a worker that takes them: andon work FILE"),
+        (_page(store, State.STRANDED), "stranded runs", "andon show says where code differs"),
+        (_page(store, State.DEAD), "dead runs", "andon dead list says why"),
+    ):
+        if rows:
+            found = f"{_count(rows)}, e.g. {_named(rows, around)}"
+            yield Check(name, WARN, found, advice)
+    asks = store.asks()
+    if asks:
+        names = ", ".join(ask.run_id for ask in asks[:NAMED])
+        wait = "1 waits" if len(asks) == 1 else f"{len(asks)} wait"
+        found = f"{wait} for a person, in {names}{' ...' if len(asks) > NAMED else ''}"
+        yield Check("asks", WARN, found, command("show", asks[0].run_id))
+
+
+def _page(store: Store, state: State) -> list[RunRow]:
+    return store.runs(Filter(states=(state,), limit=PAGE))
+
+
+def _count(rows: list[RunRow]) -> str:
+    return f"{len(rows)}{' or more' if len(rows) == PAGE else ''}"
+
+
+def _named(rows: list[RunRow], around: Surroundings) -> str:
+    return f"{rows[0].id}: {doing(rows[0], (), around)}"

@@ -1,0 +1,165 @@
+"""What a halt can reach on this host, and what it cannot.
+
+Each line is (name, status, what was found, what to do), as `andon doctor` prints it. The grades are
+not read from versions: every mechanism is performed on scratch processes, in a process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from andon.control.doctor import attribution
+from andon.control.doctor.grace import OK, WARN
+from andon.cli.output import age, plural
+from andon.runtime.worker.peers import is_gone, this_process
+from andon.settings import Settings
+from andon.store.store import Store
+from andon.host import home as homes
+
+Line = tuple[str, str, str, str]
+
+PROBE_SECONDS = 20.0
+# A kill switch that nobody has pulled for this long is a hope.
+DRILL_SECONDS = 30 * 86_400.0
+DRILLS = "drills.jsonl"
+BEYOND = "beyond a halt"
+NAMED = 3
+# This process is not PID 1 and cannot try what only PID 1 can do; the supervisor is.
+_FIRST = {
+    "kill": {
+        "grade": "A",
+        "found": "by pid1: the supervisor is PID 1, one call ends every process of the container",
+        "better": "",
+    },
+    "parent death": {
+        "grade": "A",
+        "found": "by pid1: when the supervisor dies the kernel ends all others",
+        "better": "",
+    },
+}
+
+
+def here(settings: Settings) -> Iterator[Line]:
+    """What is known without a store."""
+    found = grades()
+    if not found:
+        advice = "andon halt still works; what it can end is not known"
+        yield "kill", WARN, "the check of the mechanisms did not end", advice
+    first = any(
+        entry.kind == "supervisor" and entry.pid == 1 and homes.is_here(entry)
+        for entry in homes.live(homes.find())
+    )
+    for one in found:
+        yield _graded({**one, **(_FIRST.get(one["stop"], {}) if first else {})})
+    yield attribution.line()
+    yield from _alone()
+    yield _drilled(homes.find(), time.time())
+    yield _alerted(settings)
+
+
+def grades() -> list[dict[str, Any]]:
+    """Perform every mechanism. Not in this process: it forks, and has threads and a store."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "andon.supervisor.trees.grades"],
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": _path()},
+            stdin=subprocess.DEVNULL,
+            timeout=PROBE_SECONDS,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return []
+    return list(found)
+
+
+def _path() -> str:
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+
+
+def _graded(one: dict[str, Any]) -> Line:
+    if one["stop"] in ("network", "keys"):
+        return BEYOND, WARN, f"{one['stop']}: {one['found']}", one["better"]
+    status = OK if one["grade"] in ("A", "B") else WARN
+    return one["stop"], status, f"{one['grade']}, {one['found']}", one["better"]
+
+
+def _alone() -> Iterator[Line]:
+    """Workers of this home that nobody owns."""
+    live = homes.live(homes.find())
+    alone = [entry for entry in live if entry.kind == "worker"]
+    if alone:
+        pids = ", ".join(str(entry.pid) for entry in alone[:NAMED])
+        found = (
+            f"{plural(len(alone), 'worker')} of this host without a supervisor (pid {pids}): "
+            "a halt ends what it can find of them, one by one"
+        )
+        yield BEYOND, WARN, found, "start them with: andon up FILE"
+
+
+def _drilled(home: str, now: float) -> Line:
+    last = last_drill(home)
+    if last is None:
+        return "drill", WARN, "never run: whether a halt works here is not known", "andon drill"
+    ago = max(now - float(last["at"]), 0.0)
+    found = (
+        f"{age(ago)} ago: {last['processes']} processes, {last['survivors']} survived, "
+        f"verified in {last['verified_ms']:.0f} ms"
+    )
+    if not last["passed"]:
+        return "drill", WARN, f"FAILED {found}", "andon drill says what survived"
+    late = ago > DRILL_SECONDS
+    return "drill", WARN if late else OK, found, "run it again: andon drill" if late else ""
+
+
+def last_drill(home: str) -> dict[str, Any] | None:
+    """The newest one that can be read."""
+    try:
+        with open(os.path.join(home, DRILLS), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    wanted = ("at", "processes", "survivors", "verified_ms")
+    for line in reversed(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and all(
+            isinstance(found.get(name), int | float) for name in wanted
+        ):
+            return {"passed": False, **found}
+    return None
+
+
+def _alerted(settings: Settings) -> Line:
+    targets = [name for name in ("alert_url", "alert_command") if getattr(settings, name, "")]
+    if targets:
+        return "alerts", OK, f"stops that overrun are reported to {' and '.join(targets)}", ""
+    advice = "set ANDON_ALERT_URL or ANDON_ALERT_COMMAND"
+    return "alerts", WARN, "stops that overrun are not reported anywhere", advice
+
+
+def elsewhere(store: Store) -> Iterator[Line]:
+    """Workers of the store that no live supervisor owns: they are fenced, and proved by nobody."""
+    owners = {one.id for one in store.supervisors() if one.lease_until > store.now()}
+    me = this_process()
+    alone = [
+        worker
+        for worker in store.workers()
+        if worker.state == "live" and worker.supervisor not in owners and not is_gone(me, worker)
+    ]
+    others = sorted({worker.host for worker in alone if worker.host != me.host})
+    if others:
+        names = ", ".join(others[:NAMED]) + (" ..." if len(others) > NAMED else "")
+        found = (
+            f"{plural(len(others), 'other host')} with workers but no supervisor ({names}): "
+            "a halt is unproved there until their leases end"
+        )
+        yield BEYOND, WARN, found, "start them with: andon up FILE"

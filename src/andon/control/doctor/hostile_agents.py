@@ -1,0 +1,233 @@
+"""Agents that do not want to stop, for `andon drill`. Standard library only: fifty start quickly.
+
+    python -m andon.control.doctor.hostile_agents KIND PIPE ESCAPEES
+
+Each is three processes: itself and two members, of which one or two have left the group and lost
+their parents. All hold PIPE open and write down who they are, so that the end of the pipe is the
+kernel's word that all are gone. Whatever happens to the drill, everything ends by itself.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from andon.host import proc
+from andon.host import syscalls
+
+MEMBERS = 3
+# Nobody is left behind for longer than this, whatever goes wrong.
+LIFE_SECONDS = 180
+# A storm is bounded by itself: nobody else may be able to stop it.
+STORM_SECONDS = 5.0
+STORM_PAUSE_SECONDS = 0.005
+
+
+# ── members ───────────────────────────────────────────────────────────────────────────────────
+
+
+def join(pipe: str) -> int:
+    """Hold the pipe open and write down who this is."""
+    signal.alarm(LIFE_SECONDS)
+    into = os.open(pipe, os.O_WRONLY)
+    tell(into)
+    return into
+
+
+def tell(into: int) -> None:
+    pid = os.getpid()
+    os.write(into, f"{pid} {proc.start_ticks(pid)} {proc.pid_namespace()}\n".encode())
+
+
+def muster(into: int, escapees: int) -> None:
+    """Two more: forked, so that they hold the same pipe."""
+    for number in range(MEMBERS - 1):
+        (_escape if number < escapees else _follow)(into)
+
+
+def muster_from(pipe: str) -> None:
+    """For a process of many threads, which must not fork: one that only musters does it instead."""
+    muster(os.open(pipe, os.O_WRONLY), 1)
+
+
+def _follow(into: int) -> None:
+    if os.fork() == 0:
+        _stay(into)
+
+
+def _escape(into: int) -> None:
+    """Leave the group and the terminal, and lose the parent."""
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _stay(into)
+        os._exit(0)
+    os.waitpid(middle, 0)
+
+
+def _stay(into: int) -> None:
+    try:
+        _be_deaf()
+        signal.alarm(LIFE_SECONDS)
+        tell(into)
+        while True:
+            time.sleep(LIFE_SECONDS)
+    finally:
+        os._exit(1)
+
+
+def _be_deaf() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+# ── kinds ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def cooperative() -> None:
+    """Ends when it is told to."""
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+
+
+def ignores_sigterm() -> None:
+    _be_deaf()
+    while True:
+        time.sleep(LIFE_SECONDS)
+
+
+def swallows_cancellation() -> None:
+    """A task that takes every cancellation for a hiccup."""
+    asyncio.run(swallow())
+
+
+async def swallow() -> None:
+    """Never lets a cancellation pass."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(RuntimeError, ValueError):
+            loop.add_signal_handler(number, lambda: None)
+    end = time.monotonic() + LIFE_SECONDS
+    while time.monotonic() < end:
+        try:
+            await asyncio.sleep(LIFE_SECONDS)
+        except BaseException:  # noqa: BLE001, S112 (that is what is wrong with it)
+            continue
+
+
+def holds_the_gil() -> None:
+    """A call into C that keeps the interpreter: no other thread and no signal of Python's runs."""
+    library = ctypes.PyDLL(None)
+    end = time.monotonic() + LIFE_SECONDS
+    while time.monotonic() < end:
+        library.usleep(ctypes.c_uint(900_000))
+
+
+def blocked_in_c() -> None:
+    """A thread that waits in C and cannot be told anything."""
+    thread = threading.Thread(target=wait_in_c, daemon=True)
+    thread.start()
+    _be_deaf()
+    while thread.is_alive():
+        thread.join(LIFE_SECONDS)
+
+
+def wait_in_c() -> None:
+    library = ctypes.CDLL(None)
+    end = time.monotonic() + LIFE_SECONDS
+    while time.monotonic() < end:
+        library.usleep(ctypes.c_uint(900_000))
+
+
+def main_thread_ended() -> None:
+    """The process looks like a zombie, and its other thread goes on."""
+    threading.Thread(target=wait_in_c).start()
+    syscalls.exit_thread()
+
+
+def traced() -> None:
+    """A tracer that never waits: what it traces stays a zombie when it is ended."""
+    _be_deaf()
+    for member in proc.children(os.getpid()):
+        syscalls.trace(member)
+    while True:
+        time.sleep(LIFE_SECONDS)
+
+
+def keeps_orphans() -> None:
+    """Adopts those that lose their parents, before the supervisor can."""
+    ignores_sigterm()
+
+
+def uninterruptible() -> None:
+    """Waits in the kernel, deaf to all but SIGKILL, for a child that never ends."""
+    _be_deaf()
+    if syscalls.fork_and_wait() == 0:
+        _be_deaf()
+        signal.alarm(LIFE_SECONDS)
+        time.sleep(LIFE_SECONDS)
+        os._exit(0)
+
+
+def fork_storm(into: int, go: str) -> None:
+    """Two lineages that replace themselves all the time, from the moment `go` exists."""
+    _be_deaf()
+    for _ in range(MEMBERS - 1):
+        if os.fork() == 0:
+            try:
+                os.setsid()
+                signal.alarm(LIFE_SECONDS)
+                tell(into)
+                _storm(go)
+            finally:
+                os._exit(1)
+    end = time.monotonic() + LIFE_SECONDS
+    while time.monotonic() < end:
+        time.sleep(0.01)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+
+
+def _storm(go: str) -> None:
+    while not os.path.exists(go):
+        time.sleep(0.02)
+    end = time.monotonic() + STORM_SECONDS
+    while time.monotonic() < end:
+        time.sleep(STORM_PAUSE_SECONDS)
+        if os.fork():
+            os._exit(0)
+
+
+ESCAPES, STORM, KEEPS = "double-forks, setsid", "fork storm", "keeps its orphans"
+KINDS: dict[str, Callable[[], None]] = {
+    "cooperative": cooperative,
+    "ignores SIGTERM": ignores_sigterm,
+    ESCAPES: ignores_sigterm,
+    KEEPS: keeps_orphans,
+    "traces its child": traced,
+    "sleeps in the kernel": uninterruptible,
+    "main thread has ended": main_thread_ended,
+    "swallows cancellation": swallows_cancellation,
+    "holds the GIL": holds_the_gil,
+    "blocked in C": blocked_in_c,
+}
+
+
+def main(kind: str, pipe: str, escapees: str, go: str) -> None:
+    into = join(pipe)
+    if kind == STORM:
+        fork_storm(into, go)
+        return
+    if kind == KEEPS:
+        syscalls.become_subreaper()
+    muster(into, int(escapees))
+    KINDS[kind]()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,84 @@
+"""Events: what happened to workers, versions and runs, in the order in which it did."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from andon.control.changes import POLL_SECONDS, Patience, rings
+from andon.store.messages.rows import EventRow
+from andon.store.store import Store
+
+PAGE = 1000
+# Numbers are given out before a commit: one may become visible after a higher one.
+LATE_SECONDS = 10.0
+
+
+def recent(store: Store, since: float) -> list[dict[str, Any]]:
+    """Every event since a time."""
+    return [as_event(row) for row in _after(store, store.last_event(since))]
+
+
+def _after(store: Store, number: int) -> Iterator[EventRow]:
+    while page := store.events(number, PAGE):
+        yield from page
+        number = page[-1].id
+
+
+def as_event(row: EventRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "at": row.at,
+        "kind": row.kind,
+        "run": row.run_id,
+        "worker": row.worker,
+        "about": json.loads(row.body),
+    }
+
+
+def follow(
+    store: Store, since: float, patience: Patience, on_event: Callable[[dict[str, Any]], None]
+) -> None:
+    """Every event since a time and each one that comes, for ever."""
+    after: int | None = None
+    seen: dict[int, float] = {}
+
+    def look() -> list[EventRow]:
+        nonlocal after
+        if after is None:
+            after = store.last_event(since)
+        return list(_after(store, after))
+
+    with rings(store) as pause:
+        while True:
+            for row in patience.ask(look) or ():
+                if row.id not in seen:
+                    seen[row.id] = row.at
+                    on_event(as_event(row))
+            if seen:
+                settled = max(seen.values()) - LATE_SECONDS
+                after = max([after or 0, *(n for n, at in seen.items() if at < settled)])
+                seen = {number: at for number, at in seen.items() if number > after}
+            pause(POLL_SECONDS)
+
+
+def told(event: dict[str, Any]) -> str:
+    """An event in a few words: whom it is about, and what it says."""
+    whom = [str(event[field]) for field in ("run", "worker") if event[field] is not None]
+    return "  ".join([*whom, *([_words(event["about"])] if event["about"] else [])])
+
+
+def _words(about: Any) -> str:
+    if not isinstance(about, dict):
+        return json.dumps(about, ensure_ascii=False)
+    pairs = ((name, _value(name, value)) for name, value in about.items())
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in pairs if text)
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "agents" and isinstance(value, list):
+        return ", ".join(" ".join(map(str, one)) for one in value if isinstance(one, list))
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

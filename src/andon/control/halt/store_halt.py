@@ -1,0 +1,142 @@
+"""A halt in the store: the order, and the proof of what can be seen from this host.
+
+A process that is gone executes nothing; everything else is proved by whoever owns it.
+"""
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from andon.control.stop.processes import workers_of
+from andon.cli.output import clean
+from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.errors import AndonError, StoreUnavailable
+from andon.host import proc
+from andon.runtime.worker.peers import end_remains
+from andon.store import open_store
+from andon.store.messages.stops import Bury, Dismiss, Order, SupervisorRow, TargetRow
+from andon.store.store import Store, WorkerRow
+
+AGAIN_SECONDS = 0.01
+SEEN_SECONDS = 0.1  # nobody sees a pull and lifts it in less; two clocks agree no better than this
+Say = Callable[..., None]
+
+
+def order(url: str, words: dict[str, Any], within: float, say: Say) -> tuple[Store, str]:
+    """Write it; answers the store and the id of the halt that holds there. Makes no database."""
+    store = _patiently(lambda: open_store(url, create=False, reserved=True), within, say)
+    return store, str(_patiently(lambda: _ordered(store, words), within, say))
+
+
+def _patiently(ask: Callable[[], Any], seconds: float, say: Say) -> Any:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except StoreUnavailable as error:
+            say(why=clean(error))
+            if time.monotonic() > end:
+                raise
+            time.sleep(AGAIN_SECONDS)
+
+
+def _ordered(store: Store, words: dict[str, Any]) -> str:
+    """The id of the halt that holds in the store."""
+    message = Order(
+        id=words["order"],
+        kind=Kind.HALT,
+        scope=Scope.FLEET,
+        by=words.get("by", ""),
+        why=words.get("why", ""),
+        via=words.get("via", "andon halt"),
+    )
+    [found] = store.write([message])
+    if isinstance(found, Exception):
+        raise found
+    if any(latch.kind == Kind.HALT and latch.scope == Scope.FLEET for latch in store.latches()):
+        return str(found)
+    row = store.stop(str(found))
+    seen_for = time.monotonic() - words["began"] - SEEN_SECONDS
+    if row is not None and row.lifted_at and store.now() - row.lifted_at < seen_for:
+        return str(found)  # by somebody who had seen this very pull
+    # It was lifted in the store and not here: the order of this host is an old one there.
+    return _ordered(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
+
+
+# ── proof ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def prove(store: Store, order: str, end: float, say: Say) -> None:
+    """Until every target is proved, or the time is over; `say` what is known when it is more."""
+    told: dict[str, Any] = {}
+    while True:
+        with contextlib.suppress(AndonError):
+            found = known(store, order)
+            if found != told:
+                told = found
+                say(**told)
+            if told["over"]:
+                return
+        if time.monotonic() >= end:
+            return
+        time.sleep(AGAIN_SECONDS)
+
+
+def known(store: Store, order: str) -> dict[str, Any]:
+    """How it stands, with what can be seen from this host."""
+    here = _bury(store, order)
+    rows = store.targets(order)
+    verified = [row for row in rows if row.stage == Stage.VERIFIED]
+    left = [row for row in rows if row.stage != Stage.VERIFIED]
+    # A run is as good as the process that executes it: one line for each of those is enough.
+    processes = [row for row in left if row.run_id is None] or left
+    kinds = Counter(row.target.partition(":")[0] for row in rows)
+    return {
+        "targets": len(rows),
+        "kinds": dict(sorted(kinds.items())),
+        "verified": len(verified),
+        "unproved": [_sentence(row) for row in processes],
+        # What nobody has seen yet may be seen from here in a moment: a process that says goodbye.
+        "over": not any(row.stage in OPEN or row.worker in here for row in left),
+    }
+
+
+def _sentence(row: TargetRow) -> str:
+    what = row.target.replace(":", " ", 1)
+    if row.stage == Stage.UNPROVED:
+        return f"{clean(what)}: unproved: {clean(row.evidence or 'there is no evidence')}"
+    return f"{clean(what)}: {row.stage}: its writes are refused; its end is not proved yet"
+
+
+def _bury(store: Store, order: str) -> set[str]:
+    """Bury workers of this host that are certainly gone; answers those that are to go."""
+    open_rows = [row for row in store.targets(order) if row.stage != Stage.VERIFIED]
+    workers = workers_of(store, {row.worker for row in open_rows if row.worker})
+    messages: list[Any] = []
+    for worker in workers.values():
+        if _is_gone(worker):
+            state, _, words = end_remains(worker, f"process {worker.pid} is gone").partition(":")
+            if state == "dead":
+                messages.append(Bury(worker_id=worker.id, evidence=words, ordered=True))
+    owners = {row.supervisor for row in open_rows if row.supervisor}
+    messages += [
+        Dismiss(supervisor_id=one.id, state="dead", evidence=f"process {one.pid} is gone")
+        for one in (store.supervisors() if owners else ())
+        if one.id in owners and _is_gone(one)
+    ]
+    if messages:
+        store.write(messages)
+    return {one.id for one in workers.values() if _is_here(one) and not one.embedded}
+
+
+def _is_here(one: WorkerRow | SupervisorRow) -> bool:
+    here = (proc.boot_id(), proc.pid_namespace())
+    return bool(one.boot) and (one.boot, one.namespace) == here
+
+
+def _is_gone(one: WorkerRow | SupervisorRow) -> bool:
+    """A zombie is: it executes nothing, and its parent may never look."""
+    return _is_here(one) and not proc.alive(one.pid, one.start_ticks)

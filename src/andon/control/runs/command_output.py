@@ -1,0 +1,84 @@
+"""What a command printed: kept by its supervisor, in a file of the host it ran on.
+
+FILE.1 is what was written before FILE, if it has grown beyond its limit. Nothing is kept in the
+store: output has no limit, and the store is everybody's.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from andon.cli import output
+from andon.control_process.black_box import VERSION
+from andon.control.changes import rings
+from andon.runtime.requests import requests
+from andon.runtime.worker.peers import this_process
+from andon.store.messages.rows import RunRow
+from andon.store.store import Store
+from andon.host import home as homes
+
+AT_ONCE = 65_536
+
+
+def is_kept(row: RunRow) -> bool:
+    return row.version == VERSION
+
+
+def place(store: Store, row: RunRow) -> tuple[Path, str]:
+    """The file, and the host it is on, as far as that is known; else here."""
+    name = f"{row.id.replace('/', '_')}.log"
+    attempts = store.attempts(row.id)
+    workers = {one.id: one for one in store.fleet(0.0)}
+    for attempt in reversed(attempts):
+        worker = workers.get(attempt.worker)
+        if worker is None:
+            continue
+        for one in store.supervisors(0.0):
+            if one.id == worker.supervisor:
+                return Path(one.home, "logs", name), "" if _is_here(one.boot) else one.host
+    return Path(homes.find(), "logs", name), ""
+
+
+def _is_here(boot: str) -> bool:
+    return not boot or boot == this_process().boot
+
+
+def lines(path: Path) -> Iterator[str]:
+    """All that is kept of it, the oldest first."""
+    for file in (path.with_name(f"{path.name}.1"), path):
+        try:
+            with file.open(encoding="utf-8", errors="replace") as text:
+                yield from (line.rstrip("\n") for line in text)
+        except OSError:
+            continue
+
+
+def missing(path: Path, host: str) -> str:
+    where = f"host {output.clean(host)}" if host else "this host"
+    return f"no output: {output.clean(str(path))} of {where} has none"
+
+
+def follow(store: Store, row: RunRow, path: Path, on_line: Callable[[str], None]) -> None:
+    """Every line as it comes, until the run is over."""
+    place_in, rest = 0, b""
+    with rings(store) as pause:
+        while True:
+            now = store.run(row.id)
+            over = now is None or requests.is_over(now) or now.worker is None
+            try:
+                with path.open("rb") as file:
+                    if os.fstat(file.fileno()).st_size < place_in:  # it was rotated
+                        place_in = 0
+                    file.seek(place_in)
+                    while part := file.read(AT_ONCE):
+                        place_in += len(part)
+                        *whole, rest = (rest + part).split(b"\n")
+                        for line in whole:
+                            on_line(line.decode("utf-8", "replace"))
+            except OSError:
+                pass
+            if over:
+                if rest:
+                    on_line(rest.decode("utf-8", "replace"))
+                return
+            pause(0.2)

@@ -1,0 +1,68 @@
+"""The errors of a run: each failed attempt of a step, an effect or the agent, from its journal."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from andon.cli.output import clean, clean_lines, clock, plural, say
+from andon.core.journal import Entry, EntryKind
+
+# More than this are counted, not listed.
+MOST_ERRORS = 5
+_OF_AGENT = (EntryKind.RETRY, EntryKind.COMPENSATE, EntryKind.END)
+
+
+def failures_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The oldest first."""
+    found: list[dict[str, Any]] = []
+    last: dict[str, Any] = {}  # place → the error that was last told of it
+    for entry in entries:
+        if entry.state == "started":
+            last.pop(entry.place, None)
+        error = _error(entry)
+        if error is None or last.get(entry.place) == error:
+            continue
+        # An effect's error is told when it is in doubt and again when it is retried or has failed;
+        # the agent's when what the run did is undone and again when the run ends.
+        last[entry.place] = error if entry.kind in (EntryKind.EFFECT, *_OF_AGENT) else None
+        of_agent = entry.kind in _OF_AGENT
+        found.append(
+            {
+                "at": entry.at,
+                "kind": "agent" if of_agent else entry.kind,
+                "name": "" if of_agent else entry.name,
+                "key": entry.key,
+                "type": error.get("type", ""),
+                "message": error.get("message", ""),
+                "traceback": error.get("traceback"),
+            }
+        )
+    return found
+
+
+def _error(entry: Entry) -> dict[str, Any] | None:
+    # Only errors have a type, and only these entries have errors.
+    telling = entry.state in ("retrying", "in_doubt") or entry.kind in _OF_AGENT
+    if not (telling or entry.state == "failed") or entry.body is None:
+        return None
+    body = json.loads(entry.body)
+    if not isinstance(body, dict) or entry.state == "succeeded":
+        return None
+    error = body if isinstance(body.get("type"), str) else body.get("error")
+    if not isinstance(error, dict):
+        return None
+    return {name: error.get(name) for name in ("type", "message", "traceback")}
+
+
+def show(found: Sequence[dict[str, Any]]) -> None:
+    """The latest errors, and the traceback of the last one."""
+    if not found:
+        return
+    say(f"\n{plural(len(found), 'error')}")
+    if len(found) > MOST_ERRORS:
+        say(f"  ... {len(found) - MOST_ERRORS:,} earlier (--json has them all)")
+    for one in found[-MOST_ERRORS:]:
+        what = clean(f"{one['kind']} {one['name']}".strip(), 60)
+        say(f"  {clock(one['at'])}  {what}  {clean(one['type'])}: {clean(one['message'], 300)}")
+    if found[-1]["traceback"]:
+        say("    " + clean_lines(found[-1]["traceback"], "    "))

@@ -1,0 +1,67 @@
+"""Runs as a tree: children below the run that has started them, under short names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from andon.control.runs.runs import listing
+from andon.cli.output import clean, plural, speaks_unicode
+from andon.core.run import TERMINAL
+from andon.store.store import Store
+
+# More children of one run than this are counted, not listed.
+MOST_CHILDREN = 5
+_STARTED = "~@child/"  # what a child's id has between its parent's and its own name
+
+Row = dict[str, Any]
+
+
+def tree(store: Store, *, limit: int, before: str | None, everything: bool) -> list[Row]:
+    """Runs that nobody has started but people, newest first, each with the current ones below."""
+    which: dict[str, Any] = {"limit": limit, "everything": everything}
+    roots = listing(store, **which, before=before, roots=True)
+    below = listing(store, **which, roots=False)
+    known = {row["id"] for row in (*roots, *below)}
+    lost = [row for row in below if row["parent_id"] not in known and before is None]
+    found: list[Row] = []
+    for row in (*roots, *lost):
+        found += [row, *_below(row, below, 1, full=len(below) >= limit)]
+    return found
+
+
+def _below(parent: Row, rows: Sequence[Row], depth: int, *, full: bool) -> list[Row]:
+    children = [row for row in rows if row["parent_id"] == parent["id"]]
+    # First of all what a person may have to do something about.
+    children.sort(key=lambda row: (not row["asks"], row["state"] in TERMINAL, row["created_at"]))
+    found: list[Row] = []
+    for row in children[:MOST_CHILDREN]:
+        found.append({**row, "name": _indented(short(row["id"], parent["id"]), depth)})
+        found += _below(row, rows, depth + 1, full=full)
+    hidden = children[MOST_CHILDREN:]
+    if hidden:
+        asks = sum(_asks(row, rows) for row in hidden)
+        words = f"{'at least ' if full else ''}{len(hidden):,} more"
+        words += f", {plural(asks, 'ask')}" if asks else ""
+        found.append({"more": _indented(words, depth), "parent_id": parent["id"]})
+    return found
+
+
+def _asks(row: Row, rows: Sequence[Row]) -> int:
+    """How many open asks a run has, with those of the runs below it."""
+    below = (one for one in rows if one["parent_id"] == row["id"])
+    return len(row["asks"]) + sum(_asks(one, rows) for one in below)
+
+
+def named(row: Row) -> str:
+    """A run where its parent is not above it: of a child what tells it from its siblings."""
+    return _indented(short(row["id"], row["parent_id"]), 1) if row["parent_id"] else row["id"]
+
+
+def short(child: str, parent: str) -> str:
+    if child.startswith(parent + _STARTED):
+        return child.removeprefix(parent + _STARTED)
+    return child.removeprefix(parent)
+
+
+def _indented(text: str, depth: int) -> str:
+    mark = "└ " if speaks_unicode() else "- "
+    return "  " * (depth - 1) + mark + clean(text)

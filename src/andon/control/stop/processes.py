@@ -1,0 +1,162 @@
+"""Ending processes from this host: those of workers without a supervisor, and what runs started."""
+
+from __future__ import annotations
+
+import os
+from math import inf
+
+from andon.core import mark as marks
+from andon.core.lease import KILLED
+from andon.core.stop import Stage
+from andon.core.values.struct import Struct
+from andon.host import proc
+from andon.host.mark import own as own_mark
+from andon.host.remains import Remains
+from andon.runtime.requests.lookup import write
+from andon.runtime.worker.peers import has_started_us, is_gone, mark_of, remains_of, this_process
+from andon.store.messages.stops import Bury, Report
+
+TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from andon.store.messages.stops import TargetRow
+    from andon.store.store import Store, WorkerRow
+
+# For the worker to end the attempt by itself, since it was fenced.
+GRACE_SECONDS = 0.2
+# A process that the kernel holds (a disk that hangs) is not waited for longer.
+GONE_SECONDS = 5.0
+
+
+class Outcome(Struct):
+    """What became of a process; `why_not` if it is not gone."""
+
+    evidence: str = ""
+    why_not: str = ""
+
+
+class Enders:
+    """Knows which workers this command may end: here, and owned by nobody who would."""
+
+    def __init__(self, store: Store, verb: str) -> None:
+        self._store, self._verb, self._here = store, verb, this_process()
+        self.tried: dict[str, Outcome] = {}
+
+    def outcome_of(self, name: str | None) -> Outcome | None:
+        """What was tried with a worker, or with what an attempt had started, if anything was."""
+        return self.tried.get(name or "")
+
+    def is_gone(self, worker: WorkerRow) -> bool:
+        """Whether its process is certainly gone, as seen from here."""
+        return is_gone(self._here, worker) is True
+
+    def is_here(self, worker: WorkerRow) -> bool:
+        """Whether its processes can be seen from here."""
+        return is_gone(self._here, worker) is not None
+
+    def is_ours(self, worker: WorkerRow) -> bool:
+        """Whether its process can be seen from here, and nobody else ends it."""
+        return self.is_here(worker) and not self._has_supervisor(worker)
+
+    def _has_supervisor(self, worker: WorkerRow) -> bool:
+        if worker.supervisor is None:
+            return False
+        for owner in self._store.supervisors():
+            if owner.id == worker.supervisor:
+                same = (owner.boot, owner.namespace) == (self._here.boot, self._here.namespace)
+                return not same or proc.alive(owner.pid, owner.start_ticks)
+        return False
+
+    def end(self, worker: WorkerRow, say: Callable[[str], None], runs: set[str]) -> None:
+        """Kill it and give back what it held; `runs` are those that are meant."""
+        others = [
+            one.run_id for one in self._store.held_by(worker.id, inf) if one.run_id not in runs
+        ]
+        back = f"; back to the queue: {', '.join(others)}" if others else ""
+        if self.is_gone(worker):
+            say(f"process {worker.pid} of worker {worker.id} is gone{back}")
+        else:
+            say(f"ending process {worker.pid} of worker {worker.id} by SIGKILL{back}")
+        outcome = self._kill(worker)
+        self.tried[worker.id] = outcome
+        if outcome.evidence:
+            bury = Bury(worker_id=worker.id, evidence=outcome.evidence, ordered=True)
+            write(self._store, bury)
+
+    def _kill(self, worker: WorkerRow) -> Outcome:
+        gone = self.is_gone(worker)
+        why_not = _inside(worker) or ("" if gone else _foreign(worker.pid))
+        if why_not:
+            return Outcome(why_not=why_not)
+        remains = remains_of(worker)
+        if not remains.end(GONE_SECONDS):
+            return Outcome(why_not=_why_alive(remains))
+        below = sorted(set(remains.known) - {worker.pid})
+        names = f": {remains.named(below)}" if below else ""
+        if gone:  # nobody has sent it a signal
+            ended = f"; ended what it had started{names}" if below else ""
+            return Outcome(evidence=f"process gone, seen by its start time{ended}")
+        with_them = f" and {len(below)} that it had started" if below else ""
+        return Outcome(evidence=f"{KILLED} andon {self._verb}, process{with_them} gone{names}")
+
+    def spare(self, worker: WorkerRow) -> None:
+        """Name what nobody can attribute to one of its runs; nothing of that is ended."""
+        mark = mark_of(worker)
+        strays = Remains(matches=lambda found: found == mark, spare={worker.pid})
+        strays.look()
+        named = f"; of no run alone: {_named(strays)}" if strays.survivors else ""
+        text = f"process {worker.pid} was spared: its worker's word is all that is known{named}"
+        self.tried[worker.id] = Outcome(why_not=text)
+
+    def clear(self, target: TargetRow, worker: WorkerRow, say: Callable[[str], None]) -> None:
+        """Look here for what an attempt has started, and end it."""
+        assert target.mark is not None
+        mark = target.mark
+        remains = Remains(matches=lambda found: marks.belongs(found, mark))
+        if marks.belongs(own_mark(), mark):
+            self.tried[target.target] = Outcome(why_not=_inside(worker))
+            return
+        if remains.look():
+            say(f"ending what {target.target.replace(':', ' ', 1)} had started: {_named(remains)}")
+        if not remains.end(GONE_SECONDS):
+            self.tried[target.target] = Outcome(why_not=_why_alive(remains))
+            return
+        ended = remains.named(sorted(remains.known)) or "nothing was left"
+        text = f"looked on {worker.host} for what it had started: {ended}; none is left"
+        self.tried[target.target] = Outcome(evidence=text)
+        report = Report(
+            stop_id=target.stop_id, target=target.target, stage=Stage.VERIFIED, evidence=text
+        )
+        write(self._store, report)
+
+
+def _why_alive(remains: Remains) -> str:
+    return f"SIGKILL did not end {_named(remains)} within {GONE_SECONDS:g} s: the kernel holds them"
+
+
+def _named(remains: Remains) -> str:
+    return remains.named(remains.survivors)
+
+
+def _inside(worker: WorkerRow) -> str:
+    """Why this process cannot say that nothing is left."""
+    if not has_started_us(worker):
+        return ""
+    return "this command was itself started by a run of that worker: give the order outside of it"
+
+
+def _foreign(pid: int) -> str:
+    """Why we may not end it."""
+    try:
+        owner, me = os.stat(f"/proc/{pid}").st_uid, os.geteuid()
+    except OSError:
+        return ""
+    if me in (0, owner):
+        return ""
+    return f"process {pid} belongs to user {owner}: give the same order as that user or as root"
+
+
+def workers_of(store: Store, ids: set[str]) -> dict[str, WorkerRow]:
+    """Those workers, also if they have ended."""
+    return {row.id: row for row in store.fleet(0.0) if row.id in ids} if ids else {}

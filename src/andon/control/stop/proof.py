@@ -1,0 +1,188 @@
+"""Waiting for the proof of a stop, and helping it along.
+
+Whoever waits makes a polite order hard when its time is over, and ends the processes that nobody
+else ends: those of workers on this host that have no supervisor.
+"""
+
+from __future__ import annotations
+
+import time
+
+from andon.control.stop.processes import GRACE_SECONDS, Enders, workers_of
+from andon.control.changes import POLL_SECONDS, Patience, rings
+from andon.cli.output import clean, length, plural, symbol
+from andon.core.run import State
+from andon.core.stop import OPEN, POLITE, Scope, Stage, ends_worker
+from andon.runtime.requests import scope_latches
+from andon.runtime.requests.lookup import write
+from andon.store.messages.stops import Escalate
+
+TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from andon.store.messages.stops import StopRow, TargetRow
+    from andon.store.messages.rows import RunRow
+    from andon.store.store import Store, WorkerRow
+
+# More targets than this are counted, not told one by one.
+MOST_TOLD = 5
+
+
+def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
+    """What an earlier order could not prove about the same runs: a later one does not either."""
+    found = []
+    for target in store.unproved():
+        run = store.run(target.run_id) if target.run_id is not None else None
+        if run is None or target.stop_id == row.id or target.requested_at > row.asked_at:
+            continue
+        untouched = run.state != State.RUNNING and run.fence <= target.fence + 1
+        if untouched and _is_about(row, run):
+            found.append(target)
+    return found
+
+
+def _is_about(row: StopRow, run: RunRow) -> bool:
+    return run.id == row.name if row.scope == Scope.RUN else scope_latches.holds(row, run)
+
+
+class Stopping:
+    """One order, looked at until it is proved, or nothing more can be done from here."""
+
+    def __init__(self, store: Store, row: StopRow, say: Callable[[str], None]) -> None:
+        self._store, self._say = store, say
+        self.row = row
+        self.targets: list[TargetRow] = []
+        self.enders = Enders(store, row.kind)
+        self._earlier: list[TargetRow] = []
+        self._told: dict[str, object] = {}
+        self._soon = POLL_SECONDS
+
+    def look(self) -> bool:
+        """Whether waiting is over."""
+        now = self._read()
+        if self.row.escalate_at is not None and now >= self.row.escalate_at:
+            write(self._store, Escalate())
+            now = self._read()
+        if self._end_processes(now):
+            now = self._read()
+        self._tell()
+        self._soon = self._next(now)
+        return self.row.closed_at is not None
+
+    def _read(self) -> float:
+        # The time first: whoever is late by it, and not stopped when looked at, was not in time.
+        now = self._store.now()
+        found = self._store.stop(self.row.id)
+        self.row = self.row if found is None else found
+        self.targets = self._store.targets(self.row.id)
+        self._earlier = earlier_doubts(self._store, self.row)
+        return now
+
+    def _next(self, now: float) -> float:
+        """How soon something is to be done by us."""
+        times: list[float] = [one.fenced_at + GRACE_SECONDS - now for one in self._fenced()]
+        if self.row.escalate_at is not None:
+            times.append(self.row.escalate_at - now)
+        return max(min([POLL_SECONDS, *(seconds for seconds in times if seconds > 0)]), 0.005)
+
+    def _fenced(self) -> list[Any]:
+        return [one for one in self.targets if one.stage == Stage.FENCED and one.fenced_at]
+
+    # ── helping ───────────────────────────────────────────────────────────────────────────────
+
+    def _end_processes(self, now: float) -> bool:
+        """End those whose time is over, and bury those that are gone; whether there was one."""
+        rows = [*self.targets, *self._earlier]
+        open_rows = [one for one in rows if one.stage in OPEN or one.stage == Stage.UNPROVED]
+        names = {one.target for one in open_rows} | {one.worker for one in open_rows}
+        if all(self.enders.outcome_of(name) is not None for name in names):
+            return False
+        workers = workers_of(self._store, {one.worker for one in open_rows if one.worker})
+        ended = False
+        for one in open_rows:
+            worker = workers.get(one.worker or "")
+            if worker is None:
+                continue
+            if one.mark is not None:
+                ended = self._clear(one, worker, now) or ended
+            elif self._is_due(one, worker, now):
+                runs = {row.run_id for row in self.targets if row.run_id}
+                self.enders.end(worker, self._say_cleaned, runs)
+                ended = True
+        return ended
+
+    def _clear(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
+        """Look for what an attempt had started. Of a polite stop its worker may say it first."""
+        own_chance = self.row.kind in POLITE and worker.state == "live"
+        if own_chance and now - (row.fenced_at or now) < GRACE_SECONDS:
+            return False
+        if self.enders.outcome_of(row.target) is not None or not self.enders.is_here(worker):
+            return False
+        self.enders.clear(row, worker, self._say_cleaned)
+        return True
+
+    def _is_due(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
+        """Whether the process of a worker is to be ended now, by this command."""
+        if self.enders.outcome_of(worker.id) is not None or not self.enders.is_ours(worker):
+            return False
+        if self.enders.is_gone(worker):
+            return True
+        if not ends_worker(self.row.spare, embedded=worker.embedded):
+            if row.stage != Stage.REQUESTED:
+                self.enders.spare(worker)
+            return False
+        grace = GRACE_SECONDS if self.row.kind in POLITE else 0.0
+        fenced = row.stage == Stage.FENCED and now - (row.fenced_at or now) >= grace
+        return fenced or row.stage == Stage.UNPROVED
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────
+
+    def _tell(self) -> None:
+        if len(self.targets) > MOST_TOLD:
+            still = sum(one.stage in OPEN for one in self.targets)
+            text = f"{len(self.targets) - still} of {plural(len(self.targets), 'target')} stopped"
+            self._once("all", text, still)
+            return
+        for one in self.targets:
+            text = _words(self.row, one)
+            if text:
+                self._once(one.target, f"{one.target.replace(':', ' ', 1)}  {text}", one.stage)
+
+    def _once(self, about: str, text: str, known: object) -> None:
+        if self._told.get(about) != known:
+            self._told[about] = known
+            self._say_cleaned(text)
+
+    def _say_cleaned(self, text: str) -> None:
+        self._say(f"{symbol('stopping')} {clean(text, 1000)}")
+
+    def wait(self, seconds: float, patience: Patience) -> None:
+        """Not longer than `seconds` for the proof."""
+        until = time.monotonic() + seconds
+        with rings(self._store) as pause:
+            while not patience.ask(self.look):
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                pause(min(left, self._soon))
+
+
+def _words(order: StopRow, row: TargetRow) -> str:
+    """What has become known; the end is told at the end."""
+    match row.stage:
+        case Stage.REQUESTED:
+            window = f"; {length(order.within)} for the step in hand" if order.escalate_at else ""
+            return f"asked to stop{window}"
+        case Stage.ACKNOWLEDGED:
+            return f"acknowledged after {_after(order, row.acknowledged_at)}"
+        case Stage.FENCED:
+            after = _after(order, row.fenced_at)
+            return f"fenced after {after}: nothing it writes is taken any more"
+        case _:
+            return ""
+
+
+def _after(order: StopRow, at: float | None) -> str:
+    return length((at or order.asked_at) - order.asked_at)

@@ -1,0 +1,384 @@
+"""A black box: the run of a command that knows nothing of andon.
+
+The control process is its worker: it holds the run for the supervisor, lets the command begin,
+carries stops to it and settles it when it has ended. Nothing is remembered here that the store or
+the supervisor does not know: what is to be done follows from the run's row and the child's state,
+so a control process that was started again goes on where the last one died.
+
+    pause = freeze · resume = thaw · cancel = TERM, its window, then KILL · kill, halt = KILL
+"""
+
+import json
+import shlex
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from andon.cli import output
+from andon.control_process.children import OVER, Ward
+from andon.core.journal import Entry, EntryKind, chain
+from andon.core.lease import Fence
+from andon.core.run import TERMINAL, Event, State, advance
+from andon.core.stop import Kind, Scope
+from andon.errors import Fenced, Refused
+from andon.runtime.requests import scope_latches
+from andon.runtime.worker.peers import end_remains, is_gone, this_process
+from andon.runtime.requests.requests import write
+from andon.runtime.requests.start import new_run
+from andon.settings import Settings
+from andon.store.messages.stops import Order, Report, SupervisorRow, Told
+from andon.store.messages.rows import RunRow
+from andon.store.store import (
+    AgentRow,
+    Claim,
+    Depart,
+    NewRun,
+    Register,
+    Settle,
+    Start,
+    Store,
+    WorkerRow,
+)
+
+VERSION = "command"
+PARAMETERS = {"parameters": [{"name": "argv", "required": True}], "extra": False}
+# Asked to go, and not by an order about this run: it goes on another time.
+_RETURNS = {"drain": "returned", "lost contact": "interrupted"}
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What `andon exec -- CMD` told the control process."""
+
+    child: str
+    run: str
+    agent: str
+    argv: list[str]
+    labels: dict[str, str] = {}
+    restart: str = "never"
+
+    @property
+    def row(self) -> AgentRow:
+        """So that it is known by name, to whoever stops or limits it."""
+        parameters = json.dumps(PARAMETERS)
+        return AgentRow(name=self.agent, version=VERSION, queue="default", parameters=parameters)
+
+    def new_run(self, now: float) -> NewRun:
+        given = {"argv": self.argv}
+        return new_run(self.row, (), given, run_id=self.run, labels=self.labels, now=now)
+
+
+class Box:
+    """The run of one command, for as long as its supervisor lives."""
+
+    def __init__(
+        self, command: Command, supervisor: SupervisorRow, settings: Settings, send: Any
+    ) -> None:
+        self.command, self._supervisor, self._settings = command, supervisor, settings
+        self._send = send
+        self._said: set[tuple[str, ...]] = set()  # orders that are out: one is enough
+        self.worker_id = ""
+        self.settled = False
+        # Longer than the supervisor waits: whoever takes the run over finds nothing of it alive.
+        self.lease_seconds = settings.lost_contact_seconds + settings.lease_seconds
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────
+
+    def attend(self, store: Store, ward: Ward, told: list[Told]) -> None:
+        """Bring the run's row and the child together, by one step or several."""
+        if not self.worker_id:
+            self._register(store, ward)
+        row = store.run(self.command.run)
+        if row is None:
+            row = self._start(store, ward)
+        if row is None:
+            return
+        if ward.state in ("new", "waiting"):
+            self._begin(store, ward, row)
+        elif ward.alive:
+            self._follow(store, ward, row)
+        elif self._is_final(ward) and ward.quiet:
+            self._end(store, ward, row)
+        self._prove(store, ward, told)
+
+    def is_mine(self, row: RunRow) -> bool:
+        return row.state == State.RUNNING and row.worker == self.worker_id
+
+    def concerns(self, told: Told) -> bool:
+        return told.run_id == self.command.run or told.worker == self.worker_id
+
+    def lost(self) -> None:
+        """The store has given this worker up: the run must be claimed again, or ended."""
+        self.worker_id = ""
+
+    def leave(self, store: Store) -> None:
+        if self.worker_id:
+            write(store, Depart(worker_id=self.worker_id))
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────
+
+    def _register(self, store: Store, ward: Ward) -> None:
+        """A row for the supervisor's own process: others see when that is gone."""
+        one = self._supervisor
+        for row in store.workers():
+            same = (row.supervisor, row.pid, row.start_ticks) == (one.id, one.pid, one.start_ticks)
+            if same and row.state == "live":
+                self.worker_id = row.id
+                return
+        row = WorkerRow(
+            id=f"{one.host}.{one.pid}.{uuid.uuid4().hex[:8]}",
+            host=one.host,
+            boot=one.boot,
+            namespace=one.namespace,
+            pid=one.pid,
+            start_ticks=one.start_ticks,
+            concurrency=1,
+            supervisor=one.id,
+            containment=json.dumps(ward.containment),
+        )
+        message = Register(
+            worker=row,
+            agents=(self.command.row,),
+            lease_seconds=self.lease_seconds,
+            promote=False,  # nobody but `andon run` can start it
+        )
+        write(store, message)
+        self.worker_id = row.id
+
+    def _start(self, store: Store, ward: Ward) -> RunRow | None:
+        try:
+            write(store, Start(run=self.command.new_run(store.now())))
+        except Refused as refusal:
+            self._refuse(ward, str(refusal))
+            return None
+        return store.run(self.command.run)
+
+    def _begin(self, store: Store, ward: Ward, row: RunRow) -> None:
+        """Let the command begin once the run is ours."""
+        if not self.is_mine(row):
+            why = refusal_of(store, row)
+            if why:
+                self._refuse(ward, why)
+                return
+            if not self._claim(store, row):
+                return
+        env = {"ANDON_RUN": self.command.run, "ANDON_SUPERVISOR": self._supervisor.id}
+        env["ANDON_CONTAINMENT"] = json.dumps(ward.containment)
+        self._say("go", ward, run=self.command.run, env=env)
+
+    def _refuse(self, ward: Ward, why: str) -> None:
+        self._say("refuse", ward, why=why)
+
+    def _claim(self, store: Store, row: RunRow) -> bool:
+        message = Claim(
+            worker_id=self.worker_id,
+            agents=((self.command.agent, VERSION),),
+            limit=1,
+            only=(self.command.run,),
+            dead=self._dead(store, row),
+            lease_seconds=self._settings.lease_seconds,
+            interruption_limit=self._settings.interruption_limit,
+        )
+        return any(one.id == self.command.run for one in write(store, message).runs)
+
+    def _dead(self, store: Store, row: RunRow) -> tuple[tuple[str, str], ...]:
+        """The one who had it, if that is gone and nobody was there to say so."""
+        if row.worker is None or row.worker == self.worker_id:
+            return ()
+        here = this_process()
+        return tuple(
+            (one.id, end_remains(one, "its process is gone"))
+            for one in store.workers()
+            if one.id == row.worker and is_gone(here, one)
+        )
+
+    # ── while it lives ────────────────────────────────────────────────────────────────────────
+
+    def _follow(self, store: Store, ward: Ward, row: RunRow) -> None:
+        if self.is_mine(row):
+            if row.stop is not None:
+                self._obey(store, ward, row)
+            elif ward.state == "frozen":
+                self._say("thaw", ward, again=row.fence)
+        elif row.state == State.PAUSED:
+            if ward.state != "frozen":
+                self._say("freeze", ward, again=row.fence)
+        elif row.state == State.QUEUED:
+            # Resumed; or we were out of contact for longer than our lease, and nobody has it.
+            self._claim(store, row)
+        else:
+            # Killed, cancelled, or somebody else's: what is alive here is nobody's.
+            order = json.loads(row.stop)["order"] if row.stop else ""
+            self._say("kill", ward, order=order)
+
+    def _obey(self, store: Store, ward: Ward, row: RunRow) -> None:
+        """A polite order, which is carried out when the attempt is over."""
+        assert row.stop is not None
+        mark = json.loads(row.stop)
+        if mark["kind"] == Kind.PAUSE:
+            if ward.state == "frozen":
+                grade = ward.containment.get("pause", "none")
+                self._settle(store, row, Event.RETURN, f"frozen, grade {grade}")
+            else:
+                self._say("freeze", ward, order=mark["order"])
+            return
+        order = store.stop(mark["order"])
+        grace = order.within if order is not None else 0.0
+        self._say("term", ward, order=mark["order"], grace=grace)
+
+    def _say(self, do: str, ward: Ward, *, again: int = 0, **words: Any) -> None:
+        """Once for each process, order and claim."""
+        name = (do, str(ward.pid), str(words.get("order") or again))
+        if name not in self._said:
+            self._said.add(name)
+            self._send(do, child=ward.name, **words)
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def _is_final(self, ward: Ward) -> bool:
+        """Whether it is not started again."""
+        if ward.state in OVER or ward.asked:
+            return True
+        return self.command.restart == "never" or ward.code == 0
+
+    def _end(self, store: Store, ward: Ward, row: RunRow) -> None:
+        if not self.is_mine(row):
+            self.settled = True
+            return
+        if ward.state == "refused" or ward.asked in _RETURNS:
+            self._settle(store, row, Event.RETURN, _RETURNS.get(ward.asked, "untouched"))
+        elif ward.asked == "halt":
+            return  # by its own order, which the store is told first
+        elif ward.asked == "kill":
+            write(store, self._kill_order(ward))
+        elif row.stop is not None and ward.asked == "term":
+            self._settle(store, row, Event.RETURN, "returned")
+        elif ward.code == 0:
+            self._settle(store, row, Event.SUCCEED, "", result={"exit": 0})
+        else:
+            self._settle(store, row, Event.FAIL, "", error=_failure(ward))
+
+    def _kill_order(self, ward: Ward) -> Order:
+        """Somebody killed it through the socket: here it is written down."""
+        return Order(
+            id=ward.order or f"rcp_{uuid.uuid4().hex[:12]}",
+            kind=Kind.KILL,
+            scope=Scope.RUN,
+            name=self.command.run,
+            via="the supervisor's socket",
+        )
+
+    def _settle(
+        self,
+        store: Store,
+        row: RunRow,
+        event: Event,
+        ending: str,
+        *,
+        result: dict[str, Any] | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> None:
+        state = advance(State.RUNNING, event)
+        fence = Fence(row.epoch, row.fence)
+        body = json.dumps(error if error is not None else result)
+        ended = _end_entry(row, state, body, store.now()) if state in TERMINAL else None
+        message = Settle(
+            run_id=row.id,
+            fence=fence,
+            state=state,
+            ending=ending or state,
+            entries=(ended,) if ended else (),
+            error=None if error is None else json.dumps(error),
+            returned=state == State.QUEUED,
+            failed=error is not None,
+        )
+        try:
+            write(store, message)
+        except Fenced:  # an order came first; the next look sees it
+            return
+
+    def _prove(self, store: Store, ward: Ward, told: list[Told]) -> None:
+        """Tell the store that nothing of the command is left."""
+        if ward.alive or not ward.quiet:
+            return
+        if ward.asked == "kill" and ward.killed is None and ward.state not in OVER:
+            return  # how it went is said in a moment
+        for one in told:
+            if self.concerns(one) and one.hard:
+                write(
+                    store,
+                    Report(
+                        stop_id=one.stop_id,
+                        target=one.target,
+                        stage="verified",
+                        evidence=f"its supervisor: {proof(ward)}",
+                    ),
+                )
+
+
+def proof(ward: Ward) -> str:
+    """What is known of its end, in words."""
+    if ward.killed is not None:
+        took, by = ward.killed.get("took_ms"), ward.killed.get("by")
+        number = ward.killed.get("pids")
+        return f"{number} processes ended by {by} in {took} ms, nothing is left"
+    return f"it has ended ({ward.how()}), nothing is left"
+
+
+def again(run_id: str, agent: str, argv: Sequence[str]) -> str:
+    """The command line that lets the run of a command go on."""
+    return output.command("exec", options=("--id", run_id, "--name", agent, "--", *argv))
+
+
+def called(start: Entry | None) -> str:
+    """What is executed, by the entry that began its run."""
+    if start is None or start.body is None or start.kind != EntryKind.START:
+        return "its command"
+    return output.clean(shlex.join(json.loads(start.body)["argv"]), 200)
+
+
+def refusal_of(store: Store, row: RunRow) -> str:
+    """Why a run cannot be begun, or gone on with, here; nothing if it can."""
+    if row.state in TERMINAL:
+        return f"run {row.id} is {row.state} already; to start another leave out --id"
+    if row.state in (State.PAUSED, State.KILLED, State.STRANDED):
+        return f"run {row.id} is {row.state}; resume it first: andon resume {row.id}"
+    if row.state == State.RUNNING:
+        here = this_process()
+        live = [one for one in store.workers() if one.id == row.worker and not is_gone(here, one)]
+        if live and live[0].lease_until > store.now():
+            return f"run {row.id} is running already, on worker {row.worker}; andon show {row.id}"
+    return held(store, row.agent, json.loads(row.labels))
+
+
+def held(store: Store, agent: str, labels: dict[str, str]) -> str:
+    """Which latch keeps a run of this agent with these labels from beginning."""
+    latch = scope_latches.on_path_of(store.latches(), agent, labels)
+    if latch is None:
+        return ""
+    return f"{scope_latches.held_by(latch)}. To lift it: {scope_latches.lift_command(latch)}"
+
+
+def _failure(ward: Ward) -> dict[str, Any]:
+    return {
+        "type": "Exited",
+        "message": f"the command ended with {ward.how()}",
+        "exit": ward.code,
+        "signal": ward.signal,
+    }
+
+
+def _end_entry(row: RunRow, state: str, body: str, now: float) -> Entry:
+    entry = Entry(
+        seq=row.head_seq + 1,
+        kind=EntryKind.END,
+        state=state,
+        name=row.agent,
+        body=body,
+        fence=row.fence,
+        since=now,
+        at=now,
+    )
+    entry.hash = chain(row.head_hash, entry)
+    return entry

@@ -1,0 +1,196 @@
+"""The latch of this host and the halt of the fleet: each makes the other.
+
+A pull here becomes a halt in the store, as soon as that answers. A halt in the store pulls the
+latch here. A latch here is lifted by the store only if the store knows this very pull and a named
+person has lifted it there since.
+"""
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from andon.control.halt import store_halt as halted
+from andon.core.latch import Pulled
+from andon.core.stop import Kind, Scope, Stage
+from andon.store.messages.stops import Attendance, Order, Report, StopRow, SupervisorRow, Told
+from andon.store.store import Store
+from andon.host.latch import Latch
+
+if TYPE_CHECKING:
+    from andon.control_process.main import Attending
+
+log = logging.getLogger("andon")
+
+# An order that was not answered by an event is given again.
+AGAIN_SECONDS = 1.0
+# Two clocks are compared, one of them in milliseconds: in doubt the pull is the newer one.
+DOUBT_SECONDS = 0.005
+# How often, and for how long after a pull, it is looked how that stands: somebody waits then.
+FOLLOW_SECONDS, FOLLOWED_SECONDS = 0.05, 15.0
+
+
+class Latching:
+    def __init__(self, own: "Attending", supervisor: SupervisorRow) -> None:
+        self._own, self._id = own, supervisor.id
+        self._target = f"supervisor:{supervisor.id}"
+        self._latch = Latch(supervisor.home)
+        # Which halt of the store a pull of this host is: two hosts may be pulled at once.
+        self._aliases = Path(supervisor.home, "state", "halts")
+        self._receipt: dict[str, Any] | None = None
+        self._known = ""  # the pull that the store knows of
+        self._unproved: set[str] = set()
+        self._said: tuple[str, dict[str, Any]] = ("", {})
+        self._follow_until = 0.0
+        self._sent, self._sent_at = "", 0.0
+
+    def greet(self, receipt: dict[str, Any] | None) -> None:
+        self._receipt = receipt
+
+    def halted(self, event: dict[str, Any]) -> None:
+        """The supervisor has stopped everything, or says what it could not."""
+        self._receipt = receipt = dict(event["receipt"])
+        by = f" by {event['by']}" if event.get("by") else ""
+        text = f"everything on this host is halted{by}"
+        if not receipt.get("proved"):
+            text += f"; NOT PROVED: {receipt.get('survivors')} are still alive"
+        layer = "halt" if receipt.get("proved") else "unproved"
+        self._own.overruns.local(layer, str(event.get("order")), text, receipt=receipt)
+
+    def look(self) -> None:
+        """Whether somebody has pulled or lifted it here; asked often."""
+        found = self._latch.look()
+        if not found.pulled:
+            self._known, self._receipt = "", self._kept(found)
+        elif found.order != self._known:
+            self._own.hurry()
+
+    def _kept(self, found: Pulled) -> dict[str, Any] | None:
+        """A pull that never reached the disk is not lifted by that."""
+        receipt = self._receipt
+        return receipt if receipt is not None and found.epoch < int(receipt["epoch"]) else None
+
+    def said(self) -> dict[str, Any]:
+        found = self._latch.look()
+        names = ("pulled", "epoch", "at", "by", "why", "via", "order", "unreadable")
+        return {name: getattr(found, name) for name in names}
+
+    # ── from here to the store ────────────────────────────────────────────────────────────────
+
+    def tell(self, store: Store) -> None:
+        """The store knows of every pull here; and here of it when that was lifted there."""
+        found = self._latch.read()
+        if not found.pulled or not found.order or found.unreadable:
+            return
+        row = store.stop(self._name(found.order))
+        if row is None:
+            self._order(found, found.order)
+        elif row.lifted_at is not None:
+            # By the store's clock: when it was pulled here is known by ours.
+            pulled_at = store.now() - (time.time() - found.at)
+            if row.lifted_by and pulled_at + DOUBT_SECONDS <= row.lifted_at:
+                self._clear(found, row)
+            else:  # pulled again since then
+                self._order(found, f"{found.order}-{os.urandom(4).hex()}")
+        if found.order != self._known:
+            self._known, self._follow_until = found.order, time.monotonic() + FOLLOWED_SECONDS
+
+    def _order(self, found: Pulled, name: str) -> None:
+        message = Order(
+            id=name,
+            kind=Kind.HALT,
+            scope=Scope.FLEET,
+            by=found.by,
+            why=found.why,
+            via=found.via or "the latch of a host",
+        )
+        ordered = str(self._own.write(message))
+        log.warning("halt %s of this host is now the fleet's (%s)", found.order, ordered)
+        if ordered != found.order:
+            self._remember(found.order, ordered)
+
+    def _name(self, order: str) -> str:
+        return str(self._names().get(order, order))
+
+    def _names(self) -> dict[str, str]:
+        try:
+            names = json.loads(self._aliases.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return names if isinstance(names, dict) else {}
+
+    def _remember(self, order: str, name: str) -> None:
+        new = self._aliases.with_suffix(".new")
+        try:
+            new.write_text(json.dumps({order: name}), "utf-8")  # only the last pull matters
+            new.replace(self._aliases)
+        except OSError as error:
+            log.warning("%s: %s", self._aliases, error)
+
+    def _clear(self, found: Pulled, row: StopRow) -> None:
+        by, why = row.lifted_by or "", row.lifted_why or ""
+        lifted = self._latch.clear(found.epoch, by, why)
+        if lifted.pulled:
+            log.warning("the latch of this host stays: %s", lifted.refused)
+            return
+        log.warning("halt %s was lifted by %s: %s", row.id, by, why)
+        self._own.wire.send("cleared", epoch=found.epoch, by=by, why=why)
+
+    def follow(self, store: Store) -> None:
+        """The supervisor hears how the halt of its pull stands: somebody may wait for that."""
+        if not self._known:
+            return
+        order = self._name(self._known)
+        found = {"state": "answered", "order": order, **halted.known(store, order)}
+        if (self._known, found) != self._said:
+            self._said = (self._known, found)
+            self._own.wire.send("fleet", order=self._known, known=found)
+        if not found["over"] and time.monotonic() < self._follow_until:
+            self._own.hurry(FOLLOW_SECONDS)
+
+    # ── from the store to here ────────────────────────────────────────────────────────────────
+
+    def obey(self, store: Store, attendance: Attendance, told: list[Told]) -> None:
+        mine = [one for one in told if one.target == self._target]
+        found = self._latch.look()
+        receipt = self._receipt
+        if receipt is not None and found.pulled:
+            for one in mine:
+                self._report(one.stop_id, receipt)
+            if receipt.get("proved"):
+                for stop_id in sorted(self._unproved):
+                    self._report(stop_id, receipt)
+                self._unproved.clear()
+            return
+        wanted = mine[0].stop_id if mine else attendance.halt.id if attendance.halt else ""
+        again = time.monotonic() - self._sent_at > AGAIN_SECONDS
+        if wanted and (wanted != self._sent or again):
+            self._pull(store.stop(wanted))
+
+    def _pull(self, row: StopRow | None) -> None:
+        # Looked at after the latch: whoever lifts both lifts the store's first.
+        if row is None or row.lifted_at is not None:
+            return
+        self._sent, self._sent_at = row.id, time.monotonic()
+        self._own.wire.send("halt", order=row.id, by=row.by, why=row.why, via="the store")
+
+    def _report(self, stop_id: str, receipt: dict[str, Any]) -> None:
+        proved = bool(receipt.get("proved"))
+        number = receipt.get("processes")
+        if proved:
+            evidence = f"its supervisor ended {number} processes in {receipt.get('verified_ms')} ms"
+            evidence += "; nothing is left, and nothing starts"
+        else:
+            evidence = f"still there: {receipt.get('survivors')}; they are hit again and again"
+            self._unproved.add(stop_id)
+        self._own.report(
+            Report(
+                stop_id=stop_id,
+                target=self._target,
+                stage=Stage.VERIFIED if proved else Stage.UNPROVED,
+                evidence=evidence,
+                body=json.dumps({self._id: receipt}),
+            )
+        )

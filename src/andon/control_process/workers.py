@@ -1,0 +1,271 @@
+"""Workers of this supervisor: they are let begin, killed when the store says so, and buried.
+
+A worker's end is written down at once, so that its runs go on elsewhere without waiting for a
+lease; but not before the last process it left behind is gone, which may be executing a step.
+"""
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from andon.control_process import stalls
+from andon.control.stop.processes import Enders, workers_of
+from andon.control_process.children import Ward
+from andon.core.lease import SUPERVISED_END
+from andon.core.stop import POLITE, Kind, ends_worker
+from andon.runtime.worker.peers import end_remains, is_gone, remains_of, this_process
+from andon.store.messages.stops import Attend, Bury, Dismiss, Stall, SupervisorRow, Told
+from andon.store.store import Seen, Store, WorkerRow
+
+if TYPE_CHECKING:
+    from andon.control_process.main import Attending
+
+log = logging.getLogger("andon")
+
+# What a worker that was told to end an attempt has, before its process is ended.
+OWN_CHANCE_SECONDS = 0.2
+# How often processes that a dead worker left are looked at.
+GHOST_SECONDS = 0.005
+
+
+@dataclass(slots=True)
+class Ended:
+    """A worker's process that has ended."""
+
+    pid: int
+    ticks: int
+    evidence: str
+    ward: Ward
+    seen_at: float
+
+
+class Tending:
+    def __init__(self, own: "Attending", supervisor: SupervisorRow) -> None:
+        self._own, self._supervisor = own, supervisor
+        self._ended: list[Ended] = []
+        self._seen: dict[tuple[str, str], float] = {}  # orders, and since when they are known
+        self._killed: set[tuple[int, int]] = set()
+        self._with_them: dict[tuple[int, int], str] = {}  # by pid and start time, for people
+        self._stalled: dict[int, str] = {}  # by pid, until the store knows
+        self._stuck: dict[str, int] = {}  # and where its event loop stood
+        self._shown: set[tuple[str, str]] = set()
+        self._here = this_process()
+
+    def wait(self) -> float:
+        """How long nothing is due."""
+        if self._ended:
+            return GHOST_SECONDS
+        now = time.monotonic()
+        dues = [since + OWN_CHANCE_SECONDS - now for since in self._seen.values()]
+        return max(0.0, min((due for due in dues if due > 0), default=1.0))
+
+    # ── beginning ─────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """Let workers begin: the store is there, and knows their supervisor."""
+        one = self._supervisor
+        for ward in self._own.wards.by_name.values():
+            if ward.kind == "worker" and ward.state in ("new", "waiting"):
+                env = {
+                    "ANDON_SUPERVISOR": one.id,
+                    "ANDON_CONTAINMENT": json.dumps(ward.containment),
+                }
+                env["ANDON_STACKS"] = stalls.stacks_file(one.home, one.id, ward.name)
+                self._own.wire.send("go", child=ward.name, env=env)
+
+    # ── the end of a worker ───────────────────────────────────────────────────────────────────
+
+    def ended(self, ward: Ward, event: dict[str, Any]) -> None:
+        by = f", asked by {ward.asked}" if ward.asked else ""
+        evidence = f"{SUPERVISED_END} ({ward.how()}{by})"
+        with_it = self._with_them.pop((ward.pid, ward.ticks), "")
+        evidence += f"; ended with it: {with_it}" if with_it else ""
+        self._ended.append(Ended(ward.pid, ward.ticks, evidence, ward, time.monotonic()))
+
+    def bury(self, store: Store) -> None:
+        """Give back what the dead had."""
+        quiet = [one for one in self._ended if one.ward.quiet]
+        if quiet:
+            rows = store.workers()
+            for one in quiet:
+                for row in rows:
+                    if (row.pid, row.start_ticks) == (one.pid, one.ticks) and self._is_ours(row):
+                        ordered = bool(one.ward.order)
+                        self._bury(row, one.evidence, seen_at=one.seen_at, ordered=ordered)
+                self._ended.remove(one)
+        if self._ended:
+            self._own.hurry(GHOST_SECONDS)
+
+    def _is_ours(self, row: WorkerRow) -> bool:
+        one = self._supervisor
+        return (row.boot, row.namespace) == (one.boot, one.namespace)
+
+    def _bury(
+        self, row: WorkerRow, evidence: str, *, seen_at: float = 0.0, ordered: bool = False
+    ) -> None:
+        """Its tree is empty by now; what escaped from that, and was started by a run, is ended."""
+        state, _, words = end_remains(row, evidence).partition(":")
+        if state != "dead":
+            self._own.overruns.local("unproved", row.id, words)
+            return  # its lease goes on: nobody is told that it is gone
+        limit = self._own.settings.interruption_limit
+        message = Bury(
+            worker_id=row.id,
+            evidence=words,
+            interruption_limit=limit,
+            seen_at=seen_at,
+            ordered=ordered,
+        )
+        self._own.write(message)
+
+    # ── what the store wants ──────────────────────────────────────────────────────────────────
+
+    def inherited(self, seen: Seen) -> list[Told]:
+        """Orders for workers that a dead supervisor left and this one has adopted."""
+        adopted = {ward.pid for ward in self._own.wards.by_name.values() if ward.alive}
+        others = {
+            row.supervisor
+            for row in seen.workers
+            if row.supervisor and row.supervisor != self._supervisor.id and row.pid in adopted
+        }
+        found: list[Told] = []
+        for other in sorted(others):
+            attendance = self._own.write(Attend(supervisor_id=other, lease_seconds=0.0))
+            found += [one for one in attendance.told if one.worker is not None]
+        return found
+
+    def obey(self, seen: Seen, told: list[Told]) -> None:
+        rows = {row.id: row for row in seen.workers}
+        now = time.monotonic()
+        wanted = {(one.stop_id, one.target): one for one in told if self._is_wanted(one)}
+        self._seen = {name: self._seen.get(name, now) for name in wanted}
+        store = self._own.store
+        assert store is not None
+        enders = Enders(store, "")
+        for name, one in wanted.items():
+            row = rows.get(one.worker or "")
+            if one.mark is not None or row is None:
+                self._look_for(store, one, row, enders)
+                continue
+            ward = self._own.wards.of(row)
+            if ward is None or not ends_worker(one.spare, embedded=row.embedded):
+                continue
+            if one.kind in POLITE and now - self._seen[name] < OWN_CHANCE_SECONDS:
+                self._own.hurry(OWN_CHANCE_SECONDS)
+            elif (ward.pid, ward.ticks) not in self._killed:
+                self._killed.add((ward.pid, ward.ticks))
+                self._remember(row)
+                self._own.wire.send("kill", child=ward.name, pid=ward.pid, order=one.stop_id)
+        self._reconcile(self._dismiss(seen.supervisors), rows)
+        self._look_for_stalls(rows)
+
+    def _remember(self, row: WorkerRow) -> None:
+        """Who is ended with a worker: afterwards nobody can say."""
+        remains = remains_of(row)
+        pids = sorted(set(remains.look()) - {row.pid})
+        self._with_them[row.pid, row.start_ticks] = remains.named(pids)
+
+    def _look_for(self, store: Store, one: Told, row: WorkerRow | None, enders: Enders) -> None:
+        """What an attempt had started; or a worker that has said goodbye: is its process gone?"""
+        row = row or workers_of(store, {one.worker or ""}).get(one.worker or "")
+        if row is None or not enders.is_here(row):
+            return
+        if one.mark is not None:
+            target = next(t for t in store.targets(one.stop_id) if t.target == one.target)
+            enders.clear(target, row, log.info)
+        elif enders.is_gone(row):
+            self._bury(row, f"process {row.pid} is gone", ordered=True)
+
+    def _is_wanted(self, one: Told) -> bool:
+        """To be ended from outside. A halt ends everything anyway."""
+        box = self._own.box
+        ours = one.worker is not None and (box is None or not box.concerns(one))
+        return ours and one.hard and one.kind != Kind.HALT
+
+    def _reconcile(self, supervisors: list[SupervisorRow], rows: dict[str, WorkerRow]) -> None:
+        """Whose end nobody heard of: this process, or their supervisor, was not there."""
+        others = {one.id for one in supervisors} - {self._supervisor.id}
+        for row in rows.values():
+            # Its supervisor is about to say how it ended, and what it has left behind.
+            told = self._own.wards.of(row) or any(one.pid == row.pid for one in self._ended)
+            if row.supervisor not in others and not told and is_gone(self._here, row):
+                self._bury(row, "its process is gone")
+
+    def _dismiss(self, supervisors: list[SupervisorRow]) -> list[SupervisorRow]:
+        """Supervisors of this host that died: nobody else can know before their lease ends.
+
+        Answers the others.
+        """
+        left = []
+        for one in supervisors:
+            if is_gone(self._here, _as_worker(one)):
+                evidence = "its process is gone"
+                message = Dismiss(supervisor_id=one.id, state="dead", evidence=evidence)
+                self._own.write(message)
+            else:
+                left.append(one)
+        return left
+
+    # ── stalls ────────────────────────────────────────────────────────────────────────────────
+
+    def stalled(self, event: dict[str, Any]) -> None:
+        """The supervisor has seen a stall; it ends the worker itself."""
+        why, seconds = str(event.get("why")), float(event.get("seconds") or 0.0)
+        path = str(event.get("evidence") or "")
+        found = stalls.described(why, seconds, path, stalls.first_lines(path))
+        self._stalled[int(event.get("pid") or 0)] = found
+        name = event.get("child")
+        text = f"{name} {why} for {seconds:.1f} s; its stack: {path}"
+        self._own.overruns.local("stall", f"{name} {event.get('pid')}", text)
+
+    def _look_for_stalls(self, rows: dict[str, WorkerRow]) -> None:
+        for row in rows.values():
+            known = self._stalled.pop(row.pid, "")
+            if known:
+                self._stuck[row.id] = stalls.tick(row)
+                self._own.write(Stall(worker_id=row.id, stalled=known))
+            elif row.id in self._stuck:
+                if stalls.tick(row) != self._stuck[row.id]:  # its event loop has turned since
+                    del self._stuck[row.id]
+                    self._own.write(Stall(worker_id=row.id, stalled=None))
+            elif row.supervisor == self._supervisor.id:
+                self._look_at_step(row)
+
+    def _look_at_step(self, row: WorkerRow) -> None:
+        found = stalls.overlong(row, self._own.settings.step_seconds)
+        ward = self._own.wards.of(row)
+        if found is None or ward is None:
+            if row.stalled is not None and found is None:
+                self._own.write(Stall(worker_id=row.id, stalled=None))
+            return
+        run_id, step, seconds = found
+        if (row.id, f"{run_id} {step}") in self._shown:
+            return
+        self._shown.add((row.id, f"{run_id} {step}"))
+        why = f"run {run_id} is in step {step}"
+        home, owner = self._supervisor.home, self._supervisor.id
+        path, lines = stalls.evidence(home, owner, ward.name, ward.pid)
+        self._own.write(
+            Stall(worker_id=row.id, stalled=stalls.described(why, seconds, path, lines))
+        )
+        text = f"{ward.name}: {why} for {seconds:.1f} s; its stack: {path}"
+        self._own.overruns.local("stall", f"{row.id} {run_id}", text)
+        if self._own.settings.on_stall == "restart":
+            self._own.wire.send("kill", child=ward.name, pid=ward.pid, order="")
+
+    # ── without a supervisor ──────────────────────────────────────────────────────────────────
+
+    def orphaned(self) -> None:
+        """The supervisor died: what can be seen to be gone is said to be."""
+        store = self._own.store
+        assert store is not None
+        left = self._dismiss(store.supervisors())
+        self._reconcile(left, {row.id: row for row in store.workers()})
+
+
+def _as_worker(one: SupervisorRow) -> WorkerRow:
+    """Its process, as far as one can see whether it is gone."""
+    names = ("id", "host", "boot", "namespace", "pid", "start_ticks")
+    return WorkerRow(**{name: getattr(one, name) for name in names})

@@ -1,0 +1,411 @@
+"""Writing a run's journal: numbers, hashes and commits, in the order in which things happen.
+
+Entries get their numbers at the moment in which they are handed to the writer, so that the chain
+is the order of the commits. While a transaction of the user's is open, other entries wait behind
+a gate.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.core.effect import EffectState
+from andon.core.journal import ANSWERS, Entry, EntryKind, Mark, Replay, chain
+from andon.errors import AndonError, Fenced, StoreError
+from andon.runtime.attempt import branch
+from andon.runtime.attempt.error_text import reason_of
+from andon.runtime.attempt.exit import AT_ONCE, Host, Leaving
+from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
+
+_HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
+# "At least once a second", with room for the commit.
+CHECKPOINT_SECONDS = 0.5
+# The first one of an attempt is kept sooner: a worker that is killed again and again must come
+# further each time. A step that is over by then writes none.
+FIRST_CHECKPOINT_SECONDS = 0.05
+
+
+class Draft(msgspec.Struct, kw_only=True):
+    """An entry before it has its number."""
+
+    kind: str
+    state: str
+    place: str = ""
+    name: str = ""
+    key: str | None = None
+    digest: str = ""
+    body: bytes | None = None
+    since: float = 0.0
+    along: dict[str, Any] = {}
+    answers: int = 0  # the entry, if it is the answer to an operation
+    effect: Callable[[Entry], EffectRow] | None = None
+    parts: tuple[Blob, ...] = ()  # of a snapshot's state
+
+
+class Journaling(Leaving):
+    """The part of an attempt that writes."""
+
+    def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
+        super().__init__(host, run, agent)
+        self.seq, self.head = run.head_seq, run.head_hash
+        self.replay = Replay([], run_id=run.id)
+        self.checkpoints: dict[str, str] = {}
+        self._dirty: dict[str, tuple[str, str | None]] = {}
+        self._lines: list[tuple[float, str, str]] = []
+        self._flushing: asyncio.TimerHandle | None = None
+        self._first_checkpoint = True
+        self._flying = 0  # appends that are being written
+        self.joining = 0  # blocks of ctx.together that are open
+        self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
+
+    async def written(self) -> None:
+        if self._held is not None:
+            await self._write(self._message(()))
+        if self._last is not None:
+            await self._settled(self._last)
+
+    # ── results that wait for what is written next ────────────────────────────────────────────
+
+    @property
+    def holds(self) -> bool:
+        return self._held is not None
+
+    def _may_hold(self, drafts: Sequence[Draft]) -> bool:
+        """Only what answers the one branch there is, and brings nothing but its entry."""
+        if len(self.tasks.living) > 1 or not self.agent.is_async:
+            return False
+        plain = all(value is None for draft in drafts for value in draft.along.values())
+        return plain and all(draft.state in _HELD for draft in drafts)
+
+    def _hold(self, message: Append) -> None:
+        """Until the next write, but no longer than this turn of the loop."""
+        self._held = message
+        self.loop.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._last = self.host.writer.submit(self._message(()))
+            self._last.add_done_callback(_retrieve)
+
+    # ── entries ───────────────────────────────────────────────────────────────────────────────
+
+    def number(
+        self, drafts: Sequence[Draft]
+    ) -> tuple[tuple[Entry, ...], tuple[Blob, ...], tuple[EffectRow, ...]]:
+        """Give the drafts their numbers, times and hashes. Must be submitted at once, in order."""
+        blobs: list[Blob] = []
+        entries: list[Entry] = []
+        rows: list[EffectRow] = []
+        for draft in drafts:
+            entry = self._entry(draft, blobs)
+            entries.append(entry)
+            if draft.effect is not None:
+                rows.append(draft.effect(entry))
+        return tuple(entries), tuple(blobs), tuple(rows)
+
+    def _entry(self, draft: Draft, blobs: list[Blob]) -> Entry:
+        now = self.host.clock.now()
+        raw, blob = draft.body, None
+        blobs += draft.parts
+        if raw is not None and len(raw) > value.INLINE_BYTES:
+            blob = value.content_name(raw)
+            blobs.append(Blob(name=blob, body=raw.decode()))
+            raw = None
+        self.seq += 1
+        entry = Entry(
+            seq=self.seq,
+            kind=draft.kind,
+            state=draft.state,
+            place=draft.place,
+            name=draft.name,
+            key=draft.key,
+            digest=draft.digest,
+            body=None if raw is None else raw.decode(),
+            blob=blob,
+            fence=self.fence.counter,
+            since=draft.since or now,
+            at=now,
+        )
+        entry.hash = self.head = chain(self.head, entry)
+        if len(self.tasks.living) > 1:
+            self._turn_of(draft, entry)
+        # A key that is used again is answered as on replay; after a snapshot it is new.
+        if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
+            self.replay.add(entry)
+        return entry
+
+    def _message(self, drafts: Sequence[Draft]) -> Append:
+        entries, blobs, rows = self.number(drafts)
+        along = {name: value for draft in drafts for name, value in draft.along.items()}
+        if self._held is not None:
+            held, self._held = self._held, None
+            entries, blobs = (*held.entries, *entries), (*held.blobs, *blobs)
+            rows = (*held.effects, *rows)
+        return Append(
+            run_id=self.run.id,
+            fence=self.fence,
+            entries=entries,
+            blobs=blobs,
+            effects=rows,
+            **along,
+        )
+
+    def _message_of(self, draft: Draft) -> Append:
+        """The same of one draft: the way of every step."""
+        blobs: list[Blob] = []
+        entry = self._entry(draft, blobs)
+        given = {"run_id": self.run.id, "fence": self.fence, "entries": (entry,), **draft.along}
+        if blobs:
+            given["blobs"] = tuple(blobs)
+        if draft.effect is not None:
+            given["effects"] = (draft.effect(entry),)
+        return Append(**given)
+
+    def append(self, *drafts: Draft) -> Awaitable[None]:
+        """Make entries durable. Afterwards this process may act on them. To be awaited at once."""
+        if self.reason in AT_ONCE:  # else it is how an operation in hand has ended
+            self.check()
+        if self._gate is None and not self.joining and len(self.tasks.living) <= 1:
+            one = len(drafts) == 1 and self._held is None
+            return self._write(self._message_of(drafts[0]) if one else self._message(drafts))
+        return self._append_in_turn(drafts)
+
+    async def _append_in_turn(self, drafts: Sequence[Draft]) -> None:
+        try:
+            if self._gate is not None:
+                await self._settled(self._behind_gate(list(drafts)))
+            elif self.joining and self._may_hold(drafts):
+                self._hold(self._message(drafts))
+            else:
+                await self._write(self._message(drafts))
+            for draft in drafts:
+                if draft.answers:
+                    await self.turns.take(draft.answers)
+        finally:
+            for draft in drafts:
+                if draft.answers:
+                    self.turns.leave(draft.answers)
+
+    async def _write(self, message: Append) -> None:
+        self._flying += 1
+        try:
+            # Branches share a commit: each its own would be slow.
+            writer = self.host.writer
+            if len(self.tasks.living) > 1 or writer.runs != 1:
+                await writer.submit(message)
+            else:
+                await writer.write(message)
+        except AndonError as error:
+            raise self.stop(reason_of(error), error) from None
+        finally:
+            self._flying -= 1
+
+    def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
+        """Write without waiting; whatever is awaited later is written after it."""
+        self.check()
+        if self._gate is not None:
+            future = self._behind_gate([draft])
+        else:
+            future = self.host.writer.submit(self._message([draft]))
+        future.add_done_callback(_retrieve)
+        self._last = future
+        return future
+
+    def _turn_of(self, draft: Draft, entry: Entry) -> None:
+        """Answers are given in the order in which they are written."""
+        if draft.state in ANSWERS and draft.kind != EntryKind.VALUE and self.agent.is_async:
+            draft.answers = entry.seq
+            self.turns.enter(entry.seq)
+
+    async def _settled(self, future: "asyncio.Future[Any]") -> None:
+        try:
+            await asyncio.shield(future)
+        except AndonError as error:
+            raise self.stop(reason_of(error), error) from None
+        if self._last is future:
+            self._last = None
+
+    async def durable(self, future: "asyncio.Future[Any]") -> None:
+        """Wait for a write that was begun by append_soon."""
+        await self._settled(future)
+
+    # ── transactions of the user's ────────────────────────────────────────────────────────────
+
+    def _behind_gate(self, drafts: list[Draft]) -> "asyncio.Future[Any]":
+        assert self._gate is not None
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self._gate.append((drafts, future))
+        return future
+
+    async def close_gate(self) -> None:
+        """Hold other branches' entries back while a transaction writes one of its own."""
+        while self._gate is not None:
+            await self._settled(self._behind_gate([]))
+        self._gate = []
+        try:
+            if self._last is not None:
+                await self._settled(self._last)
+            while self._flying:  # noqa: ASYNC110 (theirs come first; a commit takes no longer)
+                await asyncio.sleep(0.001)
+        except BaseException:
+            self.open_gate()
+            raise
+
+    def open_gate(self) -> None:
+        held, self._gate = self._gate or [], None
+        for drafts, future in held:
+            if future.done():
+                continue
+            if not drafts:
+                future.set_result(None)
+                continue
+            submitted = self.host.writer.submit(self._message(drafts))
+            submitted.add_done_callback(functools.partial(self._land, future))
+            self._flying += 1
+
+    def _land(self, future: "asyncio.Future[Any]", done: "asyncio.Future[Any]") -> None:
+        self._flying -= 1
+        _copy(done, future)
+
+    async def transact(self, operation: Any, call: Callable[[Any], Any], decoder: Any) -> Any:
+        """A step's writes to the user's tables and its entry, in one commit. Behind the gate."""
+        back: Any = None
+
+        def write(connection: Any) -> Append:
+            nonlocal back
+            what = f"the result of transaction {operation.name!r}"
+            raw, back = value.encode_result(call(connection), what, decoder)
+            return self._message([operation.draft(Mark.DONE, raw)])
+
+        before = self.seq, self.head
+        try:
+            work = self.loop.run_in_executor(self.host.threads, self.host.store.transact, write)
+            await to_the_end(work)
+        except (Fenced, StoreError) as error:
+            raise self.stop(reason_of(error), error) from None
+        except asyncio.CancelledError:  # and committed nevertheless
+            self.turns.leave(self.seq)
+            raise
+        except BaseException:
+            self.turns.leave(self.seq)
+            self.seq, self.head = before  # rolled back, entry and all
+            raise
+        await self.turns.take(self.seq)
+        return back
+
+    # ── partial progress and log lines ────────────────────────────────────────────────────────
+
+    async def flush(self) -> None:
+        """Everything that was written without waiting, made durable."""
+        self._let_go()
+        self._write_checkpoints()
+        self._write_lines()
+        last, self._last = self._last, None
+        if last is not None:
+            try:
+                await asyncio.shield(last)
+            except (Fenced, StoreError) as error:
+                self.leave(reason_of(error), error)
+
+    def keep_partial(self, place: str, body: str, progress: str | None = None) -> None:
+        """From any thread: the latest partial value of an operation, written within a second."""
+        self.checkpoints[place] = body
+        self._dirty[place] = body, progress
+        self.loop.call_soon_threadsafe(self._flush_later)
+
+    def drop_partial(self, place: str) -> str | None:
+        """The step is done. Answers its place if a partial value of it is kept in the store."""
+        self._dirty.pop(place, None)
+        return place if self.checkpoints.pop(place, None) is not None else None
+
+    def add_line(self, level: str, text: str) -> None:
+        self._lines.append((self.host.clock.now(), level, text))
+        self.loop.call_soon_threadsafe(self._flush_later)
+
+    def add_failure(self, text: str) -> None:
+        """A line that is written at once, in the order of what the journal says of it."""
+        self._lines.append((self.host.clock.now(), "error", text))
+        self._write_lines()
+
+    def _flush_later(self) -> None:
+        if self._first_checkpoint and self._dirty:
+            self._first_checkpoint = False
+            self.end_flushing()  # of log lines, which have time
+            self._flushing = branch.call_later(FIRST_CHECKPOINT_SECONDS, self._flush_now)
+        elif self._flushing is None:
+            self._flushing = branch.call_later(CHECKPOINT_SECONDS, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushing = None
+        if self.reason is None:
+            self._write_checkpoints()
+            self._write_lines()
+
+    def _write_checkpoints(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for place, (body, progress) in dirty.items():
+            message = Checkpoint(
+                run_id=self.run.id, fence=self.fence, op=place, body=body, progress=progress
+            )
+            self.host.writer.submit(message).add_done_callback(_retrieve)
+
+    def _write_lines(self) -> None:
+        lines, self._lines = self._lines, []
+        if lines:
+            message = Log(run_id=self.run.id, attempt=self.run.attempt, lines=tuple(lines))
+            self.host.writer.submit(message).add_done_callback(_retrieve)
+
+    def end_flushing(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+
+
+class Durable:
+    """A write that may be awaited, and need not be."""
+
+    def __init__(self, journal: Journaling, future: "asyncio.Future[Any]") -> None:
+        self._journal, self._future = journal, future
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._journal.durable(self._future).__await__()
+
+
+def _retrieve(future: "asyncio.Future[Any]") -> None:
+    """Mark its error as seen: the next awaited write meets the same one."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
+    if future.done():
+        return
+    error = done.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
+
+
+async def close(store: Any) -> None:
+    """Close a store in a thread; a cancellation must not take that away before it has begun."""
+    await to_the_end(asyncio.ensure_future(asyncio.to_thread(store.close)))
+
+
+async def to_the_end(future: "asyncio.Future[Any]") -> Any:
+    """Wait for what cannot be cancelled, and be cancelled only after it."""
+    cancelled = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except BaseException:  # noqa: BLE001 (it is raised below)
+            break
+    if cancelled is not None and future.exception() is None:
+        raise cancelled
+    return future.result()

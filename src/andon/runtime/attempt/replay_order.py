@@ -1,0 +1,160 @@
+"""Turns: a run's code gets its answers one at a time, in the order in which they are written.
+
+What code does next may depend on which of its branches was first: asyncio.wait, as_completed, a
+queue, a shared list. So an answer is given once all that were written before it have been given
+and the code has come to rest over them, on replay as at first; and what is new starts after all
+that is replayed.
+
+Code that was changed, or that waits for something outside, may never ask for the next answer. It
+is not waited for for ever: then the others get theirs, and what disagrees is found by its place.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from andon.runtime.attempt.branch import Tasks, call_later
+
+# How long code may take to ask for an answer while others wait for their turn.
+PATIENCE_SECONDS = 2.0
+# A task's end reaches those who wait for it by way of callbacks, one turn of the loop each.
+REST_TURNS = 4
+
+_END = -1  # the turn of what is new
+
+
+class Turns:
+    """The answers that a run has still to be given, and the tasks that wait for theirs."""
+
+    def __init__(self, tasks: Tasks, waits: Sequence[Any]) -> None:
+        self._tasks, self._waits = tasks, waits
+        self._loop = asyncio.get_running_loop()
+        self.replayed: set[int] = set()  # answers of the journal that are still to be given
+        self._order: deque[int] = deque()
+        self._left: set[int] = set()
+        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
+        self._stopped: BaseException | None = None
+        self._looking = False
+        self._rest, self._since = 0, 0.0
+
+    def expect(self, answers: list[int]) -> None:
+        """These are in the journal."""
+        self._order, self._left, self.replayed = deque(answers), set(answers), set(answers)
+
+    def forget(self) -> None:
+        """The code goes on from a place of its own: nobody asks for what was before it."""
+        self.expect([])
+        for answer in self._waiting:
+            self._release(answer)
+
+    def enter(self, answer: int) -> None:
+        """This one is being written."""
+        if len(self._tasks.living) > 1:
+            self._order.append(answer)
+            self._left.add(answer)
+
+    def leave(self, answer: int) -> None:
+        """Nobody waits for this one any more."""
+        if answer in self._left:
+            self._order.remove(answer)
+            self._forget(answer)
+
+    async def take(self, answer: int) -> None:
+        """Wait for the turn of this answer."""
+        if answer not in self._left:
+            return
+        if len(self._tasks.living) == 1 and self._order[0] == answer:
+            self._next()
+            return
+        recorded = answer in self.replayed
+        try:
+            await self._wait(answer)
+        except asyncio.CancelledError:
+            if not recorded:  # else it is asked for again
+                self.leave(answer)
+            raise
+        except BaseException:
+            self.leave(answer)
+            raise
+
+    async def end(self) -> None:
+        """Wait until all answers of the journal have been given."""
+        if self.replayed:
+            await self._wait(_END)
+
+    def stop(self, error: BaseException) -> None:
+        self._stopped = error
+        for futures in self._waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+
+    def _next(self) -> int:
+        answer = self._order.popleft()
+        self._forget(answer)
+        self._since = self._loop.time()
+        return answer
+
+    def _forget(self, answer: int) -> None:
+        self._left.discard(answer)
+        self.replayed.discard(answer)
+
+    async def _wait(self, answer: int) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(answer, []).append(future)
+        task = asyncio.current_task()
+        self._tasks.park(task)
+        if not self._looking:
+            self._looking, self._rest, self._since = True, 0, self._loop.time()
+            self._loop.call_soon(self._look)
+        try:
+            await future
+        finally:
+            self._tasks.unpark(task)
+            self._waiting[answer].remove(future)
+            if not self._waiting[answer]:
+                del self._waiting[answer]
+
+    def _look(self) -> None:
+        """In each turn of the loop, while somebody waits: has the code come to rest?"""
+        if not self._waiting:
+            self._looking = False
+            return
+        self._rest = 0 if self._tasks.any_runs() else self._rest + 1
+        if self._rest < REST_TURNS and not (self._rest and self._idle()):
+            self._loop.call_soon(self._look)
+        elif self._give():
+            self._rest = 0
+            self._loop.call_soon(self._look)
+        else:
+            call_later(0.005, self._look)
+
+    def _idle(self) -> bool:
+        """Whether the loop has nothing else to do, where that can be seen: then all is at rest."""
+        ready = getattr(self._loop, "_ready", None)
+        return ready is not None and not ready
+
+    def _give(self) -> bool:
+        """Give the next answer; False if nobody has asked for it yet."""
+        while self.replayed and self._order[0] not in self._waiting:
+            if not self._hopeless():
+                return False
+            self._next()
+        if not self.replayed and _END in self._waiting:
+            return self._release(_END)
+        return bool(self._order) and self._order[0] in self._waiting and self._release(self._next())
+
+    def _release(self, answer: int) -> bool:
+        for future in self._waiting[answer]:
+            if not future.done():
+                future.set_result(None)
+        return True
+
+    def _hopeless(self) -> bool:
+        """Whether nobody will ask for the next answer: all wait for something else."""
+        if self._loop.time() - self._since > PATIENCE_SECONDS:
+            return True
+        return self._tasks.all_wait({wait.task for wait in self._waits} | self._tasks.parked)

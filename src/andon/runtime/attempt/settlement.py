@@ -1,0 +1,197 @@
+"""How an attempt ends, as the store is told: finished, failed, suspended, returned or stranded."""
+
+import json
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.core.journal import EntryKind, Mark
+from andon.core.queue import Retry
+from andon.core.run import TERMINAL, Event, State, advance
+from andon.runtime.attempt.error_text import describe, places_of
+from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.exit import Wait
+from andon.store.store import Settle
+
+if TYPE_CHECKING:
+    from andon.runtime.attempt.attempt import Attempt
+
+
+def checked(attempt: "Attempt", outcome: tuple[str, Any] | None) -> tuple[str, Any] | None:
+    """A result as it is stored; one that cannot be stored is an error."""
+    if outcome is None or outcome[0] != "result":
+        return outcome
+    what = f"the result of agent {attempt.agent.name!r}"
+    try:
+        raw, _ = value.encode_result(outcome[1], what, attempt.agent.result_decoder)
+    except Exception as error:  # noqa: BLE001 (a value's own code may raise anything)
+        return "unstorable", error
+    return "result", raw
+
+
+def settlement(
+    attempt: "Attempt", outcome: tuple[str, Any] | None, failure: dict[str, Any] | None
+) -> Settle:
+    """`failure`: the error of the outcome, as it is stored."""
+    if outcome is not None:
+        kind, what = outcome
+        if kind == "result":
+            return _end(attempt, Event.SUCCEED, what)
+        return _failure(attempt, what, failure or {}, final=kind == "unstorable")
+    match attempt.reason:
+        case "suspended":
+            return _suspension(attempt)
+        case "diverged":
+            return stranding(attempt)
+        case _:
+            return returning(attempt, attempt.leftovers)
+
+
+def is_final_failure(attempt: "Attempt", outcome: tuple[str, Any]) -> bool:
+    """Whether the run ends here without success."""
+    retry: Retry = attempt.agent.retry
+    again = retry.again(attempt.run.failures + 1)
+    return outcome[0] == "unstorable" or (outcome[0] == "error" and not again)
+
+
+def compensated(attempt: "Attempt", verdict: dict[str, Any]) -> Settle:
+    """The end of a run whose effects were undone."""
+    events = {State.FAILED: Event.FAIL, State.DEAD: Event.BURY, State.CANCELLED: Event.CANCEL}
+    event, body = events[State(verdict["ending"])], msgspec.json.encode(verdict["error"])
+    return _end(attempt, event, body, failed=True).but(undone=True)
+
+
+def waiting_for_people(attempt: "Attempt", ask_ids: list[str]) -> Settle:
+    attempt.left_waits = [Wait(kind="answer", name=ask_id) for ask_id in ask_ids]
+    return _suspension(attempt)
+
+
+def _failure(
+    attempt: "Attempt", error: BaseException, described: dict[str, Any], *, final: bool
+) -> Settle:
+    failures = attempt.run.failures + 1
+    retry: Retry = attempt.agent.retry
+    if retry.again(failures) and not final:
+        delay = retry.delay(failures, random.random())  # noqa: S311 (not for secrets)
+        first, *others = places_of(error) or ["-"]
+        once = {name: given for name, given in described.items() if name != "traceback"}
+        reopened = [
+            _draft_retry(first, described, delay),
+            *(_draft_retry(place, once, delay) for place in others),
+        ]
+        entries, blobs, _ = attempt.number(reopened)
+        return Settle(
+            run_id=attempt.run.id,
+            fence=attempt.fence,
+            state=advance(State.RUNNING, Event.RETRY),
+            ending="failed",
+            entries=entries,
+            blobs=blobs,
+            error=json.dumps(described),
+            delay_seconds=delay,
+            returned=True,
+            failed=True,
+        )
+    event = Event.BURY if retry.retries and not final else Event.FAIL
+    places = None if final else places_of(error)
+    return _end(attempt, event, msgspec.json.encode(described), failed=True, places=places)
+
+
+def _draft_retry(place: str, described: dict[str, Any], delay: float) -> Draft:
+    body = msgspec.json.encode({**described, "delay_seconds": delay})
+    return Draft(kind=EntryKind.RETRY, state=Mark.REOPENED, place=place, body=body)
+
+
+def _end(
+    attempt: "Attempt",
+    event: Event,
+    body: bytes,
+    *,
+    failed: bool = False,
+    places: list[str] | None = None,
+) -> Settle:
+    """`places`: of the operations that failed it, for whoever redrives it."""
+    state = advance(State.RUNNING, event)
+    error = body.decode() if failed else None
+    if event is Event.BURY:
+        body = msgspec.json.encode({**json.loads(body), "places": places})
+    draft = Draft(kind=EntryKind.END, state=state, name=attempt.agent.name, body=body)
+    entries, blobs, _ = attempt.number([draft])
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=state,
+        ending=state,
+        entries=entries,
+        blobs=blobs,
+        error=error,
+        failed=failed,
+    )
+
+
+def _suspension(attempt: "Attempt") -> Settle:
+    times = [wait.wake_at for wait in attempt.left_waits if wait.wake_at is not None]
+    described = [
+        {"kind": wait.kind, "name": wait.name, "until": wait.wake_at} for wait in attempt.left_waits
+    ]
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.SUSPEND),
+        ending="suspended",
+        waits=json.dumps(described),
+        wake_at=min(times, default=None),
+        seen_inbox=attempt.run.inbox,
+        awake_state=advance(State.RUNNING, Event.RETURN),
+    )
+
+
+def stranding(attempt: "Attempt") -> Settle:
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.STRAND),
+        ending="stranded",
+        error=json.dumps(describe(attempt.error)) if attempt.error else None,
+    )
+
+
+def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Settle:
+    """Back to the queue, ahead of new work; what was not touched, to where it waited."""
+    entries, blobs, rows = attempt.number(leftovers or [])
+    untouched = not attempt.touched and not entries and attempt.seq == attempt.run.head_seq
+    ending = "cut" if attempt.cut_short else "untouched" if untouched else "returned"
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=advance(State.RUNNING, Event.RETURN),
+        ending=ending,
+        entries=entries,
+        blobs=blobs,
+        effects=rows,
+        returned=True,
+        keeps_place=untouched,
+    )
+
+
+def counted(endings: Counter[str]) -> dict[str, float]:
+    """How attempts have ended, as metrics name it."""
+    return {
+        "runs_finished_total": sum(endings[word] for word in TERMINAL),
+        "runs_saved_total": endings["returned"] + endings["untouched"],
+        "runs_cut_total": endings["cut"],
+    }
+
+
+def ended_as(ending: str | None, state: str) -> str:
+    """How an attempt counts: by the state of its run, and back in the queue by how it got there.
+
+    `ending` is what the worker asked for. An order may have made something else of it: a run that
+    leaves a step because somebody pauses it is paused, and was not saved from anything.
+    """
+    if state != State.QUEUED:
+        return state
+    return ending if ending in {"returned", "untouched", "cut", "suspended"} else "again"

@@ -1,0 +1,178 @@
+"""Waiting: for letters (events, answers, ends of children) and for times.
+
+A run that does nothing but wait is suspended: neither process nor memory is held. It is woken by
+the letter or the time, and replayed.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import weakref
+from typing import Any
+
+from andon.points import point
+from andon.runtime.attempt import branch
+from andon.runtime.attempt.journal import Journaling
+from andon.runtime.attempt.exit import Hand, Host, Wait
+from andon.store.messages.rows import Letter
+from andon.store.store import Claimed
+
+# A wait shorter than this is cheaper in memory than a suspension and a new claim.
+LINGER_SECONDS = 1.0
+# Between two looks whether all that a run does is wait, when nothing has told of a change.
+AGAIN_SECONDS = 0.5
+DAY_SECONDS = 86_400.0
+
+
+class Waiting(Journaling):
+    """The part of an attempt that waits."""
+
+    def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
+        super().__init__(host, run, agent)
+        self.letters: list[Letter] = []
+        self.sync = False  # the agent is a plain function, in a thread
+        self._taken: set[int] = set()  # letters that this attempt has used
+        self._considering = False
+        self._again: asyncio.TimerHandle | None = None
+        self.tasks.on_still = self._from_thread
+
+    def take_letter(self, kind: str, name: str) -> Letter | None:
+        for letter in self.letters:
+            if (letter.kind, letter.name) == (kind, name):
+                self.letters.remove(letter)
+                self._taken.add(letter.id)
+                return letter
+        return None
+
+    def has_letter(self, kind: str, name: str) -> bool:
+        return any((one.kind, one.name) == (kind, name) for one in self.letters)
+
+    def put_back(self, letter: Letter) -> None:
+        """Nobody used it after all."""
+        self._taken.discard(letter.id)
+        self.letters.insert(0, letter)
+
+    async def wait_for(self, kind: str, name: str, wake_at: float | None = None) -> Letter | None:
+        """A letter, or None when `wake_at` has come. The run may be suspended meanwhile."""
+        if self.turns.replayed:
+            await self.turns.end()
+        letter = self.take_letter(kind, name)
+        if letter is not None:
+            return letter
+        if wake_at is not None and wake_at <= self.host.clock.now():
+            return None
+        self.check()
+        if self.stopping and not self.shielded:
+            raise await self.give_way()
+        wait = Wait(kind=kind, name=name, wake_at=wake_at, future=self.loop.create_future())
+        wait.task = asyncio.current_task()
+        self.waits.append(wait)
+        self._ring_at(wait)
+        point("wait:registered")
+        self.consider_soon()
+        try:
+            found: Letter | None = await wait.future
+        except asyncio.CancelledError:
+            if wait.future.done() and not wait.future.cancelled() and wait.future.result():
+                self.put_back(wait.future.result())
+            raise
+        finally:
+            self.waits.remove(wait)
+            if wait.timer is not None:
+                wait.timer.cancel()
+            # An error that ends it holds this frame, and so what it came by.
+            wait.future = wait.task = None
+        return found
+
+    def _ring_at(self, wait: Wait) -> None:
+        """End the wait at its time. By the day: loops do not take timers that are further away."""
+        if wait.wake_at is None or wait.future.done():
+            return
+        left = wait.wake_at - self.host.clock.now()
+        if left <= 0:
+            wait.future.set_result(None)
+        else:
+            wait.timer = branch.call_later(min(left, DAY_SECONDS), self._ring_at, wait)
+
+    def receive(self, letters: list[Letter]) -> None:
+        """New letters, for waits that are held in memory."""
+        # What was read before its use was committed is not a second one.
+        known = {letter.id for letter in self.letters} | self._taken
+        self.letters += [letter for letter in letters if letter.id not in known]
+        for wait in self.waits:
+            if wait.future.done():
+                continue
+            letter = self.take_letter(wait.kind, wait.name)
+            if letter is not None:
+                wait.future.set_result(letter)
+        self.consider_soon()
+
+    def _from_thread(self) -> None:
+        """A thread of the run has ended."""
+        if self.waits or self.order is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._grown_still)
+
+    def _grown_still(self) -> None:
+        self.consider_soon()
+        if self.order is not None:
+            self.move()
+
+    def consider_soon(self) -> None:
+        if self.waits and self.reason is None and not self._considering:
+            self._considering = True
+            self.loop.call_soon(self._consider)
+
+    def _consider(self) -> None:
+        """Suspend the run if all it does is wait, and for long enough."""
+        self._considering = False
+        pending = [wait for wait in self.waits if not wait.future.done()]
+        if self.active or self.reason is not None or not pending or len(pending) < len(self.waits):
+            return
+        if self.main is None or self.main.done():
+            return  # what still waits is what nobody waits for any more
+        if len(self.tasks.executing) > self.sync:  # beside the thread of a plain agent itself
+            # One that ran into its limit: a stop would be said to be proved, and it acts.
+            self._consider_again()
+            return
+        if not self.sync and not self.tasks.all_wait({wait.task for wait in pending}):
+            self._consider_again()
+            return
+        soon = self.host.clock.now() + LINGER_SECONDS
+        if any(wait.wake_at is not None and wait.wake_at < soon for wait in pending):
+            return
+        if not self.host.embedded and not self.started.claim_strays():
+            self._consider_again()  # a stop of it can be proved only while it is in hand
+            return
+        point("attempt:suspended")
+        self.leave("suspended")
+
+    def _consider_again(self) -> None:
+        """Something of it went on, or a timer of its code was to go off: that may end unnoticed."""
+        if self._again is None:
+            self._again = contextvars.Context().run(  # that of the run would hold it
+                branch.call_later, AGAIN_SECONDS, _considered_again, weakref.ref(self)
+            )
+
+    def begin_operating(self, name: str, *, cuttable: bool = False) -> Hand:
+        task = asyncio.current_task(self.loop)
+        hand = Hand(name=name, since=self.loop.time(), task=task, cuttable=cuttable)
+        self.hands[hand] = None
+        return hand
+
+    def done_operating(self, hand: Hand) -> None:
+        del self.hands[hand]
+        hand.task = None  # an error with which it ends holds the operation, and so this
+        self.host.operations += 1
+        if self.waits:
+            self.consider_soon()
+        if self.order is not None:
+            self.move()
+
+
+def _considered_again(attempt: "weakref.ref[Waiting]") -> None:
+    """By a timer that keeps no attempt in memory."""
+    found = attempt()
+    if found is not None:
+        found._again = None  # noqa: SLF001
+        found.consider_soon()

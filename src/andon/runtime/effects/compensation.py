@@ -1,0 +1,315 @@
+"""Compensation: what a run did is undone, the last first, each undo written down before it is done.
+
+An undo may be carried out twice, after a crash in its middle: it must be one that can be. It gets
+what the effect returned and the effect's own arguments, key and fence. An undo that keeps failing
+is put before a person, and the run waits.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.core.effect import OPEN, OWED, EffectState
+from andon.core.journal import Entry, EntryKind, Mark
+from andon.core.queue import Retry
+from andon.core.run import State
+from andon.errors import AndonError, Stopped
+from andon.points import point
+from andon.runtime.operations import calls
+from andon.runtime.attempt.failures import noted
+from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.exit import log
+from andon.store.store import Ask, EffectRow, Settle
+
+if TYPE_CHECKING:
+    from andon.runtime.attempt.attempt import Attempt
+
+RETRY = Retry(4, first_seconds=0.5, most_seconds=10.0)
+UNDO_SECONDS = 300.0
+CHOICES = ("undone", "try_again", "leave")
+
+
+# ── functions by name ─────────────────────────────────────────────────────────────────────────
+
+
+def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
+    """As the code itself said, else by its name; a program's own file has another name here."""
+    known = attempt.undos.get((row.name, row.key))
+    if known is not None:
+        return known
+    module, _, name = (row.undo or "").partition(":")
+    for place in (module, attempt.agent.function.__module__):
+        found = calls.named(place, name)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+# ── deciding ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def begin_after_failure(attempt: "Attempt", described: dict[str, Any]) -> bool:
+    """The agent failed for good: whether anything has to be undone before the run ends."""
+    acted = any(one.kind == EntryKind.EFFECT for one in attempt.replay.records())
+    if not attempt.undos and not acted and attempt.replay.snapshot is None:
+        return False
+    rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+    if not any(_owed(row) for row in rows):
+        return False
+    ending = State.DEAD if attempt.agent.retry.retries else State.FAILED
+    await _begin(attempt, {"ending": ending, "error": described})
+    return True
+
+
+def _owed(row: EffectRow) -> bool:
+    return row.undo is not None and row.state in OWED
+
+
+async def _begin(attempt: "Attempt", verdict: dict[str, Any]) -> None:
+    body = msgspec.json.encode(verdict)
+    draft = Draft(kind=EntryKind.COMPENSATE, state=Mark.BEGUN, name=attempt.agent.name, body=body)
+    await attempt.append(draft)
+    attempt.replay.compensation = Entry(
+        seq=attempt.seq, kind=EntryKind.COMPENSATE, state=Mark.BEGUN, body=body.decode()
+    )
+    point("undo:begun")
+
+
+async def carry_out(attempt: "Attempt") -> Settle:
+    """Undo everything that is owed; answers how the run stands then."""
+    from andon.runtime.effects import in_doubt
+    from andon.runtime.attempt import settlement
+
+    if attempt.replay.compensation is None:
+        wanted = json.loads(attempt.run.undoing or "{}")
+        error = {"type": "Compensated", "message": wanted.get("why") or "it was asked for"}
+        await _begin(attempt, {"ending": State.CANCELLED, "error": error})
+    assert attempt.replay.compensation is not None
+    verdict = json.loads(attempt.replay.compensation.body or "{}")
+    await in_doubt.look_back(attempt)
+    asked = await _Compensation(attempt).undo_all()
+    waiting = await in_doubt.ask_about_open(attempt)
+    if not waiting and not asked:
+        # What a person has said meanwhile may have made one more of them certain.
+        asked = await _Compensation(attempt).undo_all()
+    if waiting:
+        asks = await attempt.read(attempt.host.store.asks, attempt.run.id)
+        asked += [ask.id for ask in asks if ask.about == "effect"]
+    if waiting or asked:  # none is asked: a person has answered meanwhile, which wakes the run
+        return settlement.waiting_for_people(attempt, asked)
+    return settlement.compensated(attempt, verdict)
+
+
+# ── undoing ───────────────────────────────────────────────────────────────────────────────────
+
+
+class _Compensation:
+    """All undos of one attempt."""
+
+    def __init__(self, attempt: "Attempt") -> None:
+        self.attempt = attempt
+        self.entries: dict[tuple[str, str], list[Entry]] = {}
+
+    async def undo_all(self) -> list[str]:
+        """The last effect first. Answers the asks that are open about undos."""
+        attempt = self.attempt
+        rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+        owed = [row for row in rows if _owed(row) or _undoable_doubt(attempt, row)]
+        if not owed:
+            return []
+        await self._read_journal()
+        if any(_find(attempt, row) is None for row in owed):
+            await self._rehearse()
+        asks = (await self._undo(row) for row in self._reversed(owed))
+        return [ask async for ask in asks if ask is not None]
+
+    def _reversed(self, owed: list[EffectRow]) -> list[EffectRow]:
+        """By when they were begun: a later entry about one of them does not make it a later one."""
+
+        def begun(row: EffectRow) -> int:
+            return self.entries[row.name, row.key][0].seq
+
+        return sorted(owed, key=begun, reverse=True)
+
+    async def _read_journal(self) -> None:
+        run_id, after = self.attempt.run.id, -1
+        while page := await self.attempt.read(self.attempt.host.store.journal, run_id, after):
+            for entry in page:
+                if entry.kind == EntryKind.EFFECT:
+                    key = entry.key or f"{run_id}/{entry.place}"
+                    self.entries.setdefault((entry.name, key), []).append(entry)
+            after = page[-1].seq
+
+    async def _rehearse(self) -> None:
+        """Let the agent's code pass its effects once more, to learn their undos."""
+        from andon.runtime.attempt import rehearsal
+
+        try:
+            self.attempt.undos.update((await rehearsal.rehearse(self.attempt)).undos)
+        except AndonError as error:
+            log.warning("run %s: its code does not fit its journal: %s", self.attempt.run.id, error)
+
+    async def _undo(self, row: EffectRow) -> str | None:
+        """Undo one effect; None if that is done, else the ask about it."""
+        attempt = self.attempt
+        last = self.entries[row.name, row.key][-1]
+        noted = json.loads(last.body or "{}") if last.state == EffectState.UNDOING else {}
+        asked: str | None = noted.get("asked")
+        if asked is not None:
+            letter = attempt.take_letter("answer", asked)
+            if letter is None:
+                return asked
+            decision = value.decode(letter.body)["decision"]
+            if decision != "try_again":
+                await self._settle_by_hand(row, decision, letter.id)
+                return None
+            await self._write(row, EffectState.UNDOING, {}, take=letter.id)
+        failures = 0
+        while (error := await self._try(row)) is not None:
+            failures += 1
+            if not RETRY.again(failures) or _goes_on(attempt, row, error):
+                return await self._ask(row, error)
+            delay = RETRY.delay(failures, random.random())  # noqa: S311 (not for secrets)
+            await attempt.wait_for("timer", f"undo {row.name}", attempt.host.clock.now() + delay)
+        return None
+
+    async def _try(self, row: EffectRow) -> dict[str, Any] | None:
+        """Written down, done, written down. Answers the error that it raised."""
+        attempt = self.attempt
+        undo = _find(attempt, row)
+        if undo is None:
+            message = f"{row.undo or 'its undo'} is not in the code of this worker"
+            return {"type": "NotFound", "message": message}
+        await attempt.boundary()
+        hand = attempt.begin_operating(f"undo {row.name}")
+        undone, seq = self._draft(row, EffectState.COMPENSATED), -1
+        try:
+            await self._write(row, EffectState.UNDOING, {})
+            point("undo:started", row)
+            await attempt.boundary()
+            await self._call(row, undo)
+            point("undo:executed", row)
+            seq = attempt.seq
+            await attempt.append(undone)
+            point("undo:confirmed", row)
+        except (asyncio.CancelledError, Stopped):
+            if seq == attempt.seq:  # it is done, and not written yet
+                attempt.leftovers.append(undone)
+            raise
+        except Exception as error:
+            if attempt.reason is not None:
+                raise
+            return noted(attempt, error, f"the undo of effect {row.name!r} raised")
+        finally:
+            attempt.done_operating(hand)
+        return None
+
+    async def _call(self, row: EffectRow, undo: Callable[..., Any]) -> None:
+        from andon.runtime.operations.operation import invoke
+
+        attempt = self.attempt
+        entries = self.entries[row.name, row.key]
+        intents = [entry for entry in entries if entry.state == EffectState.STARTED]
+        results = [entry for entry in entries if entry.state == EffectState.CONFIRMED]
+        intent = value.decode(await attempt.body_of(intents[-1].body, intents[-1].blob))
+        result = None
+        if results:
+            result = value.decode(await attempt.body_of(results[-1].body, results[-1].blob))
+        given = calls.typed(undo, [result, *intent["args"]], intent["kwargs"])
+        extras = {"key": row.key, "fence": attempt.fence}
+        wanted = {name: extras[name] for name in extras if name in calls.parameters(undo)}
+        stand_in: Any = _Undo(attempt, row)
+        await invoke(stand_in, undo, tuple(given[0]), {**given[1], **wanted}, UNDO_SECONDS)
+
+    async def _ask(self, row: EffectRow, error: dict[str, Any]) -> str:
+        ask_id = f"undo:{row.name}/{row.key}#{self.attempt.seq}"
+        ask = Ask(
+            id=ask_id,
+            about="undo",
+            question=f"Effect {row.name!r} (key {row.key!r}) could not be undone: {error['type']}: "
+            f"{error['message']}. Undo it by hand and answer undone, or answer try-again or leave.",
+            value=None,
+            choices=json.dumps(CHOICES),
+        )
+        await self._write(row, EffectState.UNDOING, {"asked": ask_id, "error": error}, ask=ask)
+        return ask_id
+
+    async def _settle_by_hand(self, row: EffectRow, decision: str, letter: int) -> None:
+        if decision == "undone":
+            await self._write(row, EffectState.COMPENSATED, {"by": "hand"}, take=letter)
+            return
+        results = [e for e in self.entries[row.name, row.key] if e.state == EffectState.CONFIRMED]
+        body = results[-1].body if results else None
+        left = row.but(undo=None, undo_within=None)
+        await self._write(left, EffectState.CONFIRMED, None, raw=body, take=letter)
+
+    async def _write(
+        self,
+        row: EffectRow,
+        state: EffectState,
+        body: dict[str, Any] | None = None,
+        *,
+        raw: str | None = None,
+        **along: Any,
+    ) -> None:
+        await self.attempt.append(self._draft(row, state, body, raw=raw, **along))
+
+    def _draft(
+        self,
+        row: EffectRow,
+        state: EffectState,
+        body: dict[str, Any] | None = None,
+        *,
+        raw: str | None = None,
+        **along: Any,
+    ) -> Draft:
+        from andon.runtime.effects import in_doubt
+
+        first = self.entries[row.name, row.key][0]
+        text = raw if body is None else msgspec.json.encode(body).decode()
+
+        def changed(entry: Entry) -> EffectRow:
+            new = row.but(state=state, seq=entry.seq, fence=entry.fence)
+            in_doubt.track(self.attempt, new)
+            return new
+
+        return Draft(
+            kind=EntryKind.EFFECT,
+            state=state,
+            place=row.place,
+            name=row.name,
+            key=first.key,
+            digest=first.digest,
+            body=None if text is None else text.encode(),
+            along=along,
+            effect=changed,
+        )
+
+
+class _Undo:
+    """Stands where an operation stands when a function is called for it."""
+
+    kind = "undo"
+
+    def __init__(self, attempt: "Attempt", row: EffectRow) -> None:
+        self.attempt, self.name, self.key, self.digest = attempt, row.name, row.key, ""
+        self.place = f"undo {row.place}"
+
+
+def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:
+    """Not known to have happened, undoable all the same, and nobody acts any more."""
+    quiet = row.quiet or attempt.is_quiet(row.fence)
+    return row.kind == "compensatable" and row.state in OPEN and row.undo is not None and quiet
+
+
+def _goes_on(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
+    """Whether a plain undo that ran into its limit may still act, in its thread."""
+    from andon.runtime.operations.operation import is_async
+
+    undo = _find(attempt, row)
+    return error["type"] == "TimeoutError" and undo is not None and not is_async(undo)

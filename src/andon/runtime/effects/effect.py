@@ -1,0 +1,410 @@
+"""Effects: written down, started, confirmed; and after a crash known, asked or shown in doubt.
+
+What to do next is core.effect's decision; here it is done, and every outcome is made durable
+before the next thing happens.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.core.effect import (
+    OPEN,
+    EffectState,
+    Move,
+    Verdict,
+    after_answer,
+    next_move,
+)
+from andon.core.journal import Entry, Mark
+from andon.core.queue import Retry
+from andon.errors import DidNotHappen, NotStorable, Stopped
+from andon.points import point
+from andon.runtime.effects import in_doubt
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.operations.calls import accepted, reference_of
+from andon.runtime.effects.declaration import Declaration, Happened, Postponed
+from andon.runtime.attempt.error_text import describe
+from andon.runtime.attempt.failures import noted
+from andon.runtime.attempt.journal import Draft
+from andon.runtime.operations.operation import Operation, invoke, is_async
+from andon.store.messages.rows import Letter
+from andon.store.store import EffectRow
+
+# A probe is a question to the outside and may fail by itself; a person is asked after these.
+PROBE_TRIES = 3
+
+
+class _Effect:
+    """One effect of a run, while ctx.effect is called."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        declared: Declaration,
+        retries: int | Retry,
+        timeout: float | None,
+    ) -> None:
+        self.operation, self.attempt = operation, operation.attempt
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.declared, self.timeout = declared, timeout
+        self.policy = retries if isinstance(retries, Retry) else Retry(retries)
+        # Unique in the world, so that it can serve as the provider's idempotency key.
+        self.key = operation.key or f"{self.attempt.run.id}/{operation.place}"
+        self.decoder = value.result_decoder(function)
+        record = operation.record
+        self.failures = record.failures if record else 0
+        self.state = _state_of(record.state) if record else None
+        self.standing = EffectState.PLANNED  # what is known of it, should it be cut short now
+        self.outcome: tuple[str, bytes] | None = None  # how it ended, until that is written
+        self.cause: dict[str, Any] | None = None  # the error that led to the doubt
+        self.asked: str | None = None  # the open ask about it
+        self.until: float | None = None  # when it may be tried again
+        self.quiet = record is not None and self.attempt.is_quiet(record.fence)
+        if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
+            noted = value.decode(record.body or "{}")
+            self.asked, self.until = noted.get("asked"), noted.get("until")
+            if record.stale and not self.attempt.has_letter("answer", self.asked or ""):
+                self.asked = None  # that ask was closed when the code gave up waiting
+            self.cause = None if self.until else noted.get("error")
+            self.quiet = self.quiet or noted.get("quiet", False)
+
+    def row(self, entry: Entry, state: EffectState) -> EffectRow:
+        row = EffectRow(
+            name=self.operation.name,
+            key=self.key,
+            place=self.operation.place,
+            kind=self.declared.kind,
+            state=state,
+            seq=entry.seq,
+            fence=entry.fence,
+            quiet=self.quiet,
+            undo=None if self.declared.undo is None else reference_of(self.declared.undo),
+            undo_within=self.declared.undo_within,
+        )
+        in_doubt.track(self.attempt, row)
+        self.state = state
+        return row
+
+    def draft(self, mark: str, state: EffectState, body: Any = None, **along: Any) -> Draft:
+        raw = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        draft = self.operation.draft(mark, raw, **along)
+        draft.effect = lambda entry: self.row(entry, state)
+        return draft
+
+    async def write(self, state: EffectState, body: Any = None, **along: Any) -> None:
+        if self.asked is not None and state is not EffectState.IN_DOUBT:
+            along.setdefault("close_ask", self.asked)
+            self.asked = None
+        await self.attempt.append(self.draft(state, state, body, **along))
+
+    # ── doing ─────────────────────────────────────────────────────────────────────────────────
+
+    async def carry_out(self) -> Any:
+        verdict, result = Verdict.NOT_ASKED, None
+        while True:
+            match self._next_move(verdict):
+                case Move.EXECUTE:
+                    done, result = await self._execute()
+                    if done:
+                        return result
+                    verdict = Verdict.NOT_ASKED
+                case Move.PROBE:
+                    verdict, result = await self._find_out()
+                case Move.RECORD:
+                    with self._noting(EffectState.CONFIRMED):
+                        return await self._confirm(result)
+                case Move.UNDO:
+                    await self._undo()
+                case Move.ASK:
+                    done, result = await self._apply(await self._ask())
+                    if done:
+                        return result
+                    verdict = Verdict.NOT_ASKED
+                case Move.ANSWER:
+                    return await self.operation.answer(self.decoder)
+
+    def _next_move(self, verdict: Verdict) -> Move:
+        if self.asked is not None and self.attempt.has_letter("answer", self.asked):
+            return Move.ASK  # a person has answered, also if it could be found out by now
+        return next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
+
+    def _may_execute(self) -> bool:
+        """After an error in this effect, only the retries that are left."""
+        return self.cause is None or self.policy.again(self.failures + 1)
+
+    async def _execute(self) -> tuple[bool, Any]:
+        """Start it, do it, confirm it. (False, None): it raised, and its outcome is in doubt."""
+        if not self._may_execute():
+            raise await self._fail()
+        with self._noting():
+            if self.cause is not None:
+                await self._plan_retry()
+            if self.until is not None:
+                await self.attempt.wait_for("timer", self.operation.name, self.until)
+                self.until = None
+        attempt = self.attempt
+        with self._operating():
+            await self._write_intent()
+            point("effect:started", self.operation)
+            await attempt.boundary()  # a frozen worker wakes up here: is it still the owner?
+            self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)
+            try:
+                result = await self._call(self.function, *self.args)
+            except Exception as error:  # noqa: BLE001 (the user's function may raise anything)
+                await self._doubt(error)
+                return False, None
+            point("effect:executed", self.operation)
+            return True, await self._confirm(result)
+
+    async def _write_intent(self) -> None:
+        """Under the own fence: from here on it is this worker that may be acting."""
+        await self.attempt.boundary(writes=True)
+        self.quiet = False
+        intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
+        await self.write(
+            EffectState.STARTED,
+            value.encode(intent, f"the arguments of effect {self.operation.name!r}"),
+            step=self.operation.name,
+        )
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        extras = {"key": self.key, "fence": self.attempt.fence}
+        wanted = {name: extras[name] for name in accepted(function)}
+        return await invoke(self.operation, function, args, {**self.kwargs, **wanted}, self.timeout)
+
+    @contextlib.contextmanager
+    def _operating(self) -> Iterator[None]:
+        """Count as executing. What is cut short is written down as far as it is known."""
+        hand = self.attempt.begin_operating(self.operation.name)
+        self.standing = _standing(self.state)
+        try:
+            yield
+        except (asyncio.CancelledError, Stopped):
+            if self.attempt.reason is None:
+                self._be_quiet()
+                self._cancel()
+            elif self.state is EffectState.STARTED:
+                self._be_quiet()
+                mark, body = self.outcome or (self.standing, {"quiet": self.quiet})
+                self.attempt.leftovers.append(self.draft(mark, self.standing, body))
+            raise
+        finally:
+            self.attempt.done_operating(hand)
+
+    @contextlib.contextmanager
+    def _noting(self, standing: EffectState | None = None) -> Iterator[None]:
+        """Nothing is executed: it waits, or writes what it knows. That the code gives up is noted.
+
+        Then nobody needs an answer any more.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.attempt.stopping:
+                self.standing = standing or _standing(self.state)
+                self._cancel(**({} if self.asked is None else {"close_ask": self.asked}))
+            raise
+
+    def _cancel(self, **along: Any) -> None:
+        """The agent's own code cancelled it. On replay it will do so again."""
+        self.attempt.cancelled.add(self.operation.place)
+        standing = self.standing
+        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))
+        if standing not in OPEN and standing is not EffectState.CONFIRMED:
+            self.attempt.append_soon(self.draft(standing, standing))  # certainly not done
+
+    async def _confirm(self, result: Any) -> Any:
+        what = f"the result of effect {self.operation.name!r}"
+        self.standing = EffectState.CONFIRMED
+        try:
+            raw, back = value.encode_result(result, what, self.decoder)
+        except NotStorable as error:
+            # It did happen: the ledger says so, although the agent gets an error.
+            described = self._noted_failure(error, "has a result that cannot be stored")
+            body = msgspec.json.encode(described)
+            self.outcome = Mark.FAILED, body
+            await self.attempt.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
+            raise self.operation.failed(described) from error
+        self.outcome = EffectState.CONFIRMED, raw
+        partial = self.attempt.drop_partial(self.operation.place)
+        await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
+        if not self.attempt.holds:
+            point("effect:confirmed", self.operation)
+        return back
+
+    # ── failing ───────────────────────────────────────────────────────────────────────────────
+
+    async def _doubt(self, error: Exception) -> None:
+        """It raised. Only the effect itself can say that it certainly did not happen."""
+        if isinstance(error, Postponed):
+            self.cause = describe(error)
+        else:
+            self.cause = self._noted_failure(error, "raised")
+        if isinstance(error, DidNotHappen):
+            self.standing = EffectState.PLANNED
+            await self.write(EffectState.PLANNED)
+            if isinstance(error, Postponed):
+                raise error
+            return
+        # A plain function that ran into its timeout is still executing in its thread.
+        self.quiet = is_async(self.function) or not (
+            isinstance(error, TimeoutError) and self.timeout is not None
+        )
+        self._be_quiet()
+        await self.write(EffectState.IN_DOUBT, self._noted())
+
+    def _be_quiet(self) -> None:
+        """A process that it has started acts for it, also after its function: it is ended first."""
+        if self.outcome is None:
+            self.quiet = self.quiet and self.attempt.started.end_of(self.operation)
+
+    def _noted_failure(self, error: Exception, did: str) -> dict[str, Any]:
+        return noted(self.attempt, error, f"effect {self.operation.name!r} {did}")
+
+    async def _fail(self) -> Exception:
+        assert self.cause is not None
+        await self.write(EffectState.FAILED, self.cause)
+        return self.operation.failed(self.cause)
+
+    async def _plan_retry(self) -> None:
+        self.failures += 1
+        delay = self.policy.delay(self.failures, random.random())  # noqa: S311 (not for secrets)
+        self.until = self.attempt.host.clock.now() + delay
+        body = {"error": self.cause, "until": self.until}
+        state = self.state or EffectState.PLANNED
+        await self.attempt.append(self.draft(Mark.RETRYING, state, body))
+        self.cause = None
+
+    # ── finding out ───────────────────────────────────────────────────────────────────────────
+
+    async def _probe(self) -> tuple[Verdict, Any]:
+        assert self.declared.probe is not None
+        for last in (False,) * (PROBE_TRIES - 1) + (True,):
+            with self._noting():
+                await self.attempt.boundary()
+            try:
+                with self.operation:
+                    found = await self._call(self.declared.probe, *self.args)
+            except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
+                noted(self.attempt, error, f"the probe of effect {self.operation.name!r} raised")
+                if not last:
+                    continue
+                found = None
+            match found:
+                case Happened(result):
+                    return Verdict.HAPPENED, result
+                case DidNotHappen():
+                    return Verdict.DID_NOT_HAPPEN, None
+                case _:
+                    return Verdict.UNKNOWN, None
+        raise AssertionError  # not reached: the last try returns
+
+    async def _find_out(self) -> tuple[Verdict, Any]:
+        """Probe; that it did not happen is written down before anything is done about it."""
+        verdict, result = await self._probe()
+        point("effect:probed", self.operation)
+        if verdict is not Verdict.DID_NOT_HAPPEN:
+            return verdict, result
+        with self._noting(EffectState.PLANNED):
+            await self.write(EffectState.PLANNED)
+        self.quiet = False
+        return Verdict.NOT_ASKED, None
+
+    async def _undo(self) -> None:
+        """It may have happened: undo it, so that what comes next is certainly the only one.
+
+        An undo acts on the world too. One that is not written down first could be carried out by
+        a worker that was frozen, after its successor has done everything again.
+        """
+        assert self.declared.undo is not None
+        with self._noting():
+            await self._write_intent()
+            await self.attempt.boundary()
+        with self.operation:
+            await self._call(self.declared.undo, None, *self.args)
+        point("effect:undone", self.operation)
+        with self._noting(EffectState.COMPENSATED):
+            await self.write(EffectState.COMPENSATED)
+
+    async def _ask(self) -> Letter:
+        """Open an ask, once, and wait for a person."""
+        with self._noting():
+            if self.asked is None:
+                name = self.operation.name
+                self.asked = in_doubt.new_ask_id(self.attempt, name, self.key)
+                ask = in_doubt.question(name, self.key, self.asked, self.cause, self.args)
+                await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
+            letter = await self.attempt.wait_for("answer", self.asked)
+        assert letter is not None
+        return letter
+
+    async def _apply(self, letter: Letter) -> tuple[bool, Any]:
+        """A person's word is as good as a probe's. Answers whether it is settled, and how."""
+        verdict, given = in_doubt.decision(letter)
+        self.asked = None
+        if after_answer(verdict) is not Move.RECORD:
+            with self._noting(EffectState.PLANNED):
+                await self.write(EffectState.PLANNED, take=letter.id)
+            return False, None
+        try:
+            raw, back = value.encode_result(given, "the answer", self.decoder)
+        except NotStorable as error:  # not what the code expects as a result: asked again
+            self.cause = describe(error)
+            with self._noting(EffectState.IN_DOUBT):
+                await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
+            return False, None
+        with self._noting(EffectState.CONFIRMED):
+            await self.write(EffectState.CONFIRMED, raw, take=letter.id)
+        return True, back
+
+    def _noted(self) -> dict[str, Any]:
+        return {"error": self.cause, "quiet": self.quiet, "asked": self.asked}
+
+
+async def carry_out(
+    attempt: Attempt,
+    operation: Operation,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    declared: Declaration,
+    retries: int | Retry,
+    timeout: float | None,  # noqa: ASYNC109 (it is journaled)
+) -> Any:
+    """What ctx.effect does."""
+    if operation.record is None and operation.key is not None and attempt.replay.snapshot:
+        await in_doubt.remember(attempt, operation.name, operation.key)
+        operation.find()
+    if declared.undo is not None:
+        key = operation.key or f"{attempt.run.id}/{operation.place}"
+        attempt.undos[operation.name, key] = declared.undo
+    record = operation.record
+    if record is not None and operation.answered and record.state != EffectState.CONFIRMED:
+        return await operation.answer()
+    if record is not None and record.state == Mark.CANCELLED:
+        record.reopen()
+    operation.effect = function, declared
+    effect = _Effect(operation, function, args, kwargs, declared, retries, timeout)
+    return await effect.carry_out()
+
+
+def _standing(state: EffectState | None) -> EffectState:
+    """What is known of an effect before it is started (again)."""
+    if state in OPEN:
+        return EffectState.IN_DOUBT
+    return EffectState.COMPENSATED if state is EffectState.COMPENSATED else EffectState.PLANNED
+
+
+def _state_of(mark: str) -> EffectState | None:
+    if mark in (Mark.REOPENED, Mark.RETRYING):
+        return EffectState.PLANNED
+    return EffectState(mark)

@@ -1,0 +1,174 @@
+"""Effects in doubt: what a person is asked, and what becomes of the answer.
+
+A run does not end while one of its effects is open, whether its code still knows of it or not.
+"""
+
+from typing import Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.core.effect import OPEN, EffectState, Move, Verdict, after_answer
+from andon.core.journal import Entry, EntryKind, Mark, Record
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.attempt.journal import Draft
+from andon.store.messages.rows import AskRow, Letter
+from andon.store.store import Ask, EffectRow
+
+CHOICES = ("happened", "did_not_happen")
+
+
+def new_ask_id(attempt: Attempt, name: str, key: str) -> str:
+    """Each doubt has its own ask: what was said about an earlier one does not answer it."""
+    return f"effect:{name}/{key}#{attempt.seq}"
+
+
+def question(
+    name: str, key: str, ask_id: str, cause: dict[str, Any] | None, args: tuple[Any, ...]
+) -> Ask:
+    why = f"it raised {cause['type']}" if cause else "its worker was lost while it was executing"
+    return Ask(
+        id=ask_id,
+        about="effect",
+        question=f"Did effect {name!r} (key {key!r}) happen? {why[0].upper()}{why[1:]}, and it is "
+        "not repeated on a guess. Answer did-not-happen only if you are sure: it will then be "
+        "executed again.",
+        value=value.encode(args, "the arguments").decode(),
+        choices=msgspec.json.encode(CHOICES).decode(),
+    )
+
+
+def decision(letter: Letter) -> tuple[Verdict, Any]:
+    given = value.decode(letter.body)
+    return Verdict(given["decision"]), given.get("value")
+
+
+def track(attempt: Attempt, row: EffectRow) -> None:
+    """Know which effects of the run are open, and once it has a snapshot, all of them."""
+    if attempt.replay.snapshot is not None:
+        attempt.ledger[row.name, row.key] = row
+    if row.state in OPEN:
+        attempt.open_effects[row.name, row.key] = row
+    else:
+        attempt.open_effects.pop((row.name, row.key), None)
+
+
+async def look_back(attempt: Attempt) -> None:
+    """At the start of an attempt: what is open, and what has been answered meanwhile."""
+    records = {one.place: one for one in attempt.replay.records() if one.kind == EntryKind.EFFECT}
+    open_ones = [one for one in records.values() if one.state in (*OPEN, Mark.CANCELLED)]
+    if not open_ones and attempt.replay.snapshot is None:
+        return
+    rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+    for row in rows:
+        if row.state not in OPEN:
+            continue
+        track(attempt, row)
+        record = records.get(row.place)
+        if record is None or record.state == Mark.CANCELLED:
+            # No operation of the code will take the answer.
+            await _apply_answer(attempt, row)
+
+
+async def ask_about_open(attempt: Attempt) -> bool:
+    """At the end of a run's code: whether it has to wait for what a person says."""
+    for row in list(attempt.open_effects.values()):
+        if await _apply_answer(attempt, row):
+            continue
+        asks: list[AskRow] = await attempt.read(attempt.host.store.asks, attempt.run.id)
+        if any(_is_about(row, ask.id) for ask in asks):
+            continue
+        ask_id = new_ask_id(attempt, row.name, row.key)
+        body = msgspec.json.encode({"asked": ask_id, "quiet": row.quiet})
+        ask = question(row.name, row.key, ask_id, None, ())
+        draft = await _row_draft(attempt, row, EffectState.IN_DOUBT, body, ask=ask)
+        await attempt.append(draft)
+    return bool(attempt.open_effects)
+
+
+async def remember(attempt: Attempt, name: str, key: str) -> None:
+    """The key of an effect outlives snapshots: the ledger knows what the replay does not.
+
+    It is read once, and not after every snapshot: it grows as long as the run lasts.
+    """
+    if not attempt.ledger_read:
+        await attempt.written()  # what is still to be written would be missing
+        rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+        attempt.ledger = {(row.name, row.key): row for row in rows} | attempt.ledger
+        attempt.ledger_read = True
+    row = attempt.ledger.get((name, key))
+    if row is None:
+        return
+    await attempt.written()
+    entry = await _entry_of(attempt, row)
+    attempt.replay.add(entry)
+    if entry.state == Mark.CANCELLED:
+        attempt.cancelled.add(entry.place)
+
+
+async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
+    """Write a person's word down, if there is one."""
+    names = [one.name for one in attempt.letters if one.kind == "answer"]
+    for name in [one for one in names if _is_about(row, one)]:
+        if not await _is_outdated(attempt, row, name):
+            break
+    else:
+        return False
+    letter = attempt.take_letter("answer", name)
+    assert letter is not None
+    verdict, given = decision(letter)
+    yes = after_answer(verdict) is Move.RECORD
+    state = EffectState.CONFIRMED if yes else EffectState.FAILED
+    raw = value.encode(given, "the answer")
+    asks: list[AskRow] = await attempt.read(attempt.host.store.asks, attempt.run.id)
+    along: dict[str, Any] = {"take": letter.id}
+    for ask in asks:  # the same was asked again, when nobody seemed to need the answer any more
+        if _is_about(row, ask.id):
+            along["close_ask"] = ask.id
+    await attempt.append(await _row_draft(attempt, row, state, raw, **along))
+    return True
+
+
+def _is_about(row: EffectRow, ask_id: str) -> bool:
+    return ask_id.rpartition("#")[0] == f"effect:{row.name}/{row.key}"
+
+
+async def _is_outdated(attempt: Attempt, row: EffectRow, ask_id: str) -> bool:
+    """Whether it was started again since that was asked: the answer is about an earlier doubt."""
+    after = int(ask_id.rpartition("#")[2])
+    page: list[Entry]
+    while page := await attempt.read(attempt.host.store.journal, attempt.run.id, after):
+        if any((one.place, one.state) == (row.place, EffectState.STARTED) for one in page):
+            return True
+        after = page[-1].seq
+    return False
+
+
+async def _entry_of(attempt: Attempt, row: EffectRow) -> Entry:
+    found: list[Entry] = await attempt.read(
+        attempt.host.store.journal, attempt.run.id, row.seq - 1, 1
+    )
+    return found[0]
+
+
+async def _row_draft(
+    attempt: Attempt, row: EffectRow, state: EffectState, body: bytes, **along: Any
+) -> Draft:
+    def changed(entry: Entry) -> EffectRow:
+        new = row.but(state=state, seq=entry.seq, fence=entry.fence)
+        track(attempt, new)
+        return new
+
+    records = [one for one in attempt.replay.records() if one.place == row.place]
+    known: Record | Entry = records[0] if records else await _entry_of(attempt, row)
+    return Draft(
+        kind=EntryKind.EFFECT,
+        state=state,
+        place=row.place,
+        name=row.name,
+        key=known.key,
+        digest=known.digest,
+        body=body,
+        along=along,
+        effect=changed,
+    )

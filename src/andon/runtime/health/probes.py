@@ -1,0 +1,268 @@
+"""What a worker answers over HTTP: probes, metrics, and the order to drain.
+
+It answers from threads, also while agent code blocks the event loop. Probes and metrics are for
+everybody who can reach the port and say nothing about what runs contain; to drain is for this
+machine only, and not for a page that somebody on it has open in a browser.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+from andon.core.fleet import health, metrics
+from andon.core.fleet.health import Verdict
+from andon.core.fleet.metrics import Family, one
+from andon.runtime.health.http_server import Request, Response, Server
+from andon.runtime.health.pulse import Pulse, View
+from andon.runtime.worker.view import Told
+
+# The longest that /drain waits, and how many may wait at once: the others need places too.
+MOST_WAIT_SECONDS = 600.0
+MOST_WAITING = 4
+
+GET = ("GET", "HEAD")
+# What a browser says about the page that sent it there.
+_FROM_A_PAGE = ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
+# What a proxy adds: then the neighbour is not who asks.
+_PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip", "x-envoy-external-address")
+_LOOPBACK = ("127.0.0.1", "::1")  # a mesh passes on what comes from outside from others of them
+# What a worker counts, for those who read it without this file.
+_COUNTED = {
+    "runs_finished_total": "Runs that ended on this worker.",
+    "runs_saved_total": "Runs requeued unfinished at a boundary.",
+    "runs_cut_total": "Runs requeued in the middle of a step.",
+}
+_LOCAL = "only this machine may ask for that: kubectl exec, preStop exec, or andon drain"
+
+
+class Health:
+    """Listens from when it is made until it is closed; `port` is where."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._waiting = threading.Semaphore(MOST_WAITING)
+        self._ended = threading.Event()
+        self._routes: dict[str, tuple[tuple[str, ...], Callable[[Request], Response]]] = {
+            "/livez": (GET, self._livez),
+            "/health": (GET, self._livez),
+            "/readyz": (GET, self._readyz),
+            "/ready": (GET, self._readyz),
+            "/startupz": (GET, self._startupz),
+            "/metrics": (GET, self._metrics),
+            "/drain": (("GET",), self._drain),
+            "/shutdown": (("POST",), self._leave),
+        }
+        settings = told.settings
+        self._server = Server(settings.health_host, settings.health_port, self._answer, complaint)
+        self.port = self._server.port
+        self._pulse = Pulse(told)
+
+    def close(self) -> None:
+        """Before the store is closed."""
+        self._ended.set()
+        self._server.close()
+        self._pulse.close()
+
+    def _answer(self, request: Request) -> Response:
+        if request.path not in self._routes:
+            known = ", ".join(self._routes)
+            return complaint(404, f"not found; the paths are {known}")
+        methods, answer = self._routes[request.path]
+        if request.method not in methods:
+            found = complaint(405, f"expected {' or '.join(methods)}")
+            return found._replace(headers=(("Allow", ", ".join(methods)),))
+        return answer(request)
+
+    # ── probes ────────────────────────────────────────────────────────────────────────────────
+
+    def _livez(self, _: Request) -> Response:
+        seen = self._pulse.seen()
+        return self._verdict(
+            health.live(seen, self._limit),
+            loop_silent_seconds=round(seen.loop_silent, 3),
+            contact_seconds=round(seen.contact_age, 3),
+        )
+
+    def _readyz(self, _: Request) -> Response:
+        if self._told.draining:  # at once, whatever hangs
+            return self._verdict(health.ready(self._pulse.seen(), self._limit))
+        verdict = health.ready(self._pulse.seen(with_store=True), self._limit)
+        view = self._pulse.sight.look()
+        return self._verdict(
+            verdict,
+            free_slots=self._free,
+            store="away" if view is None else "up",
+            stranded=[
+                {"agent": agent, "version": version, "runs": runs}
+                for agent, version, runs in (view.stranded if view else ())
+            ],
+        )
+
+    def _startupz(self, _: Request) -> Response:
+        return self._verdict(health.begun(self._pulse.seen()))
+
+    def _verdict(self, verdict: Verdict, **detail: Any) -> Response:
+        told = self._told
+        found: dict[str, Any] = {"status": verdict.status, "worker": told.worker_id}
+        if verdict.why:
+            found["why"] = verdict.why
+        found |= {"runs_in_hand": len(told.active), **detail}
+        return _json(200 if verdict.ok else 503, found)
+
+    @property
+    def _limit(self) -> float:
+        return self._told.settings.liveness_seconds
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._told.settings.concurrency - len(self._told.active))
+
+    # ── to drain ──────────────────────────────────────────────────────────────────────────────
+
+    def _leave(self, request: Request) -> Response:
+        refused = refusal(request)
+        if refused:
+            return complaint(403, refused)
+        self._told.tell(f"POST /shutdown from {request.peer}")
+        return _json(202, self._progress("draining"))
+
+    def _drain(self, request: Request) -> Response:
+        refused = refusal(request)
+        if refused:
+            return complaint(403, refused)
+        try:
+            wait = float(request.query.get("wait", "0"))
+        except ValueError:
+            wait = -1.0
+        if not 0 <= wait <= MOST_WAIT_SECONDS:
+            return complaint(400, f"wait: expected seconds from 0 to {MOST_WAIT_SECONDS:g}")
+        self._told.tell(f"GET /drain from {request.peer}")
+        if self._drained(wait):
+            return _json(200, self._progress("drained"))
+        return _json(202, self._progress("draining"))
+
+    def _drained(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        if not self._waiting.acquire(blocking=False):
+            return False
+        try:
+            while not (self._told.draining and not self._told.active):
+                if time.monotonic() >= until or self._ended.wait(0.02):
+                    return False
+        finally:
+            self._waiting.release()
+        return True
+
+    def _progress(self, status: str) -> dict[str, Any]:
+        return {
+            "status": status,
+            "worker": self._told.worker_id,
+            "runs_in_hand": len(self._told.active),
+        }
+
+    # ── metrics ───────────────────────────────────────────────────────────────────────────────
+
+    def _metrics(self, _: Request) -> Response:
+        view = self._pulse.sight.look()
+        families = [*self._own_numbers(), *_fleet_numbers(view)]
+        return Response(200, metrics.render(families), metrics.CONTENT_TYPE)
+
+    def _own_numbers(self) -> Iterator[Family]:
+        told, seen = self._told, self._pulse.seen()
+        yield one("andon_runs_in_hand", "gauge", "Runs executing on this worker.", len(told.active))
+        yield one("andon_free_slots", "gauge", "Runs that this worker could start.", self._free)
+        yield one("andon_draining", "gauge", "1 once the worker takes no new runs.", told.draining)
+        yield one(
+            "andon_loop_silent_seconds",
+            "gauge",
+            "Time since the event loop last answered.",
+            seen.loop_silent,
+        )
+        yield one(
+            "andon_contact_seconds",
+            "gauge",
+            "Time since the store last answered this worker.",
+            seen.contact_age,
+        )
+        for name, number in sorted(told.counts().items()):
+            plain = "andon_" + re.sub(r"[^a-z0-9_]", "_", name.lower())
+            kind = "counter" if plain.endswith("_total") else "gauge"
+            if plain != "andon_runs_in_hand":
+                yield one(plain, kind, _COUNTED.get(name, "As this worker counts."), number)
+
+
+def _fleet_numbers(view: View | None) -> Iterator[Family]:
+    yield one("andon_store_up", "gauge", "1 if the store answers.", view is not None)
+    if view is None:
+        return
+    depth: dict[str, int] = {}
+    oldest: dict[str, float] = {}
+    for row in view.waiting:
+        if row.state == "queued":
+            depth[row.queue] = depth.get(row.queue, 0) + row.runs
+            oldest[row.queue] = max(oldest.get(row.queue, 0.0), row.oldest_seconds)
+    text = "Runs that wait for a worker now."
+    yield Family("andon_queue_depth", "gauge", text, _by_queue(depth))
+    text = "How long the oldest of them has waited."
+    yield Family("andon_queue_oldest_seconds", "gauge", text, _by_queue(oldest))
+    yield Family(
+        "andon_stranded_runs",
+        "gauge",
+        "Runs that no live worker can take.",
+        tuple(
+            ({"agent": agent, "version": version}, float(runs))
+            for agent, version, runs in view.stranded
+        ),
+    )
+
+    stops = view.stops
+    yield one("andon_latches", "gauge", "Scopes that are held by a stop.", stops.latches)
+    yield one("andon_open_stops", "gauge", "Stops that are not proved yet.", stops.open)
+    text = "Polite stops that overran their window and became kills."
+    yield one("andon_stop_overruns_total", "counter", text, stops.overruns)
+    text = "Stops that ended without proof."
+    yield one("andon_unproved_stops_total", "counter", text, stops.unproved)
+
+
+def _by_queue(
+    numbers: "dict[str, int] | dict[str, float]",
+) -> tuple[tuple[dict[str, str], float], ...]:
+    return tuple(({"queue": queue}, float(number)) for queue, number in sorted(numbers.items()))
+
+
+def refusal(request: Request) -> str:
+    """Why this request may not drain the worker; nothing if it may."""
+    peer, own = _address(request.peer), _address(request.own)
+    # Who connects to an address of this machine from this machine has that address too.
+    if peer is None or not (str(peer) in _LOOPBACK or peer == own):
+        return f"{_LOCAL}; found {request.peer}"
+    if any(name in request.headers for name in _PASSED_ON):
+        return f"{_LOCAL}; this was passed on by a proxy"
+    if any(name in request.headers for name in _FROM_A_PAGE):
+        return f"{_LOCAL}; this came from a web page"
+    # A page of another name may let its name mean this machine: then the name gives it away.
+    host = request.headers.get("host", "localhost")
+    name = re.sub(r":\d+$", "", host).strip("[]")
+    if name.lower() != "localhost" and _address(name) is None:
+        return f"{_LOCAL}, by its address or as localhost; found another name"
+    return ""
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def complaint(status: int, sentence: str) -> Response:
+    return _json(status, {"error": sentence})
+
+
+def _json(status: int, found: dict[str, Any]) -> Response:
+    return Response(status, json.dumps(found) + "\n")

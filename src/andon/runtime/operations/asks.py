@@ -1,0 +1,82 @@
+"""Asks: a question to a person, and what becomes of it."""
+
+from typing import Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.core.journal import EntryKind, Mark
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.operations.operation import Operation
+from andon.store.store import Ask
+
+CHOICES = ("approve", "edit", "reject", "respond")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person said to an ask."""
+
+    decision: str  # approve | edit | reject | respond
+    value: Any = None  # approved or edited value, or the response
+    by: str = ""
+
+    @property
+    def approved(self) -> bool:
+        return self.decision in ("approve", "edit")
+
+
+async def opened(
+    operation: Operation, question: str, about: Any, expires: float | None
+) -> tuple[str, float | None]:
+    """The id of the ask, and until when it is open; opened if it is not."""
+    if operation.record is not None and operation.record.state == Mark.WAITING:
+        ask_id, until = value.decode(operation.record.body or "null")
+        return ask_id, until
+    attempt = operation.attempt
+    with operation.noting():
+        await attempt.boundary()
+    # One that the code has cancelled is closed; when it is put again, it is another one.
+    ask_id = operation.id if operation.record is None else f"{operation.id}#{attempt.seq}"
+    until = None if expires is None else attempt.host.clock.now() + expires
+    ask = Ask(
+        id=ask_id,
+        about="value",
+        question=question,
+        value=value.encode(about, "the ask's value").decode(),
+        choices=msgspec.json.encode(CHOICES).decode(),
+        expires_at=until,
+    )
+    with operation.noting(close_ask=ask_id):
+        await operation.write(Mark.WAITING, msgspec.json.encode((ask_id, until)), ask=ask)
+    return ask_id, until
+
+
+async def put(
+    attempt: Attempt, question: str, about: Any, *, key: str, given: Answer | None = None
+) -> Answer | None:
+    """Put a question and go on: its answer, or None as long as there is none.
+
+    `given`: how it was answered by another way than andon's. What came first holds. The run does
+    not end before there is an answer.
+    """
+    digest = value.digest((question, about), {}, "the ask")
+    operation = Operation(attempt, EntryKind.ASK, "ask", key, digest)
+    async with operation.alone():
+        if not operation.answered:
+            ask_id, _ = await opened(operation, question, about, None)
+            attempt.unanswered.add(ask_id)
+            found = await attempt.read(attempt.host.store.letters, [attempt.run.id])
+            attempt.receive(found.get(attempt.run.id, []))
+            letter = attempt.take_letter("answer", ask_id)
+            if letter is not None:
+                await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
+            elif given is not None:
+                await operation.write(Mark.DONE, msgspec.json.encode(given), close_ask=ask_id)
+            else:
+                return None
+            attempt.unanswered.discard(ask_id)
+        operation.find()
+        said = Answer(**await operation.answer())
+    if said.decision != "approve":
+        return said
+    return Answer(decision="approve", value=about, by=said.by)

@@ -1,0 +1,111 @@
+"""What an agent's loop does: ask a model, call its tools, and hear what people say meanwhile."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from andon import transcript
+from andon.core.values import value
+from andon.core.journal import EntryKind, Mark
+from andon.core.queue import Retry
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.operations.operation import Operation
+from andon.runtime.operations.steer_messages import EVENT, Steer
+from andon.transcript import Call
+
+
+class Loop:
+    """The part of a context that agents with a model use."""
+
+    if TYPE_CHECKING:  # of the context that this is a part of
+
+        async def event(self, name: str) -> Any: ...
+        async def ask(
+            self, question: str, value: Any = ..., /, *, key: str | None = ...
+        ) -> Any: ...
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    async def model(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        name: str = "model",
+        key: str | None = None,
+        calls: Callable[[Any], Sequence[Call]] | None = None,
+        retries: int | Retry = 0,
+        timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
+        **kwargs: Any,
+    ) -> Any:
+        """Ask a model; its answer, as JSON, and the tool calls that it plans are one commit.
+
+        `function` is the client's own: of Anthropic Messages, OpenAI Chat or OpenAI Responses.
+        `calls`: which calls an answer of another form plans.
+        """
+        from andon.runtime.operations import tool_calls as tools
+
+        asked = tools.Asked(name=name, key=key, calls=calls or transcript.calls)
+        return await tools.model(self._attempt, function, args, kwargs, asked, retries, timeout)
+
+    async def tool(
+        self,
+        call_id: str,
+        name: str,
+        arguments: Any,
+        function: Callable[..., Any],
+        /,
+        *,
+        effect: str | None = None,
+        probe: Callable[..., Any] | None = None,
+        undo: Callable[..., Any] | None = None,
+        approve: bool | Callable[..., Any] = False,
+        retries: int | Retry = 0,
+        timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
+    ) -> Any:
+        """Call a tool as a model asked for it: an effect, once, whatever dies in between.
+
+        `effect` is its kind, if the function is not declared. `approve`: ask a person before.
+        """
+        from andon.runtime.operations import tool_calls as tools
+        from andon.runtime.effects.declaration import declaration
+
+        call = Call(call_id, name, arguments, 0)
+        declared = declaration(function, effect, probe, undo, None)
+        ask = self.ask if approve is True else approve or None
+        return await tools.tool(self._attempt, ask, call, function, declared, retries, timeout)
+
+    async def tools(
+        self, answer: Any, toolbox: Any, /, *, approve: bool | Sequence[str] = False, **options: Any
+    ) -> list[Any]:
+        """Call every tool that a model's answer asks for; the results, as its format wants them.
+
+        `toolbox`: functions by name. `approve`: the tools that a person is asked about first.
+        """
+        from andon.runtime.operations import tool_calls as tools
+
+        return await tools.each(self, answer, toolbox, approve, options)
+
+    def langgraph(self, thread_id: str | None = None) -> dict[str, Any]:
+        """For a graph of LangGraph: `graph.invoke(given, **ctx.langgraph())`, also ainvoke, stream.
+
+        Called again after a crash, each invocation goes on where its graph was saved.
+        """
+        from andon.adapters import langgraph
+
+        return langgraph.begin(self._attempt, self, thread_id)
+
+    async def steered(self) -> list[Steer]:
+        """What people have said with `andon steer` since the last time; without waiting for any."""
+        operation = Operation(self._attempt, EntryKind.VALUE, "steered", None, "")
+        if operation.record is None:
+            attempt = self._attempt
+            found = await attempt.read(attempt.host.store.letters, [attempt.run.id])
+            attempt.receive(found.get(attempt.run.id, []))
+            count = sum((one.kind, one.name) == ("event", EVENT) for one in attempt.letters)
+            attempt.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(count)))
+        else:
+            count = value.decode(operation.record.body or "0")
+        return [Steer(**await self.event(EVENT)) for _ in range(count)]

@@ -1,0 +1,352 @@
+"""One call of agent code to andon: its identity, what the journal has of it, and its execution."""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from andon import points
+from andon.core.values import value
+from andon.core.journal import EntryKind, Mark, Record, settled
+from andon.core.values.function_cache import remembered
+from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
+from andon.runtime.attempt import branch
+from andon.runtime.attempt.attempt import Attempt
+from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.exit import Hand
+from andon.store.messages.rows import Letter
+
+_T = TypeVar("_T")
+
+
+class Operation:
+    """One call of agent code to andon: its identity, and what the journal has of it."""
+
+    __slots__ = (
+        "attempt",
+        "cuttable",
+        "digest",
+        "effect",
+        "hand",
+        "key",
+        "kind",
+        "name",
+        "place",
+        "record",
+        "since",
+    )
+
+    def __init__(
+        self, attempt: Attempt, kind: EntryKind, name: str, key: str | None, digest: str
+    ) -> None:
+        here = branch.current.get()
+        if here is None or here.owner is not attempt.tasks:
+            raise BadInput(
+                f"{kind} {name!r}: called inside a step, or from a task or thread that is not the "
+                "agent's. Call it from the agent's own code; a step must be one unit of work."
+            )
+        if name.__class__ is not str or not name.isascii() or "\0" in name:
+            refuse_unkeepable(kind, "name", name)
+        self.attempt, self.kind, self.name, self.digest = attempt, kind, name, digest
+        self.key = None if key is None else str(key)
+        if self.key is None:
+            self.place = here.place()
+        else:
+            refuse_unkeepable(kind, "key", self.key)
+            self.place = f"@{kind}/{name}/{self.key}"
+        self.since = attempt.host.clock.now()
+        self.cuttable = False  # as a step whose function is async, and can be cancelled
+        self.hand: Hand | None = None  # while it executes
+        self.effect: Any = None  # of an effect: its function and declaration, for who watches
+        if attempt.reason is not None:
+            attempt.check()  # also what the journal answers: whoever caught Stopped is not free
+        self.record: Record | None = None
+        # Nothing has a place: the way of every new step.
+        if attempt.replay.ends or attempt.oblivious or key is not None:
+            self.find()
+        if attempt.outlasted:
+            self._cancel_now()
+
+    @property
+    def id(self) -> str:
+        """Unique in the run: after a snapshot keys begin anew, what they name outside does not."""
+        root = self.attempt.root.path
+        return f"{root}/{self.place}" if root and self.key is not None else self.place
+
+    @property
+    def answered(self) -> bool:
+        if self.record is None or not settled(self.record):
+            return False
+        # Asked for again after the code itself had cancelled it: it is tried again.
+        return self.record.state != Mark.CANCELLED or self.place not in self.attempt.cancelled
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Of two branches with the same key at once, the second gets the first's answer."""
+        if self.key is None:
+            yield
+            return
+        lock = self.attempt.keys.setdefault(self.place, asyncio.Lock())
+        queued, task = self.attempt.tasks.queued, asyncio.current_task()
+        queued.add(task)
+        try:
+            await lock.acquire()
+        finally:
+            queued.discard(task)
+        try:
+            self.attempt.check()  # the first of them may have left in the middle of it
+            self.find()
+            yield
+        finally:
+            lock.release()
+
+    def find(self) -> None:
+        """Look up what the journal has of it."""
+        try:
+            self.attempt.refuse_oblivion()
+            self.record = self.attempt.replay.find(
+                self.kind, self.name, self.key, self.place, self.digest
+            )
+        except Diverged as error:
+            raise self.attempt.stop("diverged", error) from None
+
+    def cancel(self, **along: Any) -> None:
+        """Note that the agent's own code cancelled it; on replay it will do so again."""
+        self.attempt.cancelled.add(self.place)
+        self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
+
+    @contextlib.contextmanager
+    def noting(self, letter: Letter | None = None, **along: Any) -> Iterator[None]:
+        """While a wait is written down, or how it has ended: who cancels it then, will on replay.
+
+        The letter that ended it nobody has got: it is for whoever waits next.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.attempt.stopping:
+                if letter is not None:
+                    self.attempt.put_back(letter)
+                    along["give_back"] = letter.id
+                self.cancel(**along)
+            raise
+
+    def draft(self, state: str, body: bytes | None = None, **along: Any) -> Draft:
+        return Draft(
+            kind=self.kind,
+            state=state,
+            place=self.place,
+            name=self.name,
+            key=self.key,
+            digest=self.digest,
+            body=body,
+            since=self.since,
+            along=along,
+        )
+
+    def write(self, state: str, body: bytes | None = None, **along: Any) -> Awaitable[None]:
+        return self.attempt.append(self.draft(state, body, **along))
+
+    async def answer(self, decoder: value.Decoder | None = None) -> Any:
+        """The recorded outcome: a value, an error, or the same long wait to be cancelled again."""
+        assert self.record is not None
+        if self.record.state == Mark.CANCELLED:
+            # The code cancelled this itself, by a timeout of its own. It will do so again.
+            self.attempt.cancelled.add(self.place)
+            await asyncio.get_running_loop().create_future()
+        record = self.record
+        body = await self._outlast(lambda: self.attempt.body_of(record.body, record.blob))
+        await self.turn()
+        if self.record.state == Mark.FAILED:
+            raise self.failed(value.decode(body))
+        return (decoder or value.decode)(body)
+
+    async def turn(self) -> None:
+        """Wait until it is this recorded outcome's turn."""
+        record = self.record
+        if record is not None and self.attempt.turns.replayed:
+            await self._outlast(lambda: self.attempt.turns.take(record.seq))
+
+    async def _outlast(self, wait: Callable[[], Awaitable[_T]]) -> _T:
+        """Give a recorded outcome although the code cancels it, by a timer that is too early now.
+
+        At first the outcome came before that: a replay that is slow, or a process that is frozen
+        meanwhile, must not take another way. What comes after it is cancelled instead.
+        """
+        while True:
+            try:
+                return await wait()
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if self.attempt.stopping or task is None:
+                    raise
+                self.attempt.outlasted[task] = next(iter(error.args), None)
+
+    def _cancel_now(self) -> None:
+        """What was cancelled during a recorded outcome is cancelled in the next operation.
+
+        Not if the scope of that timer is over.
+        """
+        task = asyncio.current_task()
+        recorded = self.answered and self.record is not None and self.record.state != Mark.CANCELLED
+        if task not in self.attempt.outlasted or task is None or recorded:
+            return
+        message = self.attempt.outlasted.pop(task)  # by which anyio knows its own
+        if task.cancelling():
+            task.uncancel()
+            task.cancel(message)
+
+    def failed(self, error: dict[str, Any]) -> StepFailed:
+        """What the agent's code gets to see of an error, at first and on replay."""
+        # A result that cannot be stored will not be storable next time: it is not reopened.
+        return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
+
+    def __enter__(self) -> Hand:
+        """Count as executing; note a cancellation that the agent's own code caused."""
+        self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
+        return self.hand
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self.hand is not None
+        try:
+            cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+            if cancelled and not self.attempt.stopping:
+                self.cancel()
+        finally:
+            self.attempt.done_operating(self.hand)
+
+
+async def wait_noting_cancel(
+    operation: Operation, kind: str, name: str, until: float | None
+) -> Any:
+    """Wait for a letter; a cancellation by the agent's own code is written down."""
+    attempt = operation.attempt
+    try:
+        return await attempt.wait_for(kind, name, until)
+    except asyncio.CancelledError:
+        if not attempt.stopping:
+            # Nobody waits for the answer any more: the question must not stay open.
+            closed = {"close_ask": name} if kind == "answer" else {}
+            operation.cancel(**closed)
+        raise
+
+
+async def invoke(
+    operation: Operation,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    timeout: float | None,  # noqa: ASYNC109 (see Context.step)
+) -> Any:
+    """Call the user's function: async ones here, plain ones in a thread."""
+    here, inside = branch.current.set(None), branch.inside.set(operation)
+    try:
+        if timeout is None:
+            if operation.cuttable and points.wrap is None:  # the way of most steps
+                return await function(*args, **kwargs)
+            return await _call(operation, function, args, kwargs)
+        try:
+            async with asyncio.timeout(timeout) as scope:
+                return await _call(operation, function, args, kwargs)
+        except TimeoutError as error:
+            if scope.expired():
+                raise TimeoutError(f"took longer than {timeout} s") from error
+            raise
+    except Stopped as error:
+        # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
+        raise RuntimeError("a step used the context of its run") from error
+    except SystemExit as error:  # it would end the worker, and everybody else's runs with it
+        exited = RuntimeError(f"it called sys.exit({error.code!r})")
+        raise exited.with_traceback(error.__traceback__) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody asked for it, so nobody will ask for it again on replay.
+        raise RuntimeError("it was cancelled from inside") from None
+    finally:
+        branch.current.reset(here)
+        branch.inside.reset(inside)
+
+
+async def _call(
+    operation: Operation,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if points.wrap is not None:
+        function = points.wrap(operation, function)
+    if is_async(function):
+        return await function(*args, **kwargs)
+    context = contextvars.copy_context()
+    result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
+    if not inspect.isawaitable(result):
+        return result
+    if isinstance(operation, Operation) and operation.hand is not None:
+        operation.hand.cuttable = operation.kind == EntryKind.STEP
+    return await result
+
+
+@remembered
+def how_called(function: Callable[..., Any]) -> tuple[bool, value.Decoder | None]:
+    """Whether calling it makes a coroutine, and how its result is read back."""
+    return is_async(function), value.result_decoder(function)
+
+
+@remembered
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: also a partial, or an object with an async __call__."""
+    inner = getattr(function, "func", function)
+    call = getattr(type(inner), "__call__", None)  # noqa: B004 (not whether it is callable)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
+
+
+async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
+    return await asyncio.wrap_future(Threads(operation).submit(call))
+
+
+class Threads(Executor):
+    """Threads of the worker, which knows for how long each works: a thread cannot be ended."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._host, self._tasks = operation.attempt.host, operation.attempt.tasks
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = self._host.threads.submit(fn, *args, **kwargs)
+        self._host.in_threads.add(future)
+        self._tasks.executing.add(future)
+        future.add_done_callback(self._host.in_threads.discard)
+        future.add_done_callback(self._tasks.ended_elsewhere)
+        return future
+
+
+def inside(what: str) -> Operation:
+    operation: Operation | None = branch.inside.get()
+    if operation is None:
+        raise BadInput(f"ctx.{what}: only inside a step; between steps use ctx.snapshot")
+    return operation
+
+
+def named(function: Callable[..., Any], name: str | None) -> str:
+    if not callable(function):
+        raise BadInput(
+            f"expected a function, found {function!r}: pass it uncalled, then its arguments"
+        )
+    if name is not None:
+        return name
+    inner = getattr(function, "func", function)  # functools.partial
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def refuse_unkeepable(of: str, what: str, text: str) -> None:
+    """Refuse text that not every database can keep, before anything is executed."""
+    try:
+        if "\0" not in text and (text.isascii() or text.encode()):
+            return
+    except (AttributeError, TypeError, UnicodeEncodeError):
+        pass
+    raise BadInput(f"{of} {what} {text!r}: expected Unicode text without NUL")

@@ -1,0 +1,163 @@
+"""The process of a step that runs apart: `python -m andon.runtime.processes.step_process SOCKET PARENT`.
+
+It is asked for one function after another, by module and name, with arguments as JSON, and answers
+with results as JSON. It ends when nobody asks any more, with its parent, or when it is killed.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from andon.core.values import value
+from andon.errors import NotFound
+from andon.host import mark
+from andon.runtime.operations import calls
+from andon.runtime.attempt.error_text import describe
+from andon.runtime.attempt.tracebacks import trace
+
+LENGTH = struct.Struct("!Q")  # before each message
+PR_SET_PDEATHSIG = 1
+MAIN = "andon_main"  # what the parent's own program is called here: it must not begin again
+
+_LIBRARY = os.path.dirname(os.__file__)
+_STANDARD = [
+    path
+    for path in sys.path
+    if path.startswith(_LIBRARY) and "-packages" not in path.removeprefix(_LIBRARY)
+]
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A call."""
+
+    paths: list[str]
+    module: str
+    file: str | None
+    name: str
+    step: str
+    mark: int | None = None  # of what the function starts
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What came of it."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: dict[str, Any] | None = None
+    at_rest: bool = True  # no thread that the function has started goes on
+
+
+def main(descriptor: int, parent: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before
+        return
+    os.set_inheritable(descriptor, False)
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+        while (raw := _read(stream)) is not None:
+            outcome = _carry_out(raw)
+            outcome.at_rest = len(sys._current_frames()) == 1  # noqa: SLF001 (of `_thread` too)
+            answer = msgspec.json.encode(outcome)
+            stream.write(LENGTH.pack(len(answer)) + answer)
+            stream.flush()
+
+
+def _read(stream: Any) -> bytes | None:
+    head = stream.read(LENGTH.size)
+    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+def _carry_out(raw: bytes) -> Answer:
+    try:
+        request = msgspec.json.decode(raw, type=Request)
+        # The standard library first: a file of the parent's may be called queue.py.
+        sys.path[:] = [*_STANDARD, *(path for path in request.paths if path not in _STANDARD)]
+        function = find(request)
+        args, kwargs = calls.typed(function, request.args, request.kwargs)
+        with _marked(request.mark):
+            result = function(*args, **kwargs)
+        what = f"the result of step {request.step!r}"
+        result_raw, _ = value.encode_result(result, what, value.result_decoder(function))
+        return Answer(result=msgspec.Raw(result_raw))
+    except BaseException as error:  # noqa: BLE001 (also sys.exit: the parent hears of it)
+        return Answer(error={**describe(error), "traceback": trace(error)})
+
+
+@contextlib.contextmanager
+def _marked(number: int | None) -> Iterator[None]:
+    """This process belongs to the step's run meanwhile, and what it starts then for ever."""
+    before = None if number is None else mark.begin(number)
+    try:
+        yield
+    finally:
+        if before is not None:
+            mark.finish(before)
+
+
+def find(request: Request) -> Callable[..., Any]:
+    """The function of that name, out of the same file as the parent's."""
+    name = MAIN if request.module == "__main__" else request.module
+    known = sys.modules.get(name)
+    if known is not None and not _is_from(getattr(known, "__file__", None), request.file):
+        name = f"andon_{name}"  # here that name means something else
+        known = sys.modules.get(name)
+    if known is None:
+        _load(name, request.file)
+    found = calls.named(name, request.name)
+    if not callable(found):
+        raise NotFound(f"step {request.step!r}: {request.file or name} has no {request.name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _is_from(one: str | None, other: str | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _load(name: str, file: str | None) -> None:
+    calls.reading = True
+    try:
+        if _is_from(_origin(name), file):
+            importlib.import_module(name)
+        elif file is None:
+            raise NotFound(f"there is no module {name!r} here")
+        else:
+            _load_file(name, file)
+    finally:
+        calls.reading = False
+
+
+def _origin(name: str) -> str | None:
+    """The file that an import of that name would read."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def _load_file(name: str, file: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

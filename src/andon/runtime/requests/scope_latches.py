@@ -1,0 +1,98 @@
+"""What holds a run back: the latches on its path, and the command that lifts each."""
+
+from __future__ import annotations
+
+import json
+
+from andon.core.stop import Kind, Scope, lifted_by, severest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from andon.store.messages.stops import StopRow
+    from andon.store.messages.rows import RunRow
+
+# What a run that waits in a held scope is, as people see it.
+SHOWN = {Kind.PAUSE: "paused", Kind.KILL: "killed", Kind.HALT: "killed"}
+
+
+def on_path(latches: Sequence[StopRow], row: RunRow) -> StopRow | None:
+    """The severest latch that keeps the run from being claimed; of several the newest."""
+    return on_path_of(latches, row.agent, json.loads(row.labels))
+
+
+def on_path_of(latches: Sequence[StopRow], agent: str, labels: Mapping[str, str]) -> StopRow | None:
+    """The same for a run of this agent with these labels, which may not exist yet."""
+    found = [latch for latch in latches if _is_about(latch, agent, labels)]
+    worst = severest(latch.kind for latch in found)
+    return next((latch for latch in found if latch.kind == worst), None)
+
+
+def over(
+    held: Sequence[StopRow], row: RunRow, find: Callable[[str], RunRow | None]
+) -> StopRow | None:
+    """The latch that holds a run: on its own path, or on that of whoever has started it."""
+    above: RunRow | None = row
+    while held and above is not None:
+        latch = on_path(held, above)
+        if latch is not None:
+            return latch
+        above = find(above.parent_id) if above.parent_id is not None else None
+    return None
+
+
+def holds(latch: StopRow, row: RunRow) -> bool:
+    """Whether the run is in the scope of the order."""
+    return _is_about(latch, row.agent, json.loads(row.labels))
+
+
+def _is_about(latch: StopRow, agent: str, labels: Mapping[str, str]) -> bool:
+    match Scope(latch.scope):
+        case Scope.FLEET:
+            return True
+        case Scope.AGENT:
+            return latch.name == agent
+        case Scope.LABEL:
+            return labels.get(latch.name) == latch.value
+        case _:
+            return False
+
+
+def called(order: StopRow) -> str:
+    """Whom an order is about, in words."""
+    if order.scope == Scope.FLEET:
+        return "everything"
+    return f"{order.scope} {order.name}{f'={order.value}' if order.scope == Scope.LABEL else ''}"
+
+
+def options(scope: str, name: str, value: str) -> tuple[str, ...]:
+    """The same, as options of a command."""
+    match Scope(scope):
+        case Scope.AGENT:
+            return ("--agent", name)
+        case Scope.LABEL:
+            return ("--label", f"{name}={value}")
+        case _:
+            return ()
+
+
+def lift_command(latch: StopRow) -> str:
+    """The command that lifts it, to be copied: no name in it is more than a name."""
+    from shlex import quote
+
+    verb, chosen = lifted_by(Kind(latch.kind)), options(latch.scope, latch.name, latch.value)
+    if verb == "resume":
+        chosen = chosen or ("--all",)
+    return " ".join(["andon", verb, *(quote(_visible(word)) for word in chosen)])
+
+
+def _visible(text: str) -> str:
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def held_by(latch: StopRow) -> str:
+    """Why a run is held, in words."""
+    word = "paused" if latch.kind == Kind.PAUSE else f"stopped by a {latch.kind}"
+    why = f": {latch.why}" if latch.why else ""
+    return f"{called(latch)} is {word} by {latch.by or 'an unnamed person'}{why} ({latch.id})"

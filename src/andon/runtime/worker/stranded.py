@@ -1,0 +1,67 @@
+"""Versions that nobody carries although their runs wait: said when it begins, and when it ends.
+
+One worker looks for all of them: the one that serves for the longest time. That may be another one
+the next time, so what was said is read from the events and not kept in mind.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from andon.runtime.worker.clock import own_time
+from andon.runtime.attempt.exit import log
+from andon.store.store import Note, Seen, WorkerRow
+
+if TYPE_CHECKING:
+    from andon.runtime.worker.worker import Worker
+
+# "Within seconds"; the question costs a look at everything that waits. Asked after a heartbeat at
+# the earliest, and not if nothing waits.
+LOOK_SECONDS = 2.0
+
+Version = tuple[str, str]
+
+
+class Strandings:
+    """Looks for versions without a worker, every few seconds."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self._worker = worker
+        self._looked_at = 0.0
+        # Whether there is, or was, such a version: None if that has to be looked up.
+        self._open: bool | None = None
+
+    async def look(self, seen: Seen) -> None:
+        worker = self._worker
+        serving = [one for one in seen.workers if _serves(one)]  # they come oldest first
+        if worker.only is not None or not serving or serving[0].id != worker.worker_id:
+            self._open = None  # another one looks, and says what it finds
+            return
+        nothing = not seen.waiting and self._open is False
+        if nothing or own_time() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = own_time()
+        stranded, said = await worker.loop.run_in_executor(worker.threads, self._find)
+        self._open = bool(stranded or said)
+        for version, runs in stranded.items():
+            if version not in said:
+                log.warning(
+                    "%d runs of %s (version %s) wait: no running worker serves it", runs, *version
+                )
+                await self._note("version.stranded", version, runs=runs)
+        for version in sorted(said - stranded.keys()):
+            await self._note("version.carried", version)
+
+    def _find(self) -> tuple[dict[Version, int], set[Version]]:
+        """The runs of versions without a worker, and those that were said."""
+        store = self._worker.store
+        said = store.stranded_versions()
+        return {(one.agent, one.version): one.runs for one in store.forsaken()}, said
+
+    async def _note(self, kind: str, version: Version, **more: Any) -> None:
+        body = json.dumps({"agent": version[0], "version": version[1], **more})
+        await self._worker.writer.write(Note(kind=kind, body=body))
+
+
+def _serves(one: WorkerRow) -> bool:
+    """Not one inside a program, which takes only what its program asks for."""
+    return one.state == "live" and one.draining_at is None and one.agents != "[]"

@@ -1,0 +1,34 @@
+"""Every way to tell a worker that it shall go, but for signals; and the probes that see it go."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from andon.runtime.health.probes import Health
+from andon.runtime.worker.notices import Preemption, StopFile
+from andon.runtime.worker.view import Told
+
+
+@contextlib.contextmanager
+def reachable(
+    told: Told, say: Callable[[str], None] = lambda text: None
+) -> Iterator[Health | None]:
+    """Listen and watch as the settings want, until the worker is gone; answers the probes' server.
+
+    To be entered where the event loop runs, before the worker registers, so that a start-up probe
+    has somebody to ask.
+    """
+    settings = told.settings
+    with contextlib.ExitStack() as stack:
+        server = None
+        if settings.health_port >= 0:
+            server = Health(told)
+            stack.callback(server.close)
+            host = settings.health_host
+            at = f"[{host}]" if ":" in host else host
+            say(f"health: http://{at}:{server.port}/readyz")
+        if settings.stop_file:
+            stack.callback(StopFile(told, settings.stop_file).close)
+        if settings.preemption:
+            watch = Preemption(told, settings.preemption, settings.preemption_url)
+            stack.callback(watch.close)
+        yield server

@@ -1,0 +1,503 @@
+"""A worker: claim → load → execute → settle → announce.
+
+It beats for the process, not for each run, from a thread of its own: agent code that blocks the
+event loop does not lose the lease. It trusts its lease for less than the store grants it; before
+an operation starts outside that window, the lease is renewed or the operation is not started.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from andon.core.lease import renew_every, trusted_until
+from andon.core.queue import poll_after
+from andon.errors import AndonError, BadInput, Fenced, StoreError
+from andon.points import point
+from andon.runtime.attempt import branch, settlement
+from andon.runtime.operations import calls
+from andon.runtime.worker import cleanup
+from andon.runtime.processes import attribution
+from andon.runtime.agent import Agent, by_identity
+from andon.runtime.attempt.attempt import UNWIND_SECONDS, Attempt
+from andon.runtime.worker.clock import StoreClock, own_time
+from andon.runtime.worker.drain import Drain, unwind_seconds
+from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.worker.peers import RUNG_SECONDS, Peers, mark_of, this_process
+from andon.runtime.worker.progress import Progress, given_by_supervisor
+from andon.runtime.worker.stop_orders import Stopping
+from andon.runtime.worker.stranded import Strandings
+from andon.settings import Settings
+from andon.store.postgres import capacity
+from andon.store.messages.stops import Told
+from andon.store.store import (
+    Beat,
+    Claim,
+    Claimed,
+    ClaimResult,
+    Depart,
+    Look,
+    Register,
+    Seen,
+    WorkerRow,
+)
+from andon.store.writer.writer import Writer
+
+if TYPE_CHECKING:
+    from andon.runtime.processes.pool import Processes
+
+log = logging.getLogger("andon")
+
+# Sooner than the heart would beat by itself.
+LOOK_SHARE = 0.9
+# Beyond the grace period: for the last message and the ends of threads.
+CLOSE_SECONDS = 0.2
+# For the last message; a store that is away is not waited for, others see that the process ended.
+DEPART_SECONDS = 2.0
+
+
+class Worker:
+    """Executes runs in this process until it is told to go."""
+
+    def __init__(
+        self,
+        store: Any,
+        agents: list[Agent],
+        settings: Settings | None = None,
+        *,
+        only: Counter[str] | None = None,
+        queues: Sequence[str] | None = None,
+        promote: bool = True,
+        promote_known: bool = False,
+        on_settled: Callable[[str, str], None] | None = None,
+        embedded: bool = True,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._look_every = LOOK_SHARE * renew_every(self.settings.lease_seconds)
+        self.store = store
+        self.agents = by_identity(agents)
+        self.only = only  # these runs and no others: library mode
+        self.queues = tuple(queues) if queues else None  # the runs of these and no others
+        self.promote, self._promote_known = promote, promote_known
+        self.embedded = embedded  # in a program that is not andon's: it is not ended for a run
+        self.supervisor: str | None = None  # who ends this process, if it has to be
+        self._rung = self.draining = False  # set before anything else once it is told to go
+        self.drain = Drain(self)
+        self.announced, self._told = asyncio.Event(), asyncio.Event()
+        self.started = False  # registered, and a first claim was answered
+        self.last_contact = time.monotonic()  # when the store last answered
+        self.endings: Counter[str] = Counter()  # how attempts have ended here
+        self.clock = StoreClock()
+        self.active: dict[Attempt, asyncio.Task[str]] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.worker_id = ""
+        self.in_threads: set[Any] = set()  # plain functions that are executing
+        self.on_told: Callable[[], None] = lambda: None
+        self.on_halted: Callable[[Told], None] = lambda told: None
+        self.operations = self.unreturned = 0  # ended here; runs that the store did not take back
+        self._processes: Processes | None = None
+        self.stopping = Stopping(self)
+        self.progress, self.strandings = Progress(self), Strandings(self)
+        self._on_settled = on_settled or (lambda run_id, ending: None)
+        self._dead: dict[str, tuple[str, float]] = {}  # how it is known, and since when
+        self._claim_number = 1  # the same until it is answered: its outcome may be unknown
+        self._trusted_until = self._renewed_at = self._look_at = self._busy_at = 0.0
+        self._looking: asyncio.TimerHandle | None = None
+
+    # ── the life of a worker ──────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> "Worker":
+        if calls.reading:
+            raise BadInput(
+                "a file with a step for a process of its own starts executing runs when it is "
+                "imported: put the code that starts the program under: if __name__ == '__main__':"
+            )
+        self.loop = asyncio.get_running_loop()
+        branch.follow_tasks(self.loop)
+        attribution.follow()
+        self.woken = asyncio.Event()
+        self.writer = Writer(self.store, patience_seconds=self.settings.patience_seconds)
+        # A thread for each run, one for loading, and some for steps that run in parallel.
+        self.threads: ThreadPoolExecutor = attribution.Pool(self.settings.concurrency + 32, "andon-step")
+        try:
+            await self._register()
+        except BaseException:
+            self.writer.close()
+            self.threads.shutdown(wait=False)
+            raise
+        self.progress.begin()
+        self._stop_listening = self.store.listen_on(self.loop, self._hear)
+        self.claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
+        if self.drain.told:  # while it was starting
+            self._go()
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self.tell("its program ends")
+        # Whoever is cancelled once more meanwhile would leave everything behind.
+        await to_the_end(self.loop.create_task(self._leave(), name="andon-leave"))
+
+    async def _leave(self) -> None:
+        hearing = self.loop.create_task(self.stopping.hear_for_ever(), name="andon-hear")
+        await self.drain.carry_out()
+        hearing.cancel()
+        self.claiming.cancel()  # what it may yet claim is taken back by the departure
+        self._ended.set()
+        # In a thread of its own: the loop's may all be taken.
+        if self._processes is not None:
+            await self._processes.close()
+        letting_go = self.loop.create_task(cleanup.call(self._let_go))
+        await asyncio.wait({letting_go}, timeout=self.drain.left() / 2 + CLOSE_SECONDS / 2)
+        await self._depart(self.drain.story)
+        self.writer.close(min(self.drain.left(), DEPART_SECONDS) + CLOSE_SECONDS)
+        self.threads.shutdown(wait=False)
+        self.progress.end()
+
+    def _let_go(self) -> None:
+        self._stop_listening()
+        self._peers.close()
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Work until told to go; `on_ready` is called once the worker is registered."""
+        async with self:
+            on_ready()
+            told = self.loop.create_task(self._told.wait())
+            await asyncio.wait({told, self.claiming}, return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+            if self.claiming.done() and not self.draining:
+                self.claiming.result()
+
+    def tell(self, why: str, grace_seconds: float | None = None) -> None:
+        """Go: take nothing any more and give back what is in hand. From any thread, once."""
+        self.draining = True
+        if self.drain.begin(why, grace_seconds) and self.worker_id:
+            self._go()
+
+    def tell_again(self) -> None:
+        """Do not wait for the present phase of the drain any longer. From any thread."""
+        self.post(self.drain.harden)
+
+    def _go(self) -> None:
+        self.drain.announce()
+        self.post(self._told.set)
+        self.post(self.wake)
+
+    def counts(self) -> dict[str, float]:
+        """Numbers for whoever watches."""
+        return settlement.counted(self.endings)
+
+    def cleanup_left(self) -> float:
+        return self.drain.left() if self.drain.told else float("inf")
+
+    @property
+    def unwind_seconds(self) -> float:
+        return unwind_seconds(self.drain, UNWIND_SECONDS)
+
+    async def _register(self) -> None:
+        row: WorkerRow = this_process()
+        self.new_mark = attribution.marks_of(mark_of(row), put=not self.embedded)
+        lock = await capacity.held(self.store, row.id, lambda: bool(self.drain.told))
+        # A worker inside a program takes only what the program asks for: it carries nothing.
+        agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
+        row = row.but(
+            lock=lock,
+            agents=json.dumps(agents),
+            concurrency=self.settings.concurrency,
+            queues=json.dumps(self.queues) if self.queues else None,
+            embedded=self.embedded,
+            **given_by_supervisor(),
+        )
+        self.supervisor = row.supervisor
+        asked_at = own_time()
+        message = Register(
+            worker=row,
+            agents=tuple(agent.row for agent in self.agents.values()),
+            lease_seconds=self.settings.lease_seconds,
+            promote=self.promote,
+            promote_known=self._promote_known,
+        )
+        try:
+            _, now = await self.writer.write(message)
+        except BaseException:
+            self.store.release(row.id)
+            raise
+        self._promote_known = False  # once: after a lost lease somebody may have promoted another
+        self.worker_id = row.id
+        self._heard(now, asked_at)
+        self._peers = Peers(self.store, message.worker, partial(self.post, self._died))
+        self._ended = threading.Event()
+        heart = threading.Thread(
+            target=self._beat_for_ever, args=(row.id, self._ended), name="andon-heart", daemon=True
+        )
+        heart.start()
+
+    def keep_in_mind(self, work: Any) -> None:
+        """What goes on although it should not: until it ends, this process is not gone."""
+        self.in_threads.add(work)
+        work.add_done_callback(self.in_threads.discard)
+
+    @property
+    def processes(self) -> "Processes":
+        if self._processes is None:
+            from andon.runtime.processes.pool import Processes
+
+            self._processes = Processes()
+        return self._processes
+
+    def carry(self, agent: Agent) -> None:
+        """Carry one more agent, if this is the worker inside a program: others were told theirs."""
+        if self.only is not None:
+            self.agents = by_identity([*self.agents.values(), agent])
+
+    # ── the lease ─────────────────────────────────────────────────────────────────────────────
+
+    def _beat_for_ever(self, worker_id: str, ended: threading.Event) -> None:
+        """Whenever nobody else has: a loop that turns beats with its claims."""
+        every = renew_every(self.settings.lease_seconds)
+        left = every
+        while not ended.wait(left):
+            left = self._renewed_at + every - own_time()
+            if left > 0:
+                continue
+            left = every
+            try:
+                self._beat(worker_id)
+            except Fenced as error:
+                log.warning("worker %s is fenced: its lease ended. It starts over.", worker_id)
+                self.post(self._lost, worker_id, error)
+                return
+            except StoreError as error:
+                log.warning("worker %s: no heartbeat: %s", worker_id, error)
+
+    def _heartbeat(self, worker_id: str) -> Beat:
+        return Beat(
+            worker_id=worker_id,
+            lease_seconds=self.settings.lease_seconds,
+            progress=self.progress.text(),
+        )
+
+    def _beat(self, worker_id: str) -> None:
+        asked_at, message = own_time(), self._heartbeat(worker_id)
+        self._heard(self.writer.submit_from_thread(message).result(), asked_at)
+
+    def _heard(self, now: float, asked_at: float) -> None:
+        self.clock.set(now)
+        self._renewed_at = asked_at
+        self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
+        self.last_contact = time.monotonic()
+
+    @property
+    def trusted(self) -> bool:
+        return own_time() < self._trusted_until
+
+    async def ensure_trust(self) -> None:
+        """Return once the lease is surely held; raise Fenced if it is not."""
+        while not self.trusted:  # again: it may have been frozen until it heard the answer
+            worker_id = self.worker_id
+            try:
+                await self.loop.run_in_executor(None, self._beat, worker_id)
+            except Fenced as error:
+                self._lost(worker_id, error)
+                raise
+
+    async def _look_at_lease(self) -> None:
+        """A run was not ours any more: perhaps nothing is, and the next heartbeat is far away."""
+        self._trusted_until = 0.0
+        with contextlib.suppress(Fenced, StoreError):
+            await self.ensure_trust()
+
+    def _lost(self, worker_id: str, error: Fenced) -> None:
+        """Nothing that this process holds is its own any more."""
+        if worker_id != self.worker_id or self._ended.is_set():
+            return
+        self._ended.set()
+        for attempt in list(self.attempts.values()):
+            attempt.leave("fenced", error)
+        self.wake()
+
+    async def _start_over(self) -> None:
+        """After a lost lease: end what is left of the old incarnation, then begin a new one."""
+        if self.active:
+            await asyncio.wait(set(self.active.values()))
+        self._peers.close()
+        await self._depart()
+        await self._register()
+        if self.drain.told:  # in the meantime: the old name's announcement counts for nothing
+            self.drain.announce()
+
+    async def _depart(self, story: str | None = None) -> None:
+        """Say that this incarnation executes nothing any more, if that is so.
+
+        A plain step goes on in its thread, and some code cannot be cancelled. Then neither is it
+        said nor is the lock let go, from which others would conclude the same.
+        """
+        alive = bool(self.in_threads or self.active)
+        message = Depart(worker_id=self.worker_id, drain=story, alive=alive)
+        with contextlib.suppress(AndonError, TimeoutError):
+            limit = min(self.drain.left(), DEPART_SECONDS) + CLOSE_SECONDS
+            async with asyncio.timeout(limit if story else None):
+                await self.writer.submit(message)
+        if not alive:
+            self.store.release(self.worker_id)
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError, AttributeError):  # the loop is closed, or not there
+            self.loop.call_soon_threadsafe(function, *args)
+
+    def _hear(self) -> None:
+        self._rung = True
+        self.wake()
+
+    def _look_around(self) -> None:
+        """Perhaps somebody has come: after what was rung for, and once for many rings."""
+        if self._rung and self._looking is None:
+            self._rung = False
+            self._looking = branch.call_later(RUNG_SECONDS, self._refresh)
+
+    def _refresh(self) -> None:
+        self._looking = None
+        self._peers.refresh()
+
+    def _died(self, worker_id: str, evidence: str, seen_at: float = 0.0) -> None:
+        log.info("worker %s is gone: %s", worker_id, evidence)
+        self._dead[worker_id] = evidence, seen_at
+        self.wake()
+
+    async def _claim_for_ever(self) -> None:
+        while not self.draining:
+            self.woken.clear()
+            self._busy_at = own_time() if self.active else self._busy_at
+            every = self._look_every if self.store.hears else None
+            wait = poll_after(self.settings.poll_seconds, every, own_time() - self._busy_at)
+            try:
+                if self._ended.is_set():
+                    await self._start_over()
+                    if self.draining:
+                        break
+                result, seen = await self._claim_and_look()
+                if result.wake_in is not None:
+                    wait = min(wait, max(result.wake_in, 0.001))
+                await self._deliver_letters()
+                if seen is not None:
+                    self._peers.see(seen)
+                    await self.strandings.look(seen)
+            except StoreError as error:
+                log.warning("worker %s: cannot claim: %s", self.worker_id, error)
+            except Exception:  # it must not end quietly
+                log.exception("worker %s: andon failed to claim", self.worker_id)
+            self._look_around()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self.woken.wait()
+
+    async def _claim_and_look(self) -> tuple[ClaimResult, Seen | None]:
+        """Beat and look around in the claim's commit, if it is time: idle, it needs no other."""
+        asked_at, worker_id = own_time(), self.worker_id
+        if asked_at < self._look_at:
+            return await self._claim(), None
+        self._look_at = asked_at + self._look_every
+        beating = self.writer.submit(self._heartbeat(worker_id))
+        beating.add_done_callback(lambda done: self._beaten(done, worker_id, asked_at))
+        looking = self.writer.submit(Look())
+        try:
+            result = await self._claim()
+        finally:
+            await asyncio.wait([looking])
+        failed = looking.cancelled() or looking.exception() is not None
+        return result, None if failed else looking.result()
+
+    def _beaten(self, done: "asyncio.Future[Any]", worker_id: str, asked_at: float) -> None:
+        """At once: the store's time is that of the commit, and the claim's answer comes later."""
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, Fenced):
+            self._lost(worker_id, error)
+        elif error is None and not done.cancelled():
+            self._heard(done.result(), asked_at)
+
+    async def _claim(self) -> ClaimResult:
+        dead, self._dead = self._dead, {}
+        message = Claim(
+            worker_id=self.worker_id,
+            agents=tuple(self.agents),
+            limit=max(0, self.settings.concurrency - len(self.active)),
+            only=None if self.only is None else tuple(sorted(self.only)),
+            queues=self.queues,
+            dead=tuple((one, evidence) for one, (evidence, _) in dead.items()),
+            seen=tuple((one, seen_at) for one, (_, seen_at) in dead.items() if seen_at),
+            expire=True,
+            lease_seconds=self.settings.lease_seconds,
+            interruption_limit=self.settings.interruption_limit,
+            number=self._claim_number,
+        )
+        try:
+            result: ClaimResult = await self.writer.write(message)
+        except StoreError:
+            self._dead = {**dead, **self._dead}
+            raise
+        self._claim_number += 1
+        self.started, self.last_contact = True, time.monotonic()
+        if result.runs:
+            point("claim:claimed")
+        for run in result.runs:
+            self._begin(run)
+        for run_id in result.recalled:
+            attempt = self.attempts.get(run_id)
+            if attempt is not None and attempt.run.undoing is None:  # else it is being undone
+                attempt.recall()
+        self.stopping.obey(result)
+        if result.drain:
+            self.tell("andon drain")
+        return result
+
+    def _begin(self, run: Claimed) -> None:
+        agent = self.agents.get((run.agent, run.version))
+        if agent is None:  # another version of it: to undo what the run did
+            agent = next(one for one in self.agents.values() if one.name == run.agent)
+        attempt = self.attempts[run.id] = Attempt(self, run, agent)
+        task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
+        self.active[attempt] = task
+        self.writer.runs = len(self.active)
+        task.add_done_callback(lambda done: self._settled(attempt, done))
+
+    def _settled(self, attempt: Attempt, done: "asyncio.Task[str]") -> None:
+        run_id = attempt.run.id
+        del self.active[attempt]
+        if self.attempts.get(run_id) is attempt:  # else the run was claimed again meanwhile
+            del self.attempts[run_id]
+        self.writer.runs = len(self.active)
+        ending = "fenced" if done.cancelled() or done.exception() else done.result()
+        if not done.cancelled() and done.exception():
+            log.error("run %s: andon failed", run_id, exc_info=done.exception())
+        ended = settlement.ended_as(attempt.ending, ending)
+        self.endings[ended] += 1
+        self.drain.count(attempt, ended)
+        self.stopping.over(attempt)
+        if attempt.tasks.still:
+            attempt.dissolve()
+        self.unreturned += ending == "unavailable"
+        self._on_settled(run_id, ending)
+        if ending == "fenced" and not self.draining:
+            self._doubting = self.loop.create_task(self._look_at_lease())
+        self.wake()  # a slot is free: look for work now, not at the next poll
+
+    async def _deliver_letters(self) -> None:
+        """Messages for runs that wait in memory because another branch of them still works."""
+        waiting = [run_id for run_id, attempt in self.attempts.items() if attempt.waits]
+        if not waiting:
+            return
+        found = await self.loop.run_in_executor(self.threads, self.store.letters, waiting)
+        for run_id in waiting:
+            if run_id in self.attempts:
+                self.attempts[run_id].receive(found.get(run_id, []))

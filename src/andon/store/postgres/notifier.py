@@ -1,0 +1,436 @@
+"""Wake-ups and life signs between processes that share a PostgreSQL server.
+
+One connection of a process does all of it, with a thread of its own, so that nothing here can hold
+up a write. A ring is a NOTIFY: it may be lost, never late by much, and many at once are one. A life
+sign is a lock that the server lets go of when the connection ends; as a connection may end without
+its process, a free lock only means silence.
+"""
+
+import contextlib
+import hashlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context
+from typing import Any, TypeVar
+
+import psycopg
+
+from andon.errors import StoreError
+from andon.store.postgres.connection import Connection, Link
+from andon.store.postgres.spare_connection import UNUSED_SECONDS
+
+CHANNEL = "andon"
+# A reader that waits for a ring is woken 200 times a second at most.
+RING_SECONDS = 0.005
+# When a server starts nobody holds a lock yet; everybody gets time to come back first.
+RESTART_SECONDS = 15.0
+# Who has lost only its connection takes its lock again within milliseconds.
+RETAKE_SECONDS = 0.5
+# How often a lock is tried that our own lost connection still keeps.
+MISSING_SECONDS = 1.0
+_LOST = (psycopg.Error, StoreError, OSError)
+# The other end has closed: of a connection whose rings the loop takes, the thread looks for this.
+_CLOSED = getattr(select, "POLLRDHUP", 0)
+T = TypeVar("T")
+
+# A hint need not reach the disk. In one message, thus one transaction: also behind a pooler.
+_RING = f"SET LOCAL synchronous_commit TO off; SELECT pg_notify('{CHANNEL}', '')"
+
+# One look at the locks for any number of workers.
+_FREE = """
+SELECT key FROM unnest(%(keys)s::bigint[]) AS asked (key)
+ WHERE clock_timestamp() - pg_postmaster_start_time() > make_interval(secs => %(seconds)s)
+   AND key NOT IN (
+         SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
+          WHERE locktype = 'advisory' AND granted AND objsubid = 1
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""
+
+
+def key_of(worker_id: str) -> int:
+    """The number of a worker's lock."""
+    raw = hashlib.sha256(f"andon worker {worker_id}".encode()).digest()[:8]
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def free(db: Connection, locks: Sequence[str]) -> set[str]:
+    """Those of the locks that nobody holds."""
+    keys = [int(lock) for lock in locks]
+    found = db.execute(_FREE, {"keys": keys, "seconds": RESTART_SECONDS}).fetchall()
+    return {str(key) for (key,) in found}
+
+
+class Ear:
+    """Somebody who wants to hear rings: in any thread, or on an event loop."""
+
+    def __init__(self, callback: Callable[[], None], loop: Any = None) -> None:
+        self._callback, self.loop = callback, loop
+        self.over = False
+
+    def hear(self, here: Any = None) -> None:
+        """Tell of a ring; `here` is the loop that executes this, if one does."""
+        if self.loop is None or self.loop is here:
+            self._call()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._call)
+
+    def _call(self) -> None:
+        if not self.over:
+            self._callback()
+
+
+class Bell:
+    """The connection of a process that lasts: it rings, hears, and holds the workers' locks.
+
+    It is opened when somebody needs it, and opened again as long as somebody listens or a lock is
+    wanted. `unused` is asked now and then to close other connections that nobody uses; it answers
+    after how many seconds to ask again, None if there are none.
+    """
+
+    def __init__(self, link: Link, unused: Callable[[], float | None] = lambda: None) -> None:
+        self._link, self._unused = link, unused
+        # Of whoever speaks on the connection; and of the fields below.
+        self._use = threading.RLock()
+        self._db: Connection | None = None
+        self._used_at = 0.0
+        self._held: set[int] = set()
+        self._wanted: set[int] = set()
+        self._ears: list[Ear] = []
+        self._listening = False  # on this connection
+        self._deaf = False  # rings may have been lost
+        self._known = False  # it held a lock once: others count on it
+        self._unsent = False
+        self._rung_at = -RING_SECONDS
+        self._done = False
+        self._asked = False  # since the thread looked
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # The loop that takes the rings itself, two switches sooner; by a descriptor of its own, as
+        # the number of a connection that was closed becomes another file's.
+        self._loop: Any = None
+        self._eye: tuple[Connection, int] | None = None
+
+    # ── what it is asked ──────────────────────────────────────────────────────────────────────
+
+    @property
+    def open(self) -> bool:
+        return self._db is not None
+
+    def may_ring(self) -> bool:
+        """Whether somebody else may ring now; they must, then."""
+        now = time.monotonic()
+        if self._unsent or now < self._rung_at + RING_SECONDS:
+            return False
+        self._rung_at = now
+        return True
+
+    def ring(self) -> None:
+        """Never waits; the thread sends it."""
+        if not self._unsent:
+            self._unsent = True
+            self.wake()
+
+    def hold(self, key: int, besides: int = 0) -> None:
+        """Take a lock for as long as this process lives, or until it is released.
+
+        `besides`: how many connections it needs to be of any use.
+        """
+        with self._use:
+            self._wanted.add(key)
+            try:
+                with self._spoken(besides):
+                    pass  # to open it is to take what is wanted
+            except BaseException:
+                self._wanted.discard(key)
+                raise
+        self.wake()
+
+    def release(self, key: int) -> None:
+        with self._use:
+            self._wanted.discard(key)
+            if key in self._held and self._db is not None:
+                self._held.discard(key)
+                with contextlib.suppress(*_LOST):
+                    self._db.execute("SELECT pg_advisory_unlock(%(key)s)", {"key": key})
+
+    def listen(self, callback: Callable[[], None], loop: Any = None) -> Callable[[], None]:
+        """Call back at every ring, and once after every time it could not hear."""
+        ear = Ear(callback, loop)
+        with self._use:
+            self._ears.append(ear)
+            self._loop = self._loop or loop
+            with contextlib.suppress(*_LOST), self._spoken():
+                pass  # if it cannot be opened the thread tries again
+        self.wake()
+
+        def end() -> None:
+            ear.over = True
+            with self._use:
+                if ear in self._ears:
+                    self._ears.remove(ear)
+                if loop is not None and not any(one.loop is loop for one in self._ears):
+                    self._blind()
+            self.wake()
+
+        return end
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """Speak on the connection: one question, and nothing that stays open."""
+        with self._spoken() as db:
+            return question(db)
+
+    def close(self) -> None:
+        """What was asked for before is still sent."""
+        with self._starting:
+            self._done = True
+        if self._thread is None:
+            self._close_pipe()
+            return
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2)
+
+    def wake(self) -> None:
+        """Let the thread look; it is started with the first thing that there is to do."""
+        with self._starting:
+            self._asked = True
+            if self._thread is None and not self._done:
+                self._thread = threading.Thread(target=self._work, name="andon-bell", daemon=True)
+                self._thread.start()
+            with contextlib.suppress(OSError):  # it is awake, or it has ended
+                os.write(self._wake, b"!")
+
+    # ── speaking ──────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def _spoken(self, besides: int = 0) -> Iterator[Connection]:
+        """The connection, with all that is wanted of it; rings that come meanwhile are told."""
+        rung = False
+        try:
+            with self._use:
+                try:
+                    db = self._opened(besides)
+                    yield db
+                except _LOST:
+                    self._drop_lost()
+                    raise
+                finally:
+                    self._used_at = time.monotonic()
+                    rung = self._take_rings()
+        finally:
+            if rung:
+                self._tell()
+
+    def _opened(self, besides: int) -> Connection:
+        if self._db is None or self._db.closed:
+            self._drop()
+            # One that comes back takes the place that it had: others count on its lock.
+            again = self._known and bool(self._wanted)
+            db = self._db = self._link.connect(again=again, besides=besides)
+            db.add_notify_handler(self._note)
+        if self._ears and not self._listening:
+            self._db.execute(f"LISTEN {CHANNEL}")
+            self._listening = True
+        for key in self._wanted - self._held:
+            asked = self._db.execute("SELECT pg_try_advisory_lock(%(key)s)", {"key": key})
+            if asked.fetchone() == (True,):
+                self._held.add(key)
+                self._known = True
+        self._watch()
+        return self._db
+
+    def _drop_lost(self) -> None:
+        """After an error: of a statement, or of the connection."""
+        if self._db is not None and self._db.closed:
+            self._drop()
+
+    def _drop(self) -> None:
+        db, self._db = self._db, None
+        self._deaf = self._deaf or self._listening
+        self._listening = False
+        self._held.clear()
+        self._blind(for_ever=False)
+        if db is not None:
+            with contextlib.suppress(*_LOST):
+                db.close()
+            self.wake()  # its descriptor is not to be watched any more
+
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────
+
+    def _note(self, _notify: Any) -> None:
+        """Of the driver: a ring came with the answer to something else."""
+        self._noted = True
+
+    _noted = False
+
+    def _take_rings(self) -> bool:
+        """Take what has come; many rings are one."""
+        rung, self._noted = self._noted, False
+        if self._db is not None and not self._db.closed:
+            while self._db.pgconn.notifies() is not None:
+                rung = True
+            if self._deaf and self._listening:  # whatever was sent meanwhile is lost
+                self._deaf, rung = False, True
+        return rung
+
+    def _tell(self, here: Any = None) -> None:
+        for ear in list(self._ears):
+            ear.hear(here)
+
+    def _watch(self) -> None:
+        """Let the loop take the rings of this connection."""
+        if self._loop is None or self._db is None or self._eye is not None or self._done:
+            return
+        try:
+            eye = os.dup(self._db.fileno())
+        except OSError:  # no descriptor is left: the thread takes them
+            return
+        self._eye = self._db, eye
+        if not _posted(self._loop, self._add_reader, self._loop, self._db, eye):
+            self._eye, self._loop = None, None
+            os.close(eye)
+
+    def _blind(self, *, for_ever: bool = True) -> None:
+        """The loop takes no rings any more: of this connection, or of any."""
+        if self._eye is not None:
+            eye = self._eye[1]
+            if not _posted(self._loop, _unwatch, self._loop, eye):
+                os.close(eye)
+            self._eye = None
+        if for_ever:
+            self._loop = None
+
+    def _add_reader(self, loop: Any, db: Connection, eye: int) -> None:
+        if self._eye == (db, eye):  # else it was dropped meanwhile, and is closed after this
+            loop.add_reader(eye, self._hear, loop, db, eye)
+
+    def _hear(self, loop: Any, db: Connection, eye: int) -> None:
+        """On the loop."""
+        if self._db is not db:  # it was dropped; what is watched ends right after this
+            loop.remove_reader(eye)
+        elif self._use.acquire(blocking=False):  # else somebody speaks, and takes the rings too
+            rung = False
+            try:
+                _consume(db)
+                rung = self._take_rings()
+            except _LOST:
+                self._drop()
+                self.wake()
+            finally:
+                self._use.release()
+            if rung:
+                self._tell(loop)
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────
+
+    def _work(self) -> None:
+        pause = 0.02
+        while True:
+            try:
+                seconds = self._turn()
+                pause = 0.02
+            except _LOST:
+                with self._use:
+                    self._drop()
+                seconds = pause
+                pause = min(pause * 2, 0.2 if self._wanted else 2.0)
+                if self._done:
+                    break
+            if self._done and not self._unsent:
+                break
+            if seconds is None and self._ended():
+                return
+            self._wait(seconds)
+        with self._use:
+            self._wanted.clear()
+            self._ears.clear()
+            self._drop()
+        self._close_pipe()
+
+    def _turn(self) -> float | None:
+        """Do what is due; answers after how many seconds something else will be."""
+        self._asked = False
+        times = [self._unused()]
+        now = time.monotonic()
+        may_ring = self._done or now >= self._rung_at + RING_SECONDS
+        if self._unsent and may_ring:
+            self._unsent, self._rung_at = False, now
+            try:
+                self.ask(lambda db: db.execute(_RING))
+            except _LOST:
+                self._unsent = not self._done  # once the server is back
+                raise
+        elif self._unsent:
+            times.append(self._rung_at + RING_SECONDS - now)
+        elif self._wanted or self._ears:
+            self.ask(_look)
+        with self._use:
+            if self._wanted - self._held:
+                times.append(MISSING_SECONDS)
+            if self._db is not None and not (self._wanted or self._ears or self._unsent):
+                left = self._used_at + UNUSED_SECONDS - time.monotonic()
+                if left <= 0:
+                    self._drop()
+                else:
+                    times.append(left)
+        return min((one for one in times if one is not None), default=None)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until there is something to do. (`select` ends at descriptor 1023.)"""
+        watch = select.poll()
+        watch.register(self._woken, select.POLLIN)
+        with self._use:
+            if self._db is not None and not self._db.closed:
+                taken = self._eye is not None and _CLOSED
+                watch.register(self._db.fileno(), _CLOSED if taken else select.POLLIN)
+        watch.poll(None if seconds is None else seconds * 1000)
+        with contextlib.suppress(OSError):
+            os.read(self._woken, 4096)
+
+    def _ended(self) -> bool:
+        """Whether there is nothing to wait for: another thread begins with the next thing to do."""
+        with self._starting:
+            if self._asked or self._unsent or self._wanted or self._ears or self._db is not None:
+                return False
+            self._thread = None
+            return True
+
+    def _close_pipe(self) -> None:
+        with self._starting:
+            self._thread = None
+            for descriptor in (self._woken, self._wake):
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+
+
+def _look(db: Connection) -> None:
+    """Take what has come, if anything has; something to read may be the end of the connection."""
+    watch = select.poll()
+    watch.register(db.fileno(), select.POLLIN)
+    if watch.poll(0):
+        _consume(db)
+
+
+def _consume(db: Connection) -> None:
+    db.pgconn.consume_input()
+    if db.closed:
+        raise psycopg.OperationalError("the connection was lost")
+
+
+def _posted(loop: Any, function: Callable[..., object], *args: Any) -> bool:
+    try:
+        # Not in the context of a run that happens to ask: a loop keeps it with what it watches.
+        loop.call_soon_threadsafe(function, *args, context=Context())
+    except RuntimeError:  # it is closed, and watches nothing
+        return False
+    return True
+
+
+def _unwatch(loop: Any, eye: int) -> None:
+    loop.remove_reader(eye)
+    os.close(eye)

@@ -1,0 +1,135 @@
+"""Batches that an event loop sends, and takes the answers to: several may be under way at once.
+
+The writing connection is held until all are answered. The server carries them out in their order.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+from andon.errors import StoreUnavailable
+from andon.store.postgres import batch as batches
+from andon.store.postgres.notifier import Bell
+from andon.store.postgres.direct import Direct
+from andon.store.postgres.connection import SPOILED, Connection, Link
+from andon.store.sql.reads import Rows
+from andon.store.sql.runs import SqlStore
+from andon.store.store import Message, Outcome, Start
+
+RING: batches.Transaction = [("ring", {})]
+
+
+class _Flight:
+    """A batch that is under way."""
+
+    __slots__ = ("batch", "left", "open", "outcomes", "rings")
+
+    def __init__(self, batch: Sequence[Message], transactions: int, *, rings: bool) -> None:
+        self.batch, self.open, self.rings = batch, transactions, rings
+        self.outcomes: list[Outcome] = [None] * len(batch)
+        self.left: list[int] = []  # the places of what was not carried out
+
+
+class Sending(SqlStore):
+    """The part of the store that does not wait."""
+
+    link: Link
+    _sql: dict[str, bytes]
+    _writer: Connection | None
+    _bell: Bell
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._direct: Direct | None = None
+        self._sender: int | None = None  # the thread whose batches are under way
+        # What takes the answer of each transaction; None for a ring.
+        self._expected: deque[tuple[_Flight, Callable[..., list[int]]] | None] = deque()
+
+    def _drop_writer(self) -> None:
+        raise NotImplementedError
+
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> Direct | None:
+        """Send a batch and hold the connection for it; None if that cannot be done now.
+
+        Answers what is to be watched. `receive` must be called until nothing is under way.
+        """
+        sent = None if self.link.pooled else batches.directly(batch)
+        if sent is None or not (behind or self._begin_sending()):
+            return None
+        # A ring right after the commit, on its heels, is heard two switches earlier.
+        rings = Start in map(type, batch) and self._bell.may_ring()
+        transactions = [one.statements for one in sent]
+        try:
+            direct = self._speaking()
+            direct.send([*transactions, RING] if rings else transactions)
+        except psycopg.Error as error:
+            raise self._lost() from error
+        except SPOILED:  # nothing was sent
+            if not self._expected:
+                self._end_sending()
+            return None
+        flight = _Flight(batch, len(sent), rings=rings)
+        self._expected += [(flight, one.take) for one in sent]
+        if rings:
+            self._expected.append(None)
+        return direct
+
+    def _begin_sending(self) -> bool:
+        if not self._writing.acquire(blocking=False):
+            return False
+        self._sender = threading.get_ident()
+        return True
+
+    def _speaking(self) -> Direct:
+        if self._writer is None or self._writer.closed:
+            raise psycopg.OperationalError("no connection")
+        if self._direct is None or self._direct.link is not self._writer.pgconn:
+            self._direct = Direct(self._writer, self._sql)
+        return self._direct
+
+    def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
+        """Of each batch that was answered since: its outcomes, and what was not carried out.
+
+        And whether more is under way. Raises StoreUnavailable if of all that is, nothing is known.
+        """
+        assert self._direct is not None
+        try:
+            answers = self._direct.receive()
+        except psycopg.Error as error:
+            raise self._lost() from error
+        flights = [flight for rows in answers if (flight := self._take(rows)) is not None]
+        if not self._expected:
+            self._end_sending()
+        return [(flight.outcomes, flight.left) for flight in flights], bool(self._expected)
+
+    def unsent(self) -> bool:
+        """Whether the network has yet to take a part: then `receive` is to be called for it too."""
+        return self._direct is not None and self._direct.unsent
+
+    def _take(self, rows: Rows) -> _Flight | None:
+        """One answer; the flight of which it was the last."""
+        expected = self._expected.popleft()
+        if expected is None:
+            return None
+        flight, take = expected
+        flight.left += take(rows, flight.outcomes)
+        flight.open -= 1
+        if flight.open:
+            return None
+        if flight.left:
+            self.ring()
+        elif not flight.rings:
+            self.announce(flight.batch, flight.outcomes)
+        return flight
+
+    def _lost(self) -> StoreUnavailable:
+        self._drop_writer()
+        self._expected.clear()
+        self._end_sending()
+        return StoreUnavailable(f"{self.link.name}: the connection was lost")
+
+    def _end_sending(self) -> None:
+        self._sender = None
+        self._writing.release()

@@ -1,0 +1,101 @@
+"""The connection that a process has besides those for writing and hearing, while it needs one.
+
+It is for reads, and is lent to callers who write in a transaction of their own. One is kept for the
+next caller; unused for some seconds it is closed, as others may need its place.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from andon.store.postgres.connection import Connection, Link
+
+UNUSED_SECONDS = 5.0
+
+
+class Spare:
+    """At most one that nobody uses; as many more as are lent at the same time."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._kept: Connection | None = None
+        self._used_at = 0.0
+        self._closed = False
+        self.lent = 0  # to callers of `transact`
+        self._watched = False
+        self.on_first: Callable[[], None] = lambda: None  # `close_unused` is to be called now
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[Connection]:
+        """For a read."""
+        db = self._take()
+        try:
+            yield db
+        finally:
+            self._keep(db)
+
+    def lend(self) -> Connection:
+        """For a transaction of somebody else."""
+        db = self._take()
+        with self._lock:
+            self.lent += 1
+        db.prepare_threshold = None  # take_lent discards what was prepared
+        return db
+
+    def take_lent(self, db: Connection) -> None:
+        """Keep it for the next caller, without anything the last one left in it."""
+        with self._lock:
+            self.lent -= 1
+        try:
+            if not db.closed and db.info.transaction_status != TransactionStatus.IDLE:
+                db.rollback()
+            if not db.closed and not self._link.pooled:
+                db.execute("DISCARD ALL", prepare=False)
+                self._keep(db)
+                return
+        except psycopg.Error:
+            pass
+        db.close()
+
+    def close_unused(self) -> float | None:
+        """Close what was not used for a while; after how many seconds to look again, if at all."""
+        with self._lock:
+            if self._kept is None:
+                self._watched = False
+                return None
+            left = self._used_at + UNUSED_SECONDS - time.monotonic()
+            if left > 0:
+                return left
+            db, self._kept, self._watched = self._kept, None, False
+        db.close()
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            db, self._kept = self._kept, None
+        if db is not None:
+            db.close()
+
+    def _take(self) -> Connection:
+        with self._lock:
+            db, self._kept = self._kept, None
+        return db if db is not None and not db.closed else self._link.connect()
+
+    def _keep(self, db: Connection) -> None:
+        if not db.closed and db.info.transaction_status == TransactionStatus.IDLE:
+            with self._lock:
+                kept = self._kept is None and not self._closed
+                if kept:
+                    self._kept, self._used_at = db, time.monotonic()
+                    first, self._watched = not self._watched, True
+            if kept:
+                if first:
+                    self.on_first()
+                return
+        db.close()

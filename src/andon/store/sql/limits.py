@@ -1,0 +1,156 @@
+"""What both databases do about limits: keep them, and claim no more than they admit.
+
+Whoever claims under limits counts what runs and chooses while nobody else may, so that they hold
+across all workers. Without limits nothing of this is done.
+"""
+
+from __future__ import annotations
+
+import json
+
+from andon.store.sql.reads import SqlReads
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from typing import Any
+
+    from andon.core.queue import Admission, Candidate
+    from andon.store.sql.reads import Rows
+    from andon.store.messages.rows import LimitRow
+    from andon.store.store import AgentRow, Claim, SetLimit
+
+TERMS = ("at_most", "rate", "per_seconds")
+Held = tuple[str, str, str, int]  # scope, name, value, and whether only runs that begin
+# Whose declaration it is: what a person has set is not changed by code.
+CODE = "code"
+# A page has room for what is left out of it for reasons that are found only by counting.
+PAGE = 100
+# Each page finds slots that are full; runs behind more of them than this wait for the next claim.
+PAGES = 20
+
+
+class SqlLimits(SqlReads):
+    """The messages about limits, and claims that are subject to them."""
+
+    def q(self, name: str, /, **params: Any) -> Rows:
+        """Run a named query on the writing connection, inside the batch's transaction."""
+        raise NotImplementedError
+
+    def _note(
+        self, kind: str, *, run_id: str | None = None, worker: str | None = None, **body: Any
+    ) -> None:
+        self.q("insert_event", kind=kind, run_id=run_id, worker=worker, body=json.dumps(body))
+
+    def _set_limit(self, m: SetLimit) -> bool:
+        """Answers whether there is a limit now, or was one."""
+        self.q("lock_workers")
+        if m.at_most is None and m.rate is None:
+            found = bool(self.q("drop_limit", scope=m.scope, name=m.name))
+            if m.scope == "agent":
+                self._declare({m.name})
+        else:
+            found = True
+            self.q("set_limit", scope=m.scope, name=m.name, **_terms(m), set_by=m.by)
+        self._note("limit.set", scope=m.scope, name=m.name, **_terms(m), by=m.by)
+        return found
+
+    def _declare(self, names: set[str]) -> None:
+        """What the code of the promoted versions says is the limit, unless a person has set one."""
+        known = {row.name: row for row in self._limits(self.q) if row.scope == "agent"}
+        for name in sorted(names):
+            row, before = self._agents(name, self.q)[:1], known.get(name)
+            if not row or (before is not None and before.set_by != CODE):
+                continue
+            said = _terms(row[0])
+            if said == (_terms(before) if before is not None else dict.fromkeys(TERMS)):
+                continue
+            self.q("lock_workers")
+            if any(term is not None for term in said.values()):
+                self.q("set_limit", scope="agent", name=name, **said, set_by=CODE)
+            else:
+                self.q("drop_limit", scope="agent", name=name)
+
+    def _claim_admitted(self, m: Claim, latched: list[Held]) -> tuple[Rows, float | None]:
+        """Claim what the limits admit and no latch holds.
+
+        And the seconds until a rate lets another run begin.
+        """
+        from andon.core.queue import admit, tally
+
+        self.q("lock_limits")
+        limits = [row.limit for row in self._limits(self.q)]
+        usage = self._usage(self.q)
+        [[now]] = self.q("now")
+        running, buckets = tally(usage.running, limits), dict(usage.buckets)
+        stand = admit((), limits, running, buckets, now=now, room=0)
+        chosen: list[Candidate] = []
+        for _ in range(PAGES):
+            room = m.limit - len(chosen)
+            held = [*_held(stand), *latched]
+            page = self._candidates(m, chosen, held, PAGE + room) if room else []
+            stand = admit(page, limits, stand.running, buckets, now=now, room=room)
+            buckets |= stand.buckets
+            chosen += [run for run in page if run.id in stand.ids]
+            if len(page) < PAGE + room:
+                break
+        rate_in = None
+        if stand.spent and len(chosen) < m.limit:
+            full = [*(slot for slot in _held(stand) if not slot[-1]), *latched]
+            if self._candidates(m, chosen, full, 1):  # else nobody waits for it
+                rate_in = min(stand.spent.values())
+        rows = self._claim_chosen(m, chosen)
+        claimed = {row[0] for row in rows}
+        begun = [run for run in chosen if run.id in claimed]
+        spent = admit(begun, limits, running, usage.buckets, now=now, room=len(begun)).buckets
+        for slot, bucket in spent.items():
+            self.q("fill_bucket", **slot._asdict(), **bucket._asdict())
+        if spent.keys() - usage.buckets.keys():
+            self.q("sweep_buckets")
+        return rows, rate_in
+
+    def _candidates(
+        self, m: Claim, chosen: list[Candidate], held: list[Any], limit: int
+    ) -> list[Candidate]:
+        """What the worker would claim next, without what was chosen and what is held back."""
+        from andon.core.queue import Candidate
+
+        rows = self.q(
+            "candidates",
+            **wanted(m),
+            taken=json.dumps([run.id for run in chosen]),
+            held=json.dumps(held),
+            limit=limit,
+        )
+        return [
+            Candidate(run_id, queue, agent, json.loads(labels), bool(spends))
+            for run_id, queue, agent, labels, spends in rows
+        ]
+
+    def _claim_chosen(self, m: Claim, chosen: list[Candidate]) -> Rows:
+        if not chosen:
+            return []
+        ids = json.dumps([run.id for run in chosen])
+        return self.q("claim_runs", **wanted(m), limit=len(chosen), chosen=ids)
+
+
+def wanted(m: Claim) -> dict[str, Any]:
+    """Which runs a claim is about."""
+    from andon.core.queue import suspect_from
+
+    return {
+        "worker_id": m.worker_id,
+        "agents": json.dumps(m.agents),
+        "only": None if m.only is None else json.dumps(m.only),
+        "queues": None if m.queues is None else json.dumps(m.queues),
+        "suspect_from": suspect_from(m.interruption_limit),
+    }
+
+
+def _terms(limit: LimitRow | AgentRow | SetLimit) -> dict[str, Any]:
+    return {name: getattr(limit, name) for name in TERMS}
+
+
+def _held(stand: Admission) -> list[Held]:
+    """The slots that hold runs back; the last number: only those that begin."""
+    full = [(*slot, 0) for slot in sorted(stand.full)]
+    return full + [(*slot, 1) for slot in sorted(stand.spent.keys() - stand.full)]

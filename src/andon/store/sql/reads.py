@@ -1,0 +1,270 @@
+"""What both databases are asked: the named queries of every read, and the values they become."""
+
+from __future__ import annotations
+
+import json
+from operator import attrgetter
+
+from andon.errors import Corrupt, NotFound
+from andon.store.read_api import ALLOWANCE_SECONDS
+from andon.store.messages.rows import (
+    AskRow,
+    AttemptRow,
+    EventRow,
+    Filter,
+    Forsaken,
+    Held,
+    Letter,
+    LimitRow,
+    Loaded,
+    Obligation,
+    QueueRow,
+    RunRow,
+    StepTime,
+    Usage,
+    Waiting,
+)
+from andon.store.store import AgentRow, EffectRow, WorkerRow
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeVar
+
+    from andon.core.journal import Entry
+    from andon.core.values.struct import Struct
+
+    Rows = list[tuple[Any, ...]]
+    T = TypeVar("T", bound=Struct | Entry)
+else:
+    Rows = list
+
+
+def entries(rows: Rows) -> list[Entry]:
+    from andon.core.journal import Entry
+
+    return [build(Entry, row) for row in rows]
+
+
+def fields(struct: Struct | Entry) -> dict[str, Any]:
+    return dict(zip(struct.__struct_fields__, values(struct), strict=True))
+
+
+_GETTERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def values(struct: Struct | Entry) -> tuple[Any, ...]:
+    """The values of its fields, in their order; this is on the way of every step."""
+    kind = type(struct)
+    getter = _GETTERS.get(kind)
+    if getter is None:
+        getter = _GETTERS[kind] = attrgetter(*kind.__struct_fields__)
+    return getter(struct)
+
+
+def build(kind: type[T], row: Sequence[Any]) -> T:
+    return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))
+
+
+def _astray(what: str, last: int, after: int) -> Corrupt:
+    """Its index is in disorder: who reads page by page would never come to an end."""
+    return Corrupt(
+        f"{what}: asked for what comes after {after}, the database answered up to {last}; "
+        "it is damaged. Restore it from a backup."
+    )
+
+
+class SqlReads:
+    """The reads of a store, for every SQL database."""
+
+    def read(self, name: str, /, **params: Any) -> Rows:
+        """Run a named query on a reading connection."""
+        raise NotImplementedError
+
+    def load(self, run_id: str) -> Loaded:
+        found = entries(self.read("load_entries", run_id=run_id))
+        if not found:
+            raise Corrupt(f"run {run_id}: its journal is gone. Restore it from a backup.")
+        [start] = entries(self.read("start_entry", run_id=run_id))
+        quiet = self.read("quiet_fences", run_id=run_id)
+        return Loaded(
+            start=start,
+            entries=found,
+            letters=self.letters([run_id]).get(run_id, []),
+            checkpoints=dict(self.read("checkpoints", run_id=run_id)),
+            quiet_fences=frozenset(row[0] for row in quiet),
+        )
+
+    def sent(self, run_id: str, name: str) -> list[str]:
+        return [str(body) for (body,) in self.read("sent", run_id=run_id, name=name)]
+
+    def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]:
+        found: dict[str, list[Letter]] = {}
+        for run_id, *row in self.read("letters", run_ids=json.dumps(list(run_ids))):
+            found.setdefault(run_id, []).append(build(Letter, row))
+        return found
+
+    def run(self, run_id: str) -> RunRow | None:
+        rows = self.read("run", run_id=run_id)
+        return build(RunRow, rows[0]) if rows else None
+
+    def among(self, run_ids: Sequence[str], states: Sequence[str]) -> list[RunRow]:
+        """Those of the runs that are in one of the states."""
+        named = {"run_ids": json.dumps(list(run_ids)), "states": json.dumps(list(states))}
+        return [build(RunRow, row) for row in self.read("runs_among", **named)]
+
+    def descendants(self, run_id: str) -> list[str]:
+        """The run and all that it has started, if they are not over; parents first."""
+        return [str(row[0]) for row in self.read("descendants", run_id=run_id, over=False)]
+
+    def runs(self, which: Filter) -> list[RunRow]:
+        label, label_value = which.label or (None, None)
+        before_at, before_id = which.before or (None, None)
+        rows = self.read(
+            "runs",
+            states=json.dumps(which.states) if which.states else None,
+            agent=which.agent,
+            parent_id=which.parent_id,
+            prefix=which.prefix,
+            roots=which.roots,
+            label=label,
+            label_value=label_value,
+            before_at=before_at,
+            before_id=before_id,
+            limit=which.limit,
+        )
+        return [build(RunRow, row) for row in rows]
+
+    def journal(self, run_id: str, after: int = -1, limit: int = 1000) -> list[Entry]:
+        found = entries(self.read("journal", run_id=run_id, after=after, limit=limit))
+        if found and found[-1].seq <= after:
+            raise _astray(f"run {run_id}: its journal", found[-1].seq, after)
+        return found
+
+    def last_entry(self, run_id: str) -> Entry | None:
+        return next(iter(entries(self.read("last_entry", run_id=run_id))), None)
+
+    def ledger(self, run_id: str) -> list[EffectRow]:
+        rows = self.read("ledger", run_id=run_id)
+        return [build(EffectRow, (*row[:7], bool(row[7]), *row[8:])) for row in rows]
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        return [build(AttemptRow, row) for row in self.read("attempts", run_id=run_id)]
+
+    def asks(self, run_id: str | None = None, *, open_only: bool = True) -> list[AskRow]:
+        return [build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)]
+
+    def progress(self) -> dict[str, list[dict[str, Any]]]:
+        """How far the steps of unfinished runs say they are, by run."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for run_id, progress in self.read("progress"):
+            found.setdefault(run_id, []).append(json.loads(progress))
+        return found
+
+    def logs(self, run_id: str, after: int = 0) -> list[tuple[int, float, str, str]]:
+        found = self.read("logs", run_id=run_id, after=after)
+        if found and found[-1][0] <= after:
+            raise _astray(f"run {run_id}: its lines", found[-1][0], after)
+        return [(row[0], row[1], row[2], row[3]) for row in found]
+
+    def blob(self, name: str) -> str:
+        rows = self.read("blob", name=name)
+        if not rows:
+            raise NotFound(f"there is no blob {name!r}; the database is damaged")
+        body: str = rows[0][0]
+        from andon.core.values.value import content_name
+
+        if content_name(body.encode()) != name:
+            raise Corrupt(
+                f"blob {name[:12]} does not match its hash. Restore the database from a backup."
+            )
+        return body
+
+    def workers(self) -> list[WorkerRow]:
+        return self._workers(self.read)
+
+    def _workers(self, ask: Callable[..., Rows]) -> list[WorkerRow]:
+        return [build(WorkerRow, row) for row in ask("workers")]
+
+    def busy(self) -> frozenset[str]:
+        return self._busy(self.read)
+
+    def _busy(self, ask: Callable[..., Rows]) -> frozenset[str]:
+        return frozenset(str(worker) for (worker,) in ask("busy_workers"))
+
+    def fleet(self, since: float) -> list[WorkerRow]:
+        return [build(WorkerRow, row) for row in self.read("fleet", since=since)]
+
+    def held_by(self, worker_id: str, since: float = 0.0) -> list[Held]:
+        rows = self.read("held_by", worker_id=worker_id, since=since)
+        return [build(Held, row) for row in rows]
+
+    def obligations(self, run_id: str | None = None, limit: int = 1000) -> list[Obligation]:
+        rows = self.read("obligations", run_id=run_id, limit=limit)
+        return [build(Obligation, row) for row in rows]
+
+    def waiting(self, limit: int = 100_000) -> list[Waiting]:
+        return [build(Waiting, row) for row in self.read("waiting", limit=limit)]
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]:
+        found = [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]
+        if found and found[-1].id <= after:
+            raise _astray("the list of events", found[-1].id, after)
+        return found
+
+    def last_event(self, before: float | None = None) -> int:
+        if before is None:
+            number: int = self.read("last_event")[0][0]
+        else:
+            number = self.read("last_event_before", before=before)[0][0]
+        return number
+
+    def slowest_steps(self, since: float, longer_than: float, runs: int = 2000) -> list[StepTime]:
+        rows = self.read("slowest_steps", since=since, longer_than=longer_than, runs=runs)
+        return [build(StepTime, row) for row in rows]
+
+    def agents(self, name: str | None = None) -> list[AgentRow]:
+        return self._agents(name, self.read)
+
+    def _agents(self, name: str | None, ask: Callable[..., Rows]) -> list[AgentRow]:
+        return [build(AgentRow, row) for row in ask("agents", name=name)]
+
+    def limits(self) -> list[LimitRow]:
+        return self._limits(self.read)
+
+    def _limits(self, ask: Callable[..., Rows]) -> list[LimitRow]:
+        return [build(LimitRow, row) for row in ask("limits")]
+
+    def usage(self) -> Usage:
+        return self._usage(self.read)
+
+    def _usage(self, ask: Callable[..., Rows]) -> Usage:
+        from andon.core.queue import Bucket, Candidate, Slot
+
+        running = [
+            (Candidate("", queue, agent, json.loads(labels), spends=False), count)
+            for queue, agent, labels, count in ask("running")
+        ]
+        buckets = {Slot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")}
+        return Usage(running=running, buckets=buckets)
+
+    def queues(self) -> list[QueueRow]:
+        return [build(QueueRow, row) for row in self.read("queues")]
+
+    def run_count(self) -> int:
+        count: int = self.read("run_count")[0][0]
+        return count
+
+    def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
+        rows = self.read("unfinished", agent=agent)
+        return [(name, version, state, count) for name, version, state, count in rows]
+
+    def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[Forsaken]:
+        return [build(Forsaken, row) for row in self.read("forsaken", allowance=allowance)]
+
+    def stranded_versions(self) -> set[tuple[str, str]]:
+        return {(agent, version) for agent, version in self.read("stranded_versions")}
+
+    def now(self) -> float:
+        now: float = self.read("now")[0][0]
+        return now

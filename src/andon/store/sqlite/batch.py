@@ -1,0 +1,196 @@
+"""What of a batch SQLite does together: appends, starts and settlements, each by one statement.
+
+Each statement that names the rows it has changed builds a table of them first. So it is counted,
+and named only if something is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+from andon.store import queries
+from andon.store.writer.groups import Group, is_plain, parted
+from andon.store.sql.reads import values
+from andon.store.sql.runs import BARE, NUL, SqlStore, begun, settling
+from andon.store.store import Append
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    import apsw
+
+    from andon.store.store import Message, Outcome, Settle, Start
+
+    Advance = Callable[[list[Group]], set[str]]
+
+# The same as advance_head, without naming what it has changed.
+_ADVANCE = queries.load("sqlite")["advance_head"].removesuffix("RETURNING id;")
+_INSERT = queries.load("sqlite")["insert_entry"]
+
+
+def _of_new(sql: str) -> str:
+    return re.sub(r":(\w+)", r"NEW.\1", sql)
+
+
+# Both in one statement, which is its own commit: a row that is given to this view. What a lone step
+# waits for is mostly what is done around its commit, with caches that have gone cold meanwhile.
+_STEP = (*re.findall(r":(\w+)", _INSERT), "step", "progress", "epoch", "before")
+_ALONE = f"""
+CREATE TEMP VIEW IF NOT EXISTS andon_step ({", ".join(_STEP)})
+    AS SELECT {", ".join("NULL" for _ in _STEP)};
+CREATE TEMP TRIGGER IF NOT EXISTS andon_step INSTEAD OF INSERT ON andon_step BEGIN
+{_of_new(_ADVANCE)};
+{_of_new(_INSERT.replace("VALUES (", "SELECT ").removesuffix(");"))} WHERE changes();
+END
+"""
+_GIVE = f"INSERT INTO andon_step VALUES ({', '.join('?' for _ in _STEP)})"  # noqa: S608 (constants)
+
+
+class Short(Exception):
+    """Fewer rows were changed than there should be: it must be known which."""
+
+
+class SqliteBatches(SqlStore):
+    """The part of the store that writes batches, inside their transaction."""
+
+    _writer: apsw.Connection
+    _sql: dict[str, str]
+    _equipped: apsw.Connection | None = None
+
+    def _append_alone(self, message: Message) -> bool:
+        """The way of a lone step. False: nothing is written, and why is to be found out."""
+        if type(message) is not Append or len(message.entries) != 1 or message.effects:
+            return False
+        [entry], fence = message.entries, message.fence
+        if entry.fence != fence.counter or not is_plain(message):
+            return False
+        db = self._writer
+        if self._equipped is not db:
+            db.execute(_ALONE)
+            self._equipped = db
+        named = values(entry)
+        if "\0" in f"{entry.name}{entry.key}{entry.place}{entry.body}{message.step}":
+            refuse_nul((*named, message.step))
+        further = entry.state not in BARE
+        row = (message.run_id, *named, message.step, further, fence.epoch, entry.seq - 1)
+        before = db.total_changes()
+        db.execute(_GIVE, row)
+        return db.total_changes() != before
+
+    def _apply_all(self, batch: Sequence[Message], advance: Advance) -> list[Outcome]:
+        if len(batch) == 1:
+            return [self._apply_one(batch[0])]
+        parts = parted(batch)
+        outcomes: list[Outcome] = [None] * len(batch)
+        # Fenced, or written before: find out one by one.
+        others = parts.others + self._append_all(parts.groups, advance)
+        others += self._start_all(parts.starts, outcomes)
+        others += self._settle_all(parts.settles, outcomes)
+        for place in sorted(others):
+            outcomes[place] = self.apply(batch[place])
+        return outcomes
+
+    def _apply_one(self, message: Message) -> Outcome:
+        if isinstance(message, Append) and is_plain(message) and self._append_one(message):
+            return None
+        return self.apply(message)
+
+    def _append_one(self, m: Append) -> bool:
+        """One with effects, or several entries. False as above."""
+        group = Group(0, m)
+        self._writer.execute(_ADVANCE, _heading(group))
+        if not self._writer.changes():
+            return False
+        self._insert_all([group])
+        return True
+
+    def _append_all(self, groups: list[Group], advance: Advance) -> list[int]:
+        """Write what may be written; answers the places of the rest."""
+        if not groups:
+            return []
+        held = advance(groups)
+        self._insert_all([group for group in groups if group.run_id in held])
+        return [place for group in groups if group.run_id not in held for place in group.places]
+
+    def _start_all(self, starts: dict[int, Start], outcomes: list[Outcome]) -> list[int]:
+        if not starts:
+            return []
+        rows = [begun(m.run) for m in starts.values()]
+        for row in rows:
+            refuse_nul(row.values())
+        new = {run_id for (run_id,) in self._writer.executemany(self._sql["start_run"], rows)}
+        runs = [m.run for m in starts.values() if m.run.id in new]
+        self._insert_entries([(run.id, *values(run.entry)) for run in runs])
+        for place, m in starts.items():
+            outcomes[place] = m.run.id in new
+        return [place for place in starts if not outcomes[place]]
+
+    def _settle_all(self, settles: dict[int, Settle], outcomes: list[Outcome]) -> list[int]:
+        if not settles:
+            return []
+        rows = [settling(m) for m in settles.values()]
+        for row in rows:
+            refuse_nul(row.values())
+        answers = self._writer.executemany(self._sql["settle_run"], rows)
+        settled = {run_id: rest for run_id, *rest in answers}
+        ended = {place: m for place, m in settles.items() if m.run_id in settled}
+        self._insert_entries([(m.run_id, *values(e)) for m in ended.values() for e in m.entries])
+        ends = [(m.ending, m.run_id, m.fence.counter) for m in ended.values()]
+        self._writer.executemany(self._sql["end_attempt"], ends)
+        for place, m in ended.items():
+            state, parent_id, stop = settled[m.run_id]
+            self._tell_of_settled(m, state, parent_id, stop)
+            outcomes[place] = str(state)
+        return [place for place in settles if place not in ended]
+
+    def _advance_counted(self, groups: list[Group]) -> set[str]:
+        """Move the heads of all groups, whose fences hold as a rule; answers their runs."""
+        before = self._writer.total_changes()
+        self._writer.executemany(_ADVANCE, [_heading(group) for group in groups])
+        if self._writer.total_changes() - before < len(groups):
+            raise Short
+        return {group.run_id for group in groups}
+
+    def _advance_named(self, groups: list[Group]) -> set[str]:
+        """Move the heads of all groups whose fence holds; answers their runs."""
+        rows = self._writer.executemany(
+            self._sql["advance_head"], [_heading(group) for group in groups]
+        )
+        return {row[0] for row in rows}
+
+    def _insert_all(self, groups: list[Group]) -> None:
+        self._insert_entries([(g.run_id, *values(entry)) for g in groups for entry in g.entries])
+        effects = [(g.run_id, *values(row)) for g in groups for row in g.effects.values()]
+        if effects:
+            refuse_nul(chain.from_iterable(effects))
+            self._writer.executemany(self._sql["upsert_effect"], effects)
+
+    def _insert_entries(self, entries: list[tuple[Any, ...]]) -> None:
+        """Of each its run, and its fields in their order, which is that of the statement."""
+        refuse_nul(chain.from_iterable(entries))
+        self._writer.executemany(_INSERT, entries)
+
+
+def _heading(group: Group) -> tuple[Any, ...]:
+    """In the order in which advance_head names its values, which is quicker than by their names."""
+    last = group.entries[-1]
+    return (
+        last.seq,
+        last.hash,
+        group.step,
+        group.progress is not None,
+        group.run_id,
+        group.fence.counter,
+        group.fence.epoch,
+        group.entries[0].seq - 1,
+    )
+
+
+def refuse_nul(values: Iterable[Any]) -> None:
+    """SQLite would keep it and PostgreSQL not; programs that end text at a NUL show half of it."""
+    for value in values:
+        if value.__class__ is str and "\0" in value:
+            raise UnicodeEncodeError("utf-8", value, value.index("\0"), value.index("\0") + 1, NUL)

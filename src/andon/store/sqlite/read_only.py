@@ -1,0 +1,236 @@
+"""An SQLite store that is only looked at: a backup, a copy, a file that may not be written.
+
+Nothing is written, and no file is made beside it. What can be seen depends on what is there:
+
+    with -wal and -shm    everything, as it changes: SQLite's own way to read
+    with -wal alone       everything, as it was when it was opened; the index is kept in memory
+    without a -wal        the file alone: what a log held that was not copied along is missing
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import apsw
+
+from andon.errors import StoreError
+from andon.store import notifier, from_root, queries
+from andon.store.sql.runs import SqlStore
+from andon.store.sqlite.batch import refuse_nul
+from andon.store.sqlite.disk import NETWORK_FILE_SYSTEMS, file_system, why_unwritable
+from andon.store.sqlite.errors import translated
+from andon.store.sqlite.wal import Wal
+
+TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from andon.store.sql.reads import Rows
+    from andon.store.store import Append, Message, Outcome, WorkerRow
+
+    File = str | os.PathLike[str]
+
+# Where the header of a database says how it is written: 1 is a rollback journal, 2 is a WAL.
+_WRITE_VERSION = 18
+_READ_ONLY = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+_MADE = apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_READWRITE
+
+
+def is_called_for(path: File, *, lasts: bool = False) -> bool:
+    """Whether a file is better not opened as a store by somebody who only looks.
+
+    One that lacks SQLite's other files is a copy, or will get them when the next worker opens it;
+    whoever looks for longer (`lasts`) would then miss what it writes.
+    """
+    path = from_root(path)
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return False
+    copied = not (os.path.exists(path + "-wal") and os.path.exists(path + "-shm"))
+    unsafe = file_system(path) in NETWORK_FILE_SYSTEMS
+    return unsafe or (copied and not lasts) or bool(why_unwritable(path))
+
+
+class SqliteView(SqlStore):
+    """A store in one SQLite file, as far as it can be read."""
+
+    free_means = "dead"
+
+    def __init__(self, path: File) -> None:
+        super().__init__()
+        self.path = from_root(path)
+        self.url = f"sqlite:///{self.path}"
+        self.folder = self.path + ".d"
+        self.note = ""  # what may be missing
+        self.still = ""  # why nothing changes that is seen, if so
+        self._sql = queries.load("sqlite")
+        self._reading = threading.Lock()
+        with translated(self.path):
+            self._reader = self._open()
+            self._refuse_foreign()
+
+    def _open(self) -> apsw.Connection:
+        network = file_system(self.path) in NETWORK_FILE_SYSTEMS
+        if not os.path.exists(self.path + "-wal"):
+            self.still = "no worker writes it here"
+            self.note = self._missing()
+            db = apsw.Connection(f"{_uri(self.path)}?immutable=1", flags=_READ_ONLY)
+        elif network or not os.path.exists(self.path + "-shm"):
+            self.still = "it is shown as it was when this command began"
+            if network:
+                self.note = "the store is on a network file system, where nothing is locked"
+            db = apsw.Connection(self.path, flags=_READ_ONLY, vfs=_Alone.registered())
+            db.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        else:
+            db = apsw.Connection(f"{_uri(self.path)}?mode=ro", flags=_READ_ONLY)
+        db.execute("PRAGMA query_only = 1").fetchall()
+        db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        return db
+
+    def _missing(self) -> str:
+        with open(self.path, "rb") as file:
+            header = file.read(100)
+        if header[_WRITE_VERSION : _WRITE_VERSION + 1] == b"\1":
+            return ""  # made by VACUUM INTO, or its log was taken in for good: it is whole
+        return (
+            f"its log, {os.path.basename(self.path)}-wal, is not beside it: a file that was copied "
+            "alone lacks what happened last (one made by SQLite's .backup is complete)"
+        )
+
+    def _refuse_foreign(self) -> None:
+        needs = queries.migrations("sqlite")[-1][0]
+        found: int = self._reader.execute("PRAGMA user_version").get
+        if found == needs:
+            return
+        self._refuse_lost()
+        if found == 0:
+            also = f"; but {self.note}" if self.note else ""
+            raise StoreError(
+                f"{self.path}: has no tables of andon{also}. Set ANDON_STORE to another file."
+            )
+        if found > needs:
+            raise StoreError(
+                f"the store has schema {found}, this andon knows {needs} at most. Upgrade andon."
+            )
+        raise StoreError(
+            f"{self.path}: has schema {found}, expected {needs}, and cannot be upgraded where it "
+            "is. Copy it, with its -wal, to a folder of yours and start a worker there; or look "
+            "with the version of andon that wrote it."
+        )
+
+    # ── queries ───────────────────────────────────────────────────────────────────────────────
+
+    def read(self, name: str, /, **params: Any) -> Rows:
+        with self._reading, translated(self.path):
+            refuse_nul(params.values())
+            return self._reader.execute(self._sql[name], params).fetchall()
+
+    def facts(self) -> dict[str, Any]:
+        with self._reading:
+            schema = self._reader.execute("PRAGMA user_version").get
+        return {
+            "store": "sqlite",
+            "path": self.path,
+            "sqlite": apsw.sqlite_lib_version(),
+            "file_system": file_system(self.path),
+            "schema": schema,
+            "epoch": self.read("epoch")[0][0],
+        }
+
+    def integrity(self) -> str:
+        """Also whether the log has more than SQLite reads of it."""
+        with self._reading, translated(self.path):
+            self._refuse_lost()
+            answer: str = self._reader.execute("PRAGMA integrity_check(1)").get
+            return answer
+
+    def _refuse_lost(self) -> None:
+        log = Wal(self.path + "-wal")
+        if log.header:
+            log.refuse_lost(log.readable())
+
+    # ── what changes something ────────────────────────────────────────────────────────────────
+
+    def _refusal(self) -> StoreError:
+        why = why_unwritable(self.path) or "it was opened to look at"
+        return StoreError(f"{self.path}: {why}; nothing was written.")
+
+    def q(self, name: str, /, **params: Any) -> Rows:
+        raise self._refusal()
+
+    def write(self, batch: Sequence[Message]) -> list[Outcome]:
+        raise self._refusal()
+
+    def transact(self, append: Callable[[Any], Append]) -> None:
+        raise self._refusal()
+
+    # ── who is alive, and who listens ─────────────────────────────────────────────────────────
+
+    def is_free(self, worker: WorkerRow) -> bool:
+        return False  # to find out is to remove its file
+
+    def ring(self) -> None:
+        pass
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Where no socket can be made, looking now and then has to find what is new."""
+        with translated(self.path):
+            found = notifier.Bell(self.folder)
+            try:
+                end = found.listen(callback)
+            except OSError:
+                found.close()
+                raise
+
+        def close() -> None:
+            end()
+            found.close()
+
+        return close
+
+    def close(self) -> None:
+        with self._reading:
+            self._reader.close()
+
+
+def _uri(path: str) -> str:
+    from urllib.parse import quote
+
+    return f"file:{quote(path)}"
+
+
+class _Alone(apsw.VFS):
+    """Reads a database and its log without the file that readers and writers share.
+
+    SQLite then keeps the index of the log in memory, and takes no lock: it must be nobody's who
+    writes at the same time.
+    """
+
+    name = "andon-alone"
+    _one: _Alone | None = None
+
+    @classmethod
+    def registered(cls) -> str:
+        cls._one = cls._one or cls()
+        return cls.name
+
+    def __init__(self) -> None:
+        super().__init__(self.name, "")
+
+    def xOpen(self, name: Any, flags: list[int]) -> _Unlocked:  # noqa: N802 (apsw's)
+        flags[0] = (flags[0] & ~_MADE) | apsw.SQLITE_OPEN_READONLY
+        return _Unlocked("", name, flags)
+
+
+class _Unlocked(apsw.VFSFile):
+    """Without shared memory: apsw's files have none."""
+
+    def xLock(self, level: int) -> None:  # noqa: N802
+        pass
+
+    def xUnlock(self, level: int) -> None:  # noqa: N802
+        pass
+
+    def xCheckReservedLock(self) -> bool:  # noqa: N802
+        return False

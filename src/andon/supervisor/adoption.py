@@ -1,0 +1,139 @@
+"""What a supervisor owns, written down; and taking over what a dead one left alive.
+
+A process is the recorded one only if its start time is the recorded one, looked at after its pidfd
+was opened. An adopted child can be watched and ended as any other; how it ended is not known, its
+output is not kept, and it is not started again unless our own spec has one of its name.
+"""
+
+import json
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from andon.host import proc
+from andon.host import home as homes
+from andon.host import signals
+from andon.supervisor.children.child import Child
+from andon.supervisor.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from andon.supervisor.supervisor import Supervisor
+
+LARGEST_STATE = 16_777_216
+
+
+def state_path(home: str, name: str) -> str:
+    return os.path.join(home, "state", f"{name}.json")
+
+
+def save(own: "Supervisor") -> None:
+    """Everything that a successor needs; not the environment, which has secrets."""
+    me = os.getpid()
+    state = {
+        "id": own.id,
+        "pid": me,
+        "start_ticks": proc.start_ticks(me),
+        "boot": proc.boot_id(),
+        "namespace": proc.pid_namespace(),
+        "receipt": own.cord.receipt,
+        "children": [_described(child) for child in own.children if child.tree is not None],
+    }
+    with suppress(OSError):  # a full disk: adoption is lost, nothing else
+        homes.write(state_path(own.spec.home, own.id), json.dumps(state).encode())
+
+
+def _described(child: Child) -> dict[str, Any]:
+    return {
+        "name": child.name,
+        "kind": child.kind,
+        "run": child.run,
+        "argv": child.spec.argv,
+        "pid": child.pid,
+        "start_ticks": child.ticks,
+        "started_at": child.started_at,
+        "state": child.state,
+        "tree": child.tree.describe() if child.tree is not None else None,
+    }
+
+
+def adopt(own: "Supervisor") -> None:
+    """Take over from every dead supervisor of this home; each is taken by one successor only."""
+    folder = os.path.join(own.spec.home, "state")
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError:
+        return
+    for name in names:
+        state = _read(os.path.join(folder, name))
+        if state is None or state.get("id") == own.id or not _is_dead(state):
+            continue
+        claimed = os.path.join(folder, f"{name}.{own.id}")
+        try:
+            os.rename(os.path.join(folder, name), claimed)
+        except OSError:
+            continue  # somebody else was quicker
+        homes.unregister(own.spec.home, str(state["id"]))
+        for each in state.get("children") or []:
+            with suppress(KeyError, TypeError, ValueError, OSError):
+                _take(own, each, str(state["id"]))
+        own.save()
+        with suppress(OSError):
+            os.unlink(claimed)
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            state = json.loads(file.read(LARGEST_STATE))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return state if isinstance(state, dict) and isinstance(state.get("id"), str) else None
+
+
+def _is_dead(state: dict[str, Any]) -> bool:
+    """Certainly: of this boot and this namespace, and not there any more."""
+    here = (proc.boot_id(), proc.pid_namespace())
+    if (state.get("boot"), state.get("namespace")) != here:
+        return False
+    return not proc.alive(int(state.get("pid") or 0), int(state.get("start_ticks") or 0))
+
+
+def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
+    tree = own.mechanism.restore(each["tree"])
+    pid, ticks = int(each["pid"] or 0), int(each["start_ticks"] or 0)
+    pidfd = signals.open_pidfd(pid, ticks) if pid and ticks else -1
+    alive = pidfd >= 0 and proc.alive(pid, ticks)
+    if not alive and not tree.pids():
+        tree.close()
+        signals.close(pidfd)
+        return
+    child = _place(own, each, before) if alive and each["kind"] != "control" else None
+    if child is None:  # of no use to anybody: what is left of it is ended
+        spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
+        child = Child(spec, state="clearing", run=each.get("run"), tree=tree)
+        own.children.append(child)
+        signals.close(pidfd)
+        own.say(child.name, f"left behind by supervisor {before}; ended")
+        child.asked = "term"
+        own.kill([child], own.report_killed, why="left behind")
+        return
+    child.tree, child.pid, child.ticks, child.pidfd = tree, pid, ticks, pidfd
+    child.state = "frozen" if each.get("state") == "frozen" else "running"
+    child.adopted, child.run = True, child.run or each.get("run")
+    child.began, child.started_at = time.monotonic(), float(each.get("started_at") or 0.0)
+    child.starts = 1
+    own.lives.watch(child)
+    own.say(child.name, f"adopted (pid {pid}) from supervisor {before}")
+    own.link.tell({**own.lives.started(child), "adopted": True})
+
+
+def _place(own: "Supervisor", each: dict[str, Any], before: str) -> Child:
+    """The child of our own that it stands for, or a new one."""
+    for child in own.children:
+        if (child.name, child.kind) == (each["name"], each["kind"]) and child.state == "new":
+            return child
+    spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
+    child = Child(spec)
+    own.children.append(child)
+    return child

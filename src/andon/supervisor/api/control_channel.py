@@ -1,0 +1,144 @@
+"""The wire to the control process: JSON lines over a socket pair, never waited for.
+
+What could not be sent because the control process was dead or slow is kept, within a limit, and
+sent to the next one after it has been greeted. Each process gets a pair of its own.
+"""
+
+import json
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from andon.supervisor.poll import READ, WRITE, Loop
+
+MOST_KEPT = 2000
+MOST_RECENT = 200
+LONGEST_LINE = 1_048_576
+AT_ONCE = 65_536
+
+
+class Link:
+    def __init__(self, loop: Loop, heard: Callable[[dict[str, Any]], None]) -> None:
+        self._loop, self._heard = loop, heard
+        self._socket: socket.socket | None = None
+        self._kept: deque[bytes] = deque()
+        self._sent = 0  # bytes of the first line that are out
+        self._rest = b""
+        self.missed = 0  # events that nobody will hear
+        # Said again to a new control process: the last one may have died before it acted on them.
+        self.recent: deque[dict[str, Any]] = deque(maxlen=MOST_RECENT)
+
+    @property
+    def fileno(self) -> int:
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def open(self) -> int:
+        """A new pair; answers the descriptor for the control process, which the caller closes."""
+        self.close()
+        ours, theirs = socket.socketpair()
+        self.attach(ours)
+        return theirs.detach()
+
+    def attach(self, ours: socket.socket) -> None:
+        ours.setblocking(False)
+        self._socket, self._sent, self._rest = ours, 0, b""
+        self._loop.watch(ours.fileno(), self._ready)
+
+    def detach(self) -> list[str]:
+        """For the next image of this process: the lines that are not out yet, whole."""
+        return [line.decode() for line in self._kept]
+
+    def recall(self, lines: list[str]) -> None:
+        self._kept.extend(line.encode() for line in lines)
+
+    def greet(self, hello: dict[str, Any]) -> None:
+        """Say this before anything that was kept."""
+        said = {**hello, "missed": self.missed, "recent": list(self.recent)}
+        self._kept.appendleft(_line(said))
+        self._push()
+
+    def tell(self, event: dict[str, Any]) -> None:
+        event = {**event, "at": time.time()}
+        self.recent.append(event)
+        if len(self._kept) >= MOST_KEPT:
+            oldest = 1 if self._sent else 0  # a line of which a part is out must be finished
+            del self._kept[oldest]
+            self.missed += 1
+        self._kept.append(_line(event))
+        self._push()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything is out, or there is nobody to hear it."""
+        return self._socket is None or not self._kept
+
+    def finish(self) -> None:
+        """Nothing more will be said: the other side reads to the end and goes."""
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._loop.forget(self._socket.fileno())
+            self._socket.close()
+            self._socket, self._sent, self._rest = None, 0, b""
+
+    def _push(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            while self._kept:
+                line = self._kept[0]
+                self._sent += self._socket.send(line[self._sent :])
+                if self._sent >= len(line):
+                    self._kept.popleft()
+                    self._sent = 0
+        except BlockingIOError:
+            self._loop.change(self._socket.fileno(), READ | WRITE)
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.change(self._socket.fileno(), READ)
+
+    def _ready(self, event: int) -> None:
+        if event & WRITE:
+            self._push()
+        if event & ~WRITE and self._socket is not None:
+            self._take(self._socket)
+
+    def _take(self, ours: socket.socket) -> None:
+        try:
+            content = ours.recv(AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError:
+            content = b""
+        if not content:
+            self.close()
+            return
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            self._rest = b""
+        for line in lines:
+            message = parsed(line)
+            if message is not None:
+                self._heard(message)
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """A message, or nothing if it is none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

@@ -1,0 +1,185 @@
+"""What the supervisor is told, by its control process and by people; every order may come twice."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from andon.supervisor.children.child import Child
+from andon.supervisor.halt.kill import Killing
+from andon.supervisor.api.socket_server import Connection
+from andon.supervisor.status import status
+
+if TYPE_CHECKING:
+    from andon.supervisor.supervisor import Supervisor
+
+Answer = Callable[[dict[str, Any]], None]
+PEOPLE = ("halt", "status", "upgrade", "kill", "freeze", "thaw", "term")
+
+
+class Orders:
+    def __init__(self, own: "Supervisor") -> None:
+        self._own = own
+        self._known: dict[str, Callable[[dict[str, Any], Answer], None]] = {
+            "contact": self._contact,
+            "here": self._here,
+            "go": self._go,
+            "refuse": self._refuse,
+            "kill": self._kill,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
+            "term": self._term,
+            "halt": self._halt,
+            "cleared": self._cleared,
+            "fleet": self._fleet,
+            "status": self._status,
+            "upgrade": self._upgrade,
+        }
+
+    def from_control(self, message: dict[str, Any]) -> None:
+        def answer(said: dict[str, Any]) -> None:
+            # What was done is told as an event; an answer is for what could not be.
+            if "error" in said or "status" in said:
+                self._own.link.tell({"event": "answer", "to": message.get("do"), **said})
+
+        self._obey({"via": "control", **message}, answer)
+
+    def from_people(self, message: dict[str, Any], client: Connection) -> None:
+        if message.get("do") not in PEOPLE:
+            client.answer({"error": f"expected one of {', '.join(PEOPLE)}", "http": 404})
+            return
+        by = _text(message.get("by")) or client.who
+
+        def answer(said: dict[str, Any]) -> None:
+            client.answer(said, last="progress" not in said)
+
+        self._obey({**message, "by": by, "via": _text(message.get("via")) or "socket"}, answer)
+
+    def _obey(self, message: dict[str, Any], answer: Answer) -> None:
+        obey = self._known.get(_text(message.get("do")))
+        if obey is None:
+            return  # of a newer control process
+        try:
+            obey(message, answer)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            answer({"error": f"the order was not understood: {error}"})
+
+    # ── everything ────────────────────────────────────────────────────────────────────────────
+
+    def _halt(self, message: dict[str, Any], answer: Answer) -> None:
+        words = {name: _text(message.get(name)) for name in ("by", "why", "via", "order")}
+        self._own.cord.halt(**words, answer=answer)
+
+    def _fleet(self, message: dict[str, Any], _answer: Answer) -> None:
+        self._own.cord.hear(_order(message), dict(message["known"]))
+
+    def _cleared(self, message: dict[str, Any], answer: Answer) -> None:
+        """The store says that a person lifted it. A newer pull here is not lifted by that."""
+        by, why = _text(message.get("by")), _text(message.get("why"))
+        refusal = self._own.cord.cleared(int(message["epoch"]), by, why)
+        if refusal:
+            answer({"error": refusal})
+
+    def _contact(self, _message: dict[str, Any], _answer: Answer) -> None:
+        self._own.in_contact()
+
+    def _here(self, message: dict[str, Any], _answer: Answer) -> None:
+        self._own.watchdog.hear_control(int(message["turn"]))
+
+    def _status(self, _message: dict[str, Any], answer: Answer) -> None:
+        answer({"status": status(self._own)})
+
+    def _upgrade(self, _message: dict[str, Any], answer: Answer) -> None:
+        self._own.upgrade(answer)
+
+    # ── one child ─────────────────────────────────────────────────────────────────────────────
+
+    def _find(self, message: dict[str, Any], answer: Answer) -> Child | None:
+        name, pid = message.get("child"), message.get("pid")
+        for child in self._own.children:
+            if child.name == name if name is not None else pid and child.pid == pid:
+                if not pid or child.pid in (0, pid):
+                    return child
+                why = f"{child.name} is another process by now: {child.pid}, not {pid}"
+                answer({"error": why, "order": _order(message)})
+                return None
+        known = ", ".join(child.name for child in self._own.children)
+        answer({"error": f"no child {name or pid!r}; there are: {known}", "order": _order(message)})
+        return None
+
+    def _go(self, message: dict[str, Any], answer: Answer) -> None:
+        child = self._find(message, answer)
+        if child is None:
+            return
+        if child.state == "waiting":
+            child.run = _text(message.get("run")) or child.run
+            given = message.get("env") or {}
+            child.env.update({str(name): str(value) for name, value in given.items()})
+            self._own.lives.start(child)
+
+    def _refuse(self, message: dict[str, Any], answer: Answer) -> None:
+        child = self._find(message, answer)
+        if child is not None and child.state == "waiting":
+            self._own.lives.refuse(child, _text(message.get("why")) or "refused")
+
+    def _kill(self, message: dict[str, Any], answer: Answer) -> None:
+        child = self._find(message, answer)
+        if child is None:
+            return
+
+        def done(killing: Killing) -> None:
+            self._own.report_killed(killing)
+            answer({"killed": killing.targets[0].describe() | {"order": killing.order}})
+
+        if child.alive:
+            child.asked, child.order = "kill", _order(message)
+        elif child.kind == "command" and child.state == "waiting":
+            self._own.lives.refuse(child, "killed before it was started")
+        elif child.kind == "command" and child.state == "resting":
+            child.state, child.due = "ended", None
+        self._own.kill([child], done, order=_order(message), why="kill")
+
+    def _freeze(self, message: dict[str, Any], answer: Answer) -> None:
+        self._hold_still(message, answer, "frozen")
+
+    def _thaw(self, message: dict[str, Any], answer: Answer) -> None:
+        self._hold_still(message, answer, "thawed")
+
+    def _hold_still(self, message: dict[str, Any], answer: Answer, what: str) -> None:
+        child = self._find(message, answer)
+        if child is None:
+            return
+        if child.tree is None or child.state not in ("running", "frozen"):
+            answer({"error": f"{child.name} is {child.state}: it cannot be {what}"})
+            return
+        done = child.tree.freeze() if what == "frozen" else child.tree.thaw()
+        if not done:
+            answer({"error": f"{child.name} could not be {what}", "order": _order(message)})
+            return
+        child.state = "frozen" if what == "frozen" else "running"
+        self._own.watchdog.forgive(child)
+        said = {
+            "child": child.name,
+            "order": _order(message),
+            "grade": self._own.grades(child).get("pause", "none"),
+        }
+        self._own.save()
+        self._own.say(child.name, what)
+        self._own.link.tell({"event": what, **said})
+        answer({what: said})
+
+    def _term(self, message: dict[str, Any], answer: Answer) -> None:
+        child = self._find(message, answer)
+        if child is None:
+            return
+        grace = message.get("grace")
+        seconds = self._own.limits.grace_seconds if grace is None else float(grace)
+        self._own.lives.term(child, seconds, "term", _order(message))
+        answer({"term": {"child": child.name, "until": time.time() + seconds}})
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _order(message: dict[str, Any]) -> str:
+    return str(message.get("order") or "")

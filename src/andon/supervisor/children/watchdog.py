@@ -1,0 +1,190 @@
+"""Workers must show that they live; one that does not is put on record and ended.
+
+A worker writes lines to its ping pipe. Lines that are no pings are no sign of life, however many
+there are. What a stalled worker was doing is written to `stacks/` before it is ended: by py-spy
+where it is installed, else by the worker's own faulthandler, which needs no cooperation of Python
+code; and always what the kernel says of it.
+"""
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from andon.core.fleet import watchdog
+from andon.host import proc
+from andon.host import signals
+from andon.supervisor.children.child import Child
+from andon.supervisor.api.control_channel import parsed
+from andon.supervisor.children.logs import LogFile
+
+if TYPE_CHECKING:
+    from andon.supervisor.supervisor import Supervisor
+
+# A control process may wait for a store, several times in a turn, but not for ever.
+STILL_SECONDS = 120.0
+LONGEST_PING = 65_536
+EVIDENCE_SECONDS = 1.0
+EVIDENCE_BYTES = 1_000_000
+
+
+@dataclass(slots=True)
+class Case:
+    """A stalled worker whose evidence is being taken."""
+
+    child: Child
+    pid: int
+    stall: watchdog.Stall
+    file: LogFile
+    until: float
+    probe: int = 0
+
+
+class Watchdog:
+    def __init__(self, own: "Supervisor") -> None:
+        self._own = own
+        self._cases: list[Case] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._cases)
+
+    def _ends(self, child: Child) -> bool:
+        """A control process is of no use to anybody when it stands still."""
+        return child.kind == "control" or self._own.limits.on_stall != "show"
+
+    def hear(self, child: Child) -> None:
+        try:
+            content = os.read(child.ping_fd, LONGEST_PING)
+        except BlockingIOError:
+            return
+        except OSError:
+            content = b""
+        if not content:  # closed: it will be silent from now on, and that is noticed
+            self._own.loop.forget(child.ping_fd)
+            return
+        *lines, rest = (child.ping_rest + content).split(b"\n")
+        child.ping_rest = rest if len(rest) <= LONGEST_PING else b""
+        for line in reversed(lines):  # only the last one says how it is
+            ping = parsed(line)
+            if ping is not None and isinstance(ping.get("tick"), int) and child.watched is not None:
+                child.ping = ping
+                child.watched = watchdog.heard(child.watched, ping["tick"], time.monotonic())
+                return
+
+    def hear_control(self, turn: int) -> None:
+        """By its own wire; watched from its first word on."""
+        now = time.monotonic()
+        for child in self._own.children:
+            if child.kind == "control" and child.pid:
+                child.watched = watchdog.heard(child.watched or watchdog.Watched(now), turn, now)
+
+    def excuse(self, seconds: float) -> None:
+        """This process itself was away for so long."""
+        for child in self._own.children:
+            if child.watched is not None:
+                child.watched = watchdog.excused(child.watched, seconds)
+
+    def tick(self, now: float) -> None:
+        limits = self._own.limits
+        for child in self._own.children:
+            if child.state != "running" or child.watched is None or self._case(child):
+                continue
+            found = watchdog.stall(
+                child.watched,
+                now,
+                limit=limits.watchdog_seconds,
+                start_limit=limits.start_seconds,
+                still_limit=STILL_SECONDS if child.kind == "control" else None,
+            )
+            if found is None:
+                child.stalled = False
+            elif not child.asked and not child.stalled:
+                self._open(child, found, now)
+        for case in self._cases[:]:
+            if case.child.pid != case.pid or now > case.until or self._taken(case):
+                self._close(case)
+
+    def forgive(self, child: Child) -> None:
+        """It stood still because it was frozen."""
+        if child.watched is not None:
+            child.watched = watchdog.Watched(time.monotonic())
+
+    def _case(self, child: Child) -> Case | None:
+        return next((case for case in self._cases if case.child is child), None)
+
+    def _open(self, child: Child, found: watchdog.Stall, now: float) -> None:
+        child.stalled = True
+        if self._ends(child):
+            child.asked = "stall"
+        name = f"{child.name}-{child.pid}-{int(time.time())}.txt".replace("/", "_")
+        file = LogFile(os.path.join(self._own.spec.home, "stacks", name), EVIDENCE_BYTES)
+        head = f"{child.name} (pid {child.pid}) {found.why} for {found.seconds:.1f} s\n"
+        file.write(head.encode() + proc.evidence(child.pid))
+        case = Case(child, child.pid, found, file, now + EVIDENCE_SECONDS)
+        self._cases.append(case)
+        if proc.is_still(child.pid):
+            case.until = now  # stopped: it can say nothing, and whoever reads its memory may hang
+            return
+        if not self._ask_py_spy(case):
+            self._ask_itself(case)
+
+    def _ask_itself(self, case: Case) -> None:
+        """By a signal that is its end."""
+        child = case.child
+        if self._ends(child) and child.pid == case.pid:
+            for pipe in child.pipes:
+                pipe.extra = case.file
+            signals.send(child.pidfd, signal.SIGABRT)
+
+    def _ask_py_spy(self, case: Case) -> bool:
+        found = shutil.which("py-spy")
+        if found is None:
+            return False
+        argv = [found, "dump", "--nonblocking", "--pid", str(case.pid)]
+        try:
+            out = os.open(case.file.path, os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            return False
+        try:
+            case.probe = self._own.probe(argv, out, lambda code: self._spied(case, code))
+        except OSError:
+            return False
+        finally:
+            os.close(out)
+        return True
+
+    def _spied(self, case: Case, code: int) -> None:
+        """Without root a kernel may not let it look at a process that is not its own child."""
+        if code > 0 and case in self._cases:
+            case.probe = 0
+            self._ask_itself(case)
+
+    def _taken(self, case: Case) -> bool:
+        return bool(case.probe) and case.probe not in self._own.probes
+
+    def _close(self, case: Case) -> None:
+        self._cases.remove(case)
+        own, child = self._own, case.child
+        if case.probe in own.probes:
+            os.kill(case.probe, signal.SIGKILL)
+        for pipe in child.pipes:
+            pipe.take()
+            pipe.extra = None
+        case.file.close()
+        then = "it is ended" if self._ends(child) else f"evidence: {case.file.path}"
+        own.say(child.name, f"stalled: {case.stall.why} for {case.stall.seconds:.1f} s; {then}")
+        own.link.tell(
+            {
+                "event": "stalled",
+                "child": child.name,
+                "pid": case.pid,
+                "why": case.stall.why,
+                "seconds": round(case.stall.seconds, 3),
+                "evidence": case.file.path,
+            }
+        )
+        if child.pid == case.pid and self._ends(child):
+            own.kill([child], own.report_killed, why="stall")

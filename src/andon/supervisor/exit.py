@@ -1,0 +1,139 @@
+"""The end of the supervisor: when, with which code, and that the control process heard everything.
+
+children over → the control process is told and reads to the end → it is told to go → ended →
+whatever is left below us is ended → the code
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from andon.host import proc
+from andon.host import home as homes
+from andon.host import signals
+from andon.supervisor.adoption import state_path
+from andon.supervisor.children.child import OVER, Child
+
+if TYPE_CHECKING:
+    from andon.supervisor.supervisor import Supervisor
+
+GAVE_UP, NOT_PROVED = 1, 3
+HEAR_SECONDS = 5.0  # for the control process to write down what happened
+TERM_SECONDS = 2.0
+SHOW_SECONDS = 2.0  # for a terminal to take the last lines
+REAP_SECONDS = 1.0
+
+
+class Ending:
+    def __init__(self, own: "Supervisor") -> None:
+        self._own = own
+        self.code: int | None = None
+        self._wanted: int | None = None
+        self._until = 0.0
+        self._stage = ""
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._stage)
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self._stage:
+            self._go_on(now)
+        elif self._over():
+            self._begin(now)
+
+    def _over(self) -> bool:
+        own = self._own
+        others = [child for child in own.children if child.kind != "control"]
+        if own.cord.halting is not None and not own.cord.halting.told:
+            return False  # whoever asked gets the receipt
+        if any(not killing.overran for killing in own.killings):
+            return False  # they may be gone: it has not been looked yet whether anybody is left
+        goes = bool(own.leaving) or own.spec.single is not None
+        over = all(child.state in OVER or (goes and self._stuck(child)) for child in others)
+        return over and bool(others or own.leaving)
+
+    def _stuck(self, child: Child) -> bool:
+        """It was hit for as long as there is time for, and is still there."""
+        killing = self._own.killing(child)
+        return killing is not None and killing.overran
+
+    def _begin(self, now: float) -> None:
+        own = self._own
+        self._wanted = self._decide()
+        own.link.tell({"event": "ending", "code": self._wanted, "why": own.leaving or "over"})
+        self._stage, self._until = "hear", now + HEAR_SECONDS
+        control = self._control()
+        if control is not None and not control.pid and not own.link.idle:
+            own.lives.start(control)  # down just now; one more chance to hear it
+
+    def _decide(self) -> int:
+        own = self._own
+        if any(killing.survivors for killing in own.killings):
+            return NOT_PROVED
+        single = own.spec.single
+        if single is not None:
+            child = next(each for each in own.children if each.spec is single)
+            return 1 if child.state == "refused" else child.exit_code()
+        others = [child for child in own.children if child.kind != "control"]
+        if others and not own.leaving and all(c.state in ("gave_up", "refused") for c in others):
+            return GAVE_UP
+        return 0
+
+    def _control(self) -> Child | None:
+        return next((each for each in self._own.children if each.kind == "control"), None)
+
+    def _go_on(self, now: float) -> None:
+        control = self._control()
+        if control is None or not control.pid:
+            self.code = self._wanted
+            return
+        control.due = None
+        if self._stage == "hear" and self._own.link.idle:
+            self._own.link.finish()
+            self._stage = "read"
+        if now < self._until:
+            return
+        harder = signal.SIGTERM if self._stage in ("hear", "read") else signal.SIGKILL
+        signals.send(control.pidfd, harder)
+        self._stage, self._until = "told", now + TERM_SECONDS
+
+    def hurry(self) -> None:
+        self._until = 0.0
+
+    def finish(self) -> int:
+        """Leave nothing behind: no process, no file, no line unshown."""
+        own = self._own
+        self._sweep()
+        end = time.monotonic() + SHOW_SECONDS
+        while not all([own.out.push(), own.err.push()]) and time.monotonic() < end:
+            time.sleep(0.01)
+        if own.socketry is not None:
+            path = own.socketry.listener.getsockname()
+            own.socketry.close()
+            with suppress(OSError):
+                os.unlink(path)
+        homes.unregister(own.spec.home, own.id)
+        with suppress(OSError):
+            os.unlink(state_path(own.spec.home, own.id))
+        own.mechanism.close()
+        return self.code if self.code is not None else GAVE_UP
+
+    def _sweep(self) -> None:
+        """What the control process or a probe left; as PID 1 simply everybody."""
+        end = time.monotonic() + REAP_SECONDS
+        while time.monotonic() < end:
+            self._own.lives.reap()
+            left = [pid for pid in proc.descendants([os.getpid()]) if proc.alive(pid)]
+            if not left:
+                return
+            if os.getpid() == 1:
+                with suppress(OSError):
+                    os.kill(-1, signal.SIGKILL)
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)

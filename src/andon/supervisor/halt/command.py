@@ -1,0 +1,368 @@
+"""`andon halt`: everything stops, now. No parameters, no confirmation, nothing to install.
+
+    latch (file and STOP) → sockets and signals → store, in a process of its own → wait for proof
+
+Only the standard library is imported, and little of it before the first order is out. Whatever
+is broken on the way (the store, the home, a supervisor, the terminal) takes away only its own
+part: the rest goes on, and the receipt says what is not known.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from andon.core.duration import seconds
+from andon.core.latch import Pulled
+from andon.host import proc
+from andon.points import point
+from andon.host import home as homes
+from andon.host.latch import Latch, new_order
+from andon.supervisor.halt.priority import ahead
+
+WAIT_SECONDS = 10.0
+# A disk that hangs must not hold up the signals.
+LATCH_SECONDS = 0.5
+LOOK_MS = 10
+PROVED, NOT_PROVED, INTERRUPTED = 0, 3, 130
+
+
+class Asked(NamedTuple):
+    """What the command line said."""
+
+    by: str = ""
+    why: str = ""
+    wait: float = WAIT_SECONDS
+    store: str = ""
+    json: bool = False
+    help: bool = False
+    complaints: tuple[str, ...] = ()
+
+
+def parsed(arguments: list[str]) -> Asked:
+    """By hand: nothing that somebody types in a hurry may keep the halt from happening."""
+    found: dict[str, str] = {}
+    complaints = []
+    rest = list(arguments)
+    while rest:
+        name, given, value = rest.pop(0).partition("=")
+        if name in ("--json", "-h", "--help") and not given:
+            found[name] = "yes"
+        elif name in ("--why", "--by", "--timeout", "--wait", "--store"):
+            name = "--timeout" if name == "--wait" else name  # its old spelling
+            if not given and not rest:
+                complaints.append(f"{name}: expected a value, found nothing")
+            found[name] = value if given else rest.pop(0) if rest else ""
+        else:
+            complaints.append(f"unknown option {name!r}")
+    wait = seconds(found.get("--timeout", ""))
+    if wait is None and "--timeout" in found:
+        complaints.append(f"--timeout: expected 10s, 5m or 2h, found {found['--timeout']!r}")
+    return Asked(
+        by=found.get("--by", ""),
+        why=found.get("--why", ""),
+        wait=WAIT_SECONDS if wait is None else wait,
+        store=found.get("--store", ""),
+        json="--json" in found,
+        help=bool(found.keys() & {"-h", "--help"}),
+        complaints=tuple(complaints),
+    )
+
+
+class Halting:
+    """One pull, from the first order to the receipt."""
+
+    def __init__(
+        self,
+        by: str = "",
+        why: str = "",
+        via: str = "",
+        wait: float = WAIT_SECONDS,
+        store: str = "",
+    ) -> None:
+        self.began, self.began_at = time.monotonic(), time.time()
+        self.by, self.why, self.via, self.wait_seconds = by, why, via, wait
+        self.store = store
+        self.home = homes.find()
+        self.order = new_order()
+        self.again = False
+        self.pulled = Pulled(pulled=True, order=self.order, unwritten="it takes too long")
+        self.first_order_ms: float | None = None
+        self.supervisors: list[Any] = []
+        self.workers: list[Any] = []
+        self.fleet: Any = None
+        self.verified_at: float | None = None
+        self.defects: list[str] = []
+        self._entries: dict[str, homes.Entry] = {}
+        self._alive: set[str] = set()
+        self._spare = {os.getpid()}
+        self._writing: threading.Thread | None = None
+
+    # ── orders ────────────────────────────────────────────────────────────────────────────────
+
+    def send(self) -> None:
+        """Every order that can be sent without waiting for anybody."""
+        # Before the pull: a supervisor that sees the latch may be done and gone in a moment.
+        self._part(self._look_around)
+        try:
+            self._writing = threading.Thread(target=self._pull, daemon=True)
+            self._writing.start()
+            self._writing.join(LATCH_SECONDS)
+        except RuntimeError:  # no more threads
+            self._pull()
+        point("halt:pulled")
+        self._part(self._tell_host)
+        # The store takes longest, and is told in a process that may hang or die for itself.
+        self._part(self._tell_store)
+        point("halt:sent")
+
+    def _part(self, do: Callable[[], None]) -> None:
+        """A defect in one part must not take the others away; the receipt is not proved then."""
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001
+            self.defects.append(f"{type(error).__name__}: {error}")
+
+    def _look_around(self) -> None:
+        self._entries = {entry.id: entry for entry in _listed(self.home)}
+        self._alive = {name for name, entry in self._entries.items() if not homes.is_gone(entry)}
+
+    def _tell_host(self) -> None:
+        from andon.supervisor.halt.host_targets import Loner, Owner
+
+        self._entries |= {entry.id: entry for entry in _listed(self.home)}
+        for name, entry in self._entries.items():
+            if entry.kind != "worker":
+                alive = name in self._alive
+                self.supervisors.append(
+                    Owner(self.home, entry, self._spare, self.order, alive=alive)
+                )
+        line = self._line()
+        for owner in self.supervisors:  # asked first: then the answer is to the question
+            if owner.ask(line) | owner.order():
+                self._out()
+        for entry in self._entries.values():
+            if entry.kind == "worker":
+                self.workers.append(Loner(self.home, entry, self._spare))
+
+    def _tell_store(self) -> None:
+        from andon.supervisor.halt.store_target import Fleet
+        from andon.supervisor.halt.store_address import meant
+
+        here = sorted({store for name in self._alive if (store := self._entries[name].store)})
+        store = meant(self.store, here)
+        owners = [one for one in self.supervisors if store and one.entry.store == store]
+        words = self._words() | {"stores": here}
+        self.fleet = Fleet(words, self.store, self.wait_seconds, owners, self._spare)
+
+    def _pull(self) -> None:
+        try:
+            found = Latch(self.home).pull(self.by, self.why, self.via, self.order)
+        except Exception as error:  # noqa: BLE001 (a defect in here must not keep the rest from it)
+            self.pulled = self.pulled._replace(unwritten=f"{type(error).__name__}: {error}")
+            return
+        self.again = found.order != self.order
+        self.pulled, self.order = found, found.order
+        if not found.unwritten:
+            self._out()
+
+    def _out(self) -> None:
+        if self.first_order_ms is None:
+            self.first_order_ms = _since_exec_ms()
+
+    def _words(self) -> dict[str, Any]:
+        by, why = self.pulled.by or self.by, self.pulled.why or self.why
+        return {"order": self.order, "by": by, "why": why, "via": self.via}
+
+    def _line(self) -> bytes:
+        import json
+
+        return json.dumps({"do": "halt", **self._words()}).encode() + b"\n"
+
+    # ── proof ─────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self) -> None:
+        """Until everything is proved, or the time is over."""
+        import select
+
+        end = self.began + self.wait_seconds
+        targets = [*self.supervisors, *self.workers, *([self.fleet] if self.fleet else [])]
+        while True:
+            now = time.monotonic()
+            for target in targets:
+                with contextlib.suppress(Exception):  # it stays unproved
+                    target.look(now)
+            written = self._writing is None or not self._writing.is_alive()
+            if (written and all(target.done for target in targets)) or now >= end:
+                break
+            poll = select.poll()
+            for target in targets:
+                for descriptor in target.fds():
+                    poll.register(descriptor, select.POLLIN)
+            poll.poll(LOOK_MS)
+        self.verified_at = time.monotonic()
+        for target in targets:
+            target.close()
+        homes.sweep(self.home)
+
+    def receipt(self) -> dict[str, Any]:
+        """What was done and what is known, as plain values."""
+        from andon.supervisor.halt.page import unknown
+
+        took = (self.verified_at or time.monotonic()) - self.began
+        told: dict[str, Any] = {
+            "receipt": self.order,
+            "again": self.again,
+            "at": self.began_at,
+            "by": self.pulled.by or self.by,
+            "why": self.pulled.why or self.why,
+            "latch": {
+                "home": self.home,
+                "epoch": self.pulled.epoch,
+                "written": not self.pulled.unwritten,
+                "error": self.pulled.unwritten,
+            },
+            "first_order_ms": self.first_order_ms,
+            "took_ms": round(took * 1000, 1),
+            "supervisors": [owner.report() for owner in self.supervisors if owner.counts()],
+            "workers": [worker.report() for worker in self.workers],
+            "store": self.fleet.report()
+            if self.fleet
+            else {"state": "unknown", "why": "not asked"},
+            "defects": self.defects,
+        }
+        told["processes"] = sum(one["processes"] for one in _owners(told))
+        told["unknown"] = unknown(told)
+        told["proved"] = not told["unknown"]
+        return told
+
+
+def _listed(home: str) -> list[homes.Entry]:
+    """Everybody who is alive, and supervisors that are not any more: what they left may be."""
+    found = homes.entries(home)
+    alone = [entry for entry in found if entry.kind == "worker" and not homes.is_gone(entry)]
+    return [entry for entry in found if entry.kind != "worker"] + homes.left(home) + alone
+
+
+def _owners(told: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*told["supervisors"], *told["workers"]]
+
+
+def _since_exec_ms() -> float | None:
+    """Since this process was started, interpreter included; the kernel counts in 10 ms."""
+    ticks = proc.start_ticks(os.getpid())
+    if not ticks:
+        return None
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round((now - ticks / os.sysconf("SC_CLK_TCK")) * 1000, 1)
+
+
+# ── from a program ────────────────────────────────────────────────────────────────────────────
+
+_all_out = threading.Event()
+_all_out.set()
+
+
+def orders_are_out(seconds: float) -> bool:
+    """Wait until no halt of this very process has orders to send: it may be about to end."""
+    return _all_out.wait(seconds)
+
+
+def halt(why: str = "", by: str = "", *, wait: float = WAIT_SECONDS) -> dict[str, Any]:
+    """Stop everything, on every host that can be reached; answers the receipt.
+
+    From any program, thread or agent. It does not raise because something is down: what could not
+    be reached or proved is in the receipt's `unknown`.
+    """
+    halting = Halting(by or os.environ.get("ANDON_BY", ""), why, "andon.halt()", wait)
+    _all_out.clear()
+    try:
+        halting.send()
+    finally:
+        _all_out.set()
+    halting.wait()
+    return halting.receipt()
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────
+
+
+def main(arguments: list[str]) -> int:
+    """`andon halt`; answers its exit code: 0 proved, 3 not proved in time."""
+    asked = parsed(arguments)
+    if asked.help and not asked.complaints:
+        from andon.supervisor.halt.page import HELP
+
+        return _say(HELP)
+    _keep_descriptors()
+    _hold_signals()
+    ahead()
+    halting = Halting(asked.by or _name(), asked.why, "andon halt", asked.wait, asked.store)
+    halting.send()
+    from andon.supervisor.halt import page as words
+
+    for complaint in asked.complaints:
+        _say(f"andon halt: {words.clean(complaint)}. Everything was halted anyway.\n", to=2)
+    if not asked.json:
+        _say(words.pulled(halting))
+    _release_signals()
+    code = None
+    try:
+        halting.wait()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    receipt = halting.receipt()
+    if asked.json:
+        _say(words.as_json(receipt))
+    else:
+        _say(words.ending(receipt, still=code is not None))
+    if code is not None:
+        return code
+    return PROVED if receipt["proved"] else NOT_PROVED
+
+
+def _name() -> str:
+    given = os.environ.get("ANDON_BY")
+    if given:
+        return given
+    with contextlib.suppress(ImportError, KeyError):
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    return f"uid {os.getuid()}"
+
+
+def _keep_descriptors() -> None:
+    """A closed stdout would become the number of the latch file, and then be written to."""
+    with contextlib.suppress(OSError):
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(descriptor)
+
+
+def _hold_signals() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever started this may be one of those that are ended.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _release_signals() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _say(text: str, to: int = 1) -> int:
+    """A terminal that is gone takes nothing away from the halt."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    left = text.encode(encoding, "backslashreplace")
+    with contextlib.suppress(OSError):
+        while left:
+            left = left[os.write(to, left) :]
+    return PROVED

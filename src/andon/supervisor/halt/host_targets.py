@@ -1,0 +1,310 @@
+"""Others on this host, seen from outside: told to stop, and ended if they do not answer.
+
+A supervisor is signalled and asked through its socket. One that is silent does not protect what
+it owns: its processes are ended one by one, and then it. A worker without a supervisor ends
+itself when it sees the latch, and is ended if it does not.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from typing import Any, Protocol
+
+from andon.core import mark as marks
+from andon.host import proc
+from andon.host.remains import Remains
+from andon.host import home as homes
+from andon.host.home import Entry
+
+# A frozen supervisor answers nothing; one that is only busy is given longer.
+FROZEN_SECONDS, SILENT_SECONDS = 1.0, 3.0
+# For a worker to end by itself.
+WORKER_SECONDS = 0.2
+LONGEST_ANSWER = 1 << 20
+LONGEST_STATE = 1 << 24
+
+
+class Target(Protocol):
+    """Something that must be gone, or whose word it is that everything is."""
+
+    done: bool
+
+    def fds(self) -> list[int]:
+        """What to wait on."""
+        ...
+
+    def look(self, now: float) -> None:
+        """Do what can be done now; never blocks."""
+        ...
+
+    def report(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Owner:
+    """A supervisor."""
+
+    def __init__(
+        self, home: str, entry: Entry, spare: set[int], order: str, *, alive: bool
+    ) -> None:
+        self.home, self.entry, self._spare = home, entry, spare
+        self._order, self._was_alive = order, alive
+        self.done = False
+        self.how = "not answered"
+        self.receipt: dict[str, Any] = {}
+        self.fleet: dict[str, Any] = {}  # what it has heard from its store
+        self.signalled = self.asked = False
+        self._socket: Any = None
+        self._heard = b""
+        self._last = self._began = time.monotonic()
+        self._here = homes.is_here(entry)
+        self._taking: _TakingOver | None = None
+
+    def order(self) -> bool:
+        """SIGUSR1: it needs no socket, no words and no reading."""
+        if self._here and not homes.is_gone(self.entry):
+            self.signalled = proc.send(self.entry.pid, self.entry.start_ticks, signal.SIGUSR1)
+        return self.signalled
+
+    def ask(self, line: bytes) -> bool:
+        if self.entry.socket is None:
+            return False
+        import socket
+
+        try:
+            own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:  # no descriptors left: it has the signal
+            return False
+        try:
+            own.setblocking(False)
+            with homes.within_reach(self.entry.socket) as path:
+                own.connect(path)
+            self.asked = own.send(line) == len(line)
+        except OSError:
+            own.close()
+            return False
+        self._socket = own
+        return self.asked
+
+    def fds(self) -> list[int]:
+        return [] if self._socket is None else [self._socket.fileno()]
+
+    def look(self, now: float) -> None:
+        if self._taking is None:
+            self._listen(now)  # also when it is done: it may hear more from its store
+        if self.done:
+            return
+        if self._taking is not None:
+            self.done = self._taking.strike()
+            return
+        if self.receipt:
+            self.how, self.done = "its own receipt", True
+        elif homes.is_gone(self.entry):
+            self._ask_the_dead()
+        elif self._here and now - self._last > (
+            FROZEN_SECONDS if self._is_frozen() else SILENT_SECONDS
+        ):
+            self._take_over("it did not answer")
+
+    def _ask_the_dead(self) -> None:
+        """One that has ended may have left its receipt; one that died has left its children."""
+        left = homes.take_receipt(self.home, self.entry.id)
+        crashed = os.path.lexists(homes.state_path(self.home, self.entry.id))
+        if left.get("id") == self._order and not crashed:
+            self.receipt, self.how, self.done = left, "the receipt that it left", True
+        else:
+            self._take_over("it was gone" if crashed else "it has ended")
+
+    def _listen(self, now: float) -> None:
+        if self._socket is None:
+            return
+        try:
+            while part := self._socket.recv(65_536):
+                self._heard, self._last = self._heard + part, now
+            self._hang_up()  # it has said what it had to say
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._hang_up()
+        *lines, rest = self._heard.split(b"\n")
+        self._heard = rest if len(rest) < LONGEST_ANSWER else b""
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                said = json.loads(line)
+                if isinstance(said, dict) and isinstance(said.get("receipt"), dict):
+                    self.receipt = said["receipt"]
+                if isinstance(said, dict) and isinstance(said.get("fleet"), dict):
+                    self.fleet = said["fleet"]
+
+    def _is_frozen(self) -> bool:
+        return proc.is_still(self.entry.pid)
+
+    def _take_over(self, why: str) -> None:
+        """Its processes, then itself. While it lives, whoever escaped from it is its child."""
+        self._taking = _TakingOver(self.home, self.entry, self._spare)
+        self.done = self._taking.strike()
+        found = self._taking.killing.known
+        self.how = (
+            f"{why}: this command ended what it owned" if found else f"{why}: nothing is left"
+        )
+
+    def counts(self) -> bool:
+        """One that died long ago and left nothing is no news."""
+        return self._taking is None or bool(self._taking.killing.known) or self._was_alive
+
+    def report(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"id": self.entry.id, "pid": self.entry.pid, "how": self.how}
+        told |= {"signalled": self.signalled, "asked": self.asked, "proved": False}
+        if self._taking is not None:
+            gone = len(self._taking.killing.known)
+            left = self._taking.killing.survivors
+            return told | {"processes": gone, "survivors": left, "proved": self.done and not left}
+        survivors = _numbers(self.receipt.get("survivors"))
+        processes = self.receipt.get("processes")
+        told |= {"processes": processes if isinstance(processes, int) else 0}
+        proved = self.done and self.receipt.get("proved") is True and not survivors
+        return told | {"survivors": survivors, "proved": proved, "receipt": self.receipt}
+
+    @property
+    def listens(self) -> bool:
+        """Whether it may still say more."""
+        return self._socket is not None
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        self._hang_up()
+
+
+class _TakingOver:
+    """What a supervisor owned, by what it had written down and by who is below it."""
+
+    def __init__(self, home: str, entry: Entry, spare: set[int]) -> None:
+        self._entry = entry
+        roots, self._cgroups, self._marks = _owned(home, entry)
+        living = {p: t for p, t in roots.items() if p not in spare and proc.alive(p, t)}
+        workers = [marks.of_process(entry.boot, entry.namespace, *one) for one in roots.items()]
+        self.killing = Remains(
+            living, lambda found: any(marks.belongs(found, one) for one in workers), spare
+        )
+        self._spare = spare
+
+    def strike(self) -> bool:
+        for folder in self._cgroups:
+            self._empty(folder)
+        self._find_marked()
+        alive = not homes.is_gone(self._entry)
+        nothing_left = self.killing.strike(above=self._entry.pid if alive else 0)
+        if nothing_left and alive:
+            proc.send(self._entry.pid, self._entry.start_ticks, signal.SIGKILL)
+            return False
+        return nothing_left
+
+    def _find_marked(self) -> None:
+        """Those that ran away from their parents, and whose supervisor is gone."""
+        from andon.supervisor.trees import marks as trees
+
+        for pid in proc.every_pid() if self._marks else ():
+            if pid not in self._spare and trees.of(pid) in self._marks:
+                self.killing.add(pid)
+
+    def _empty(self, folder: str) -> None:
+        found = _in_cgroup(folder)
+        for pid in found - self._spare:
+            self.killing.add(pid)
+        if found and not found & self._spare:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(os.path.join(folder, "cgroup.kill"), os.O_WRONLY)
+                try:
+                    os.write(descriptor, b"1")
+                finally:
+                    os.close(descriptor)
+
+
+class Loner:
+    """A worker without a supervisor."""
+
+    def __init__(self, home: str, entry: Entry, spare: set[int]) -> None:
+        self.home, self.entry = home, entry
+        self.done = False
+        self.how = "ended by itself"
+        self._began = time.monotonic()
+        self._here, self._is_self = homes.is_here(entry), entry.pid in spare
+        mark = marks.of_process(entry.boot, entry.namespace, entry.pid, entry.start_ticks)
+        roots = {entry.pid: entry.start_ticks} if self._here else {}
+        self._killing = Remains(roots, lambda found: marks.belongs(found, mark), spare)
+        if self._here:
+            self._killing.look()
+
+    def fds(self) -> list[int]:
+        return []
+
+    def look(self, now: float) -> None:
+        if self.done:
+            return
+        if not self._here:
+            # Its number means another process here; it takes its entry away when it ends.
+            self.done = all(entry.id != self.entry.id for entry in homes.entries(self.home))
+        elif self._is_self:
+            self.how, self.done = "this process, which ends after this answer", True
+        elif now - self._began < WORKER_SECONDS:
+            self.done = homes.is_gone(self.entry) and self._killing.strike()
+        else:
+            if not homes.is_gone(self.entry):
+                self.how = "killed by this command"
+            self.done = self._killing.strike()
+
+    def report(self) -> dict[str, Any]:
+        left = [] if self.done else self._killing.survivors
+        told: dict[str, Any] = {"id": self.entry.id, "pid": self.entry.pid, "how": self.how}
+        return told | {
+            "processes": len(self._killing.known),
+            "survivors": left,
+            "proved": self.done and not self._is_self,
+        }
+
+    def close(self) -> None:
+        return
+
+
+def _owned(home: str, entry: Entry) -> tuple[dict[int, int], set[str], set[int]]:
+    """Processes, cgroups and marks in what a supervisor has written down, wherever they stand."""
+    roots: dict[int, int] = {}
+    cgroups: set[str] = set()
+    marks: set[int] = set()
+    if not homes.is_here(entry):  # of another boot or container: these numbers mean others now
+        return roots, cgroups, marks
+    waiting = [homes.read_json(homes.state_path(home, entry.id), LONGEST_STATE)]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, list):
+            waiting.extend(found)
+        elif isinstance(found, dict):
+            waiting.extend(found.values())
+            pid, ticks, mark = (found.get(name) for name in ("pid", "start_ticks", "mark"))
+            if isinstance(pid, int) and isinstance(ticks, int) and pid > 1 and ticks > 0:
+                roots[pid] = ticks
+            if isinstance(mark, int) and mark > 0:
+                marks.add(mark)
+            if isinstance(found.get("cgroup"), str) and found["cgroup"].startswith("/sys/fs/"):
+                cgroups.add(found["cgroup"])
+    roots.pop(entry.pid, None)  # it comes last
+    return roots, cgroups, marks
+
+
+def _in_cgroup(folder: str) -> set[int]:
+    pids: set[int] = set()
+    for path, _, _ in os.walk(folder):
+        text = homes.read(os.path.join(path, "cgroup.procs"))
+        pids.update(int(word) for word in text.split() if word.isdigit())
+    return pids
+
+
+def _numbers(found: Any) -> list[int]:
+    return [one for one in found if isinstance(one, int)] if isinstance(found, list) else []

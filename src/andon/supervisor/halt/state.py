@@ -1,0 +1,187 @@
+"""The cord: how a halt begins, ends and is answered, and what the latch allows meanwhile.
+
+Whoever pulls it, by whatever way and however often, gets the receipt of the pull that holds. It
+is lifted by a person through the latch, never from here.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from andon.core.latch import Pulled
+from andon.points import point
+from andon.host import home as homes
+from andon.supervisor.children.child import OVER
+from andon.supervisor.halt.kill import Halt, Killing
+from andon.host.latch import Latch
+from andon.supervisor.halt.priority import abreast, ahead
+from andon.supervisor.status import halt_line
+
+if TYPE_CHECKING:
+    from andon.supervisor.supervisor import Supervisor
+
+Answer = Callable[[dict[str, Any]], None]
+MOST_LISTENING = 256
+
+
+class Cord:
+    def __init__(self, own: "Supervisor") -> None:
+        self._own = own
+        self.latch = Latch(own.spec.home)
+        self.halting: Halt | None = None  # until nothing is left
+        self.receipt: dict[str, Any] | None = None
+        self.held = False
+        self._fleet: dict[str, Any] = {}  # how the pull that holds stands in the store
+        self._listening: deque[Answer] = deque(maxlen=MOST_LISTENING)
+
+    def begin(self) -> None:
+        self.held = self.latch.init().pulled
+
+    # ── pulling ───────────────────────────────────────────────────────────────────────────────
+
+    def halt(
+        self,
+        by: str = "",
+        why: str = "",
+        via: str = "",
+        order: str = "",
+        *,
+        answer: Answer | None = None,
+    ) -> None:
+        """Stop everything but the control process, and keep it stopped."""
+        halt = Halt(self.latch, by, why, via, order)
+        if self._is_halted():
+            self._pull_again(halt)
+        elif self.halting is None:
+            self.halting = halt
+            self._begin(halt)
+        elif order and order != self.halting.order:
+            self.halting.orders.append(order)
+        if answer is None:
+            return
+        self._listening.append(answer)
+        if self.halting is None or self.halting.told:
+            answer({"receipt": self.receipt})
+            if self._fleet:
+                answer({"fleet": self._fleet})
+            return
+        self.halting.answers.append(answer)
+        answer({"progress": "latched", "ms": self.halting.latched_ms})
+
+    def _is_halted(self) -> bool:
+        """Whether the pull that holds is the one we have the receipt of."""
+        if not self.held or self.receipt is None:
+            return False
+        return (self.halting is None or self.halting.told) and self._known(self.look())
+
+    def _pull_again(self, halt: Halt) -> None:
+        """The receipt stays; whoever lifts the latch has to have seen this pull too."""
+        assert self.receipt is not None
+        if halt.via == "control":
+            self._tell(self.receipt, halt.order or self.receipt["id"])
+        elif halt.order != self.receipt["id"]:
+            halt.pull(again=True)
+
+    def _begin(self, halt: Halt) -> None:
+        own = self._own
+        ahead()
+        halt.pull()
+        point("halt:latched")
+        self.held = True
+        targets = []
+        for child in own.children:
+            if child.kind == "control":
+                continue
+            if child.tree is not None:
+                targets.append(child)
+            elif child.state not in OVER:
+                own.lives.hold(child)
+            if child.alive:
+                child.asked, child.order, child.deadline = "halt", halt.order, None
+        point("halt:killing")
+        halt.killing = own.kill(targets, self._ended, order=halt.order, why="halt", fleet=True)
+        point("halt:killed")
+
+    def _ended(self, _killing: Killing) -> None:
+        """Nothing is left, or the limit is over; then it is called again when nothing is."""
+        halt, own = self.halting, self._own
+        if halt is None:
+            return
+        abreast()
+        self.receipt = receipt = halt.receipt()
+        if receipt["proved"]:
+            point("halt:verified")
+            self.halting = None
+        own.save()
+        homes.leave_receipt(own.spec.home, own.id, receipt)
+        own.say("supervisor", halt_line(receipt))
+        for order in dict.fromkeys([receipt["id"], *halt.orders]):
+            self._tell(receipt, order)
+        halt.told = True
+        answers, halt.answers = halt.answers, []
+        for answer in answers:
+            answer({"receipt": receipt})
+
+    def hear(self, order: str, known: dict[str, Any]) -> None:
+        """The store knows of it; whoever asked for it and still listens is told."""
+        self._fleet = {**known, "pull": order}
+        for answer in self._listening:
+            answer({"fleet": self._fleet})
+        if known.get("over"):
+            self._listening.clear()
+
+    def _tell(self, receipt: dict[str, Any], order: str) -> None:
+        told = {name: receipt[name] for name in ("epoch", "by", "why", "via")}
+        self._own.link.tell({"event": "halted", "order": order, **told, "receipt": receipt})
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────
+
+    def tick(self) -> None:
+        found = self.look()
+        if found.pulled and self.halting is None and not (self.held and self._known(found)):
+            self.halt(by=found.by, why=found.why, via=found.via or "latch")
+        elif not found.pulled and self.held and self._lifted(found):
+            self.release()
+
+    def look(self) -> Pulled:
+        try:
+            return self.latch.read()
+        except Exception as error:  # noqa: BLE001 (an error inside a check is a refusal)
+            return Pulled(pulled=True, unreadable=f"{type(error).__name__}: {error}")
+
+    def _known(self, found: Pulled) -> bool:
+        """Not a pull that came after the one we obeyed was lifted."""
+        return self.receipt is None or found.order in ("", self.receipt["id"])
+
+    def holds(self) -> bool:
+        return self.held or self.look().pulled
+
+    def why(self) -> str:
+        found = self.look()
+        by = f" by {found.by}" if found.by else ""
+        why = found.unreadable or f"pulled{by}, epoch {found.epoch}"
+        home = self._own.spec.home
+        return f"the halt latch in {home} is on ({why}). To lift it: andon reauthorize"
+
+    # ── lifted ────────────────────────────────────────────────────────────────────────────────
+
+    def cleared(self, epoch: int, by: str, why: str) -> str:
+        """A person lifted it, the store says; why not here, if a newer pull holds."""
+        if self.look().pulled:
+            lifted = self.latch.clear(epoch, by, why)
+            if lifted.pulled:
+                return f"the latch is not lifted: {lifted.refused or 'a newer pull holds'}"
+        elif self.receipt is not None and epoch < int(self.receipt["epoch"]):
+            return f"the latch is not lifted: a newer pull holds, epoch {self.receipt['epoch']}"
+        self.release()
+        return ""
+
+    def _lifted(self, found: Pulled) -> bool:
+        """A pull that never reached the disk is not lifted by a disk that does not know of it."""
+        return self.receipt is None or found.epoch >= int(self.receipt["epoch"])
+
+    def release(self) -> None:
+        """Workers may start again, commands do not."""
+        if self.held and self.halting is None:
+            self.held, self._fleet = False, {}
+            self._own.say("supervisor", "the latch is lifted; workers are started again")

@@ -1,0 +1,150 @@
+"""Kill by pid namespace: when its init dies, the kernel kills everything in it.
+
+    supervisor → relay (this host's pids) → init (PID 1 inside, reaps) → the command
+
+The relay passes signals in, and ends as the command has ended. Nothing leaves a pid namespace, so
+the death of the supervisor ends all of it too: parent-death signal to the relay, from it to init,
+and the kernel does the rest. Without root it takes a user namespace, in which sudo does not work.
+A process inside does not know its pid outside: for commands, not for workers. Grade B.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+from typing import Any, NoReturn
+
+from andon.host import proc
+from andon.host import syscalls
+from andon.supervisor.trees.tree import Tree, become, send
+from andon.supervisor.trees.walk import Walk, WalkTree
+
+GRADES = {"kill": "B", "pause": "C", "parent_death": "A", "by": "pidns"}
+
+
+class NamespaceTree(WalkTree):
+    """A relay, an init, and everything inside."""
+
+    by = "pidns"
+
+    def _join(self) -> None:
+        """Returns only in the process that is to become the command."""
+        _new_namespace()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        syscalls.die_with_parent()
+        how, tell = os.pipe()
+        init = os.fork()
+        if init:
+            _relay(init, how)
+        syscalls.die_with_parent()
+        with contextlib.suppress(OSError):
+            syscalls.mount_proc()
+        command = os.fork()
+        if command:
+            _reap(command, tell)
+        # Of relay and init too: whoever signals its own group would be told it thrice.
+        with contextlib.suppress(PermissionError):
+            os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if self.uid is not None:
+            become(self.uid)
+
+    def enter(self, *, own_group: bool = True, die_with_parent: bool = True) -> None:
+        # Inside, init is the parent; its death is already everybody's.
+        super().enter(own_group=own_group, die_with_parent=False)
+
+    def kill(self) -> None:
+        """Init first: from its death on nothing inside can fork."""
+        if proc.start_ticks(self.pid) == self.ticks:
+            send(proc.children(self.pid), signal.SIGKILL)
+        super().kill()
+
+
+def _new_namespace() -> None:
+    try:
+        syscalls.unshare(syscalls.NEWPID | syscalls.NEWNS)
+    except PermissionError:
+        uid, gid = os.geteuid(), os.getegid()
+        syscalls.unshare(syscalls.NEWUSER | syscalls.NEWPID | syscalls.NEWNS)
+        for file, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
+            with open(f"/proc/self/{file}", "w") as out:
+                out.write(text)
+
+
+def _let_go(kept: int) -> None:
+    """Hold nothing of the supervisor's: a descriptor kept here would hide the end of a stream."""
+    os.closerange(3, kept)
+    os.closerange(max(kept + 1, 3), min(os.sysconf("SC_OPEN_MAX"), 1 << 20))
+
+
+def _relay(init: int, how: int) -> NoReturn:
+    _let_go(how)
+    while True:
+        number = signal.sigwait(signal.valid_signals())
+        if number != signal.SIGCHLD:
+            with contextlib.suppress(OSError):
+                os.kill(init, number)
+            continue
+        done, status = os.waitpid(init, os.WNOHANG)
+        if done:
+            _end_as(int(os.read(how, 16) or status))
+
+
+def _end_as(status: int) -> NoReturn:
+    """By the same signal: 128 + n is also what a command may answer by itself."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody wants that of a relay
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+def _reap(command: int, tell: int) -> NoReturn:
+    """PID 1 inside: when it ends, all end. It cannot die by a signal of its own, so it tells."""
+    _let_go(tell)
+    while True:
+        number = signal.sigwait(signal.valid_signals())
+        if number != signal.SIGCHLD:
+            with contextlib.suppress(OSError):
+                os.kill(command, number)
+            continue
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == command:
+                    os.write(tell, b"%d" % found[1])
+                    os._exit(0)
+
+
+class Namespace(Walk):
+    """A walk that gives each command a namespace of its own."""
+
+    by = "pidns"
+
+    def __init__(self, want_uid: int | None = None) -> None:
+        super().__init__(want_uid)
+        self.grades = dict(GRADES)
+
+    def make(
+        self,
+        name: str,
+        parent: Tree | None = None,
+        *,
+        kind: str = "worker",
+        uid: int | None = None,
+        apart: bool = False,
+    ) -> Tree:
+        uid = self.user(uid, apart=apart)
+        if kind != "command":
+            return WalkTree(self, name, uid=uid, apart=apart)
+        return NamespaceTree(self, name, self.grades, uid=uid, apart=apart)
+
+    def restore(self, described: dict[str, Any]) -> Tree:
+        kind = "command" if described.get("by") == NamespaceTree.by else "worker"
+        return super().restore({**described, "kind": kind})

@@ -1,0 +1,158 @@
+"""Does a mechanism really work here? Tried on scratch processes, in a scratch child.
+
+The bait is a tree that does its worst in small: it ignores SIGTERM, and a grandchild leaves the
+session and loses its parents. Whoever can find and kill that one can be trusted with others.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from andon.host import syscalls
+from andon.supervisor.trees.tree import Mechanism, Tree
+
+# A scratch child that takes longer than this is killed: not working is an answer.
+TRIAL_SECONDS = 3
+
+
+def apart(trial: Callable[[], Any], seconds: int = TRIAL_SECONDS) -> Any:
+    """The answer of a function run in a child of its own; raises OSError when there is none."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(out)
+            signal.alarm(seconds)
+            with contextlib.suppress(OSError):
+                syscalls.die_with_parent()
+            try:
+                answer = {"answer": trial()}
+            except Exception as error:  # noqa: BLE001 (any failure means: does not work here)
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            os.write(into, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    try:
+        text = _all_of(out, seconds + 0.5)
+    finally:
+        os.close(out)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise OSError("the scratch child ended without an answer") from None
+    if "error" in answer:
+        raise OSError(answer["error"])
+    return answer["answer"]
+
+
+def _all_of(fd: int, seconds: float) -> bytes:
+    end = time.monotonic() + seconds
+    text = b""
+    while select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+        part = os.read(fd, 65536)
+        if not part:
+            break
+        text += part
+    return text
+
+
+class Bait:
+    """A tree of three: a root, a child, and an escaped grandchild; each holds a pipe open."""
+
+    def __init__(self, tree: Tree, work: Callable[[int], None] | None = None) -> None:
+        self.tree = tree
+        self.out, into = os.pipe()
+        self.root = os.fork()
+        if self.root == 0:
+            try:
+                os.close(self.out)
+                tree.enter()
+                _misbehave(into, work or _sleep)
+            finally:
+                os._exit(1)
+        os.close(into)
+        tree.started(self.root)
+        self.ready = _count(self.out, 3)
+
+    def gone(self, seconds: float) -> bool:
+        """Whether the last of them let go of the pipe: the kernel's word, not the tree's."""
+        end = time.monotonic() + seconds
+        while select.select([self.out], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not os.read(self.out, 65536):
+                return True
+        return False
+
+    def close(self) -> None:
+        self.tree.finish(1.0)
+        os.close(self.out)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        self.tree.close()
+
+
+def _misbehave(into: int, work: Callable[[int], None]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.alarm(2 * TRIAL_SECONDS)
+    if os.fork() == 0:
+        signal.alarm(2 * TRIAL_SECONDS)
+        work(into)
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        # Nobody is left to end it but the one who tries to.
+        signal.alarm(2 * TRIAL_SECONDS)
+        work(into)
+    os.waitpid(middle, 0)
+    work(into)
+
+
+def _sleep(into: int) -> None:
+    os.write(into, b"r")
+    while True:
+        time.sleep(60)
+
+
+def _count(fd: int, wanted: int) -> int:
+    end = time.monotonic() + 1.0
+    found = 0
+    while found < wanted and select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+        part = os.read(fd, wanted - found)
+        if not part:
+            break
+        found += len(part)
+    return found
+
+
+def refute(mechanism: Mechanism) -> str:
+    """Why it does not work here; nothing when it does."""
+    try:
+        return str(apart(lambda: _try_kill(mechanism)))
+    except OSError as error:
+        return str(error)
+
+
+def _try_kill(mechanism: Mechanism) -> str:
+    # The scratch child is the supervisor of the bait: what escapes becomes its own.
+    with contextlib.suppress(OSError):
+        syscalls.become_subreaper()
+    bait = Bait(mechanism.make("trial", kind="command"))
+    try:
+        if bait.ready < 3:
+            return "the scratch tree did not start"
+        bait.tree.finish(1.0)
+        return "" if bait.gone(1.0) else "a scratch process that escaped its parents survived"
+    finally:
+        bait.close()

@@ -1,0 +1,198 @@
+"""Kill by walking: the children of the children, looked up again until nobody is left.
+
+The supervisor is a subreaper, so whoever loses its parent becomes its child and is found by its
+mark. Works everywhere without any right; a fork storm may take half a second, and a process that
+changes its own mark and double-forks counts as everybody's stray. Grade C.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+from andon.host import proc
+from andon.supervisor.trees import marks
+from andon.supervisor.trees.tree import (
+    SETTLE_SECONDS,
+    Grades,
+    Mechanism,
+    Tree,
+    Unfit,
+    linux_or_not,
+    living,
+    moving,
+    send,
+)
+
+# How often to look whether our children changed while we looked.
+LOOKS = 10
+# How long the mark of a child of ours is taken as read.
+KEEP_SECONDS = 0.1
+GRADES = {"kill": "C", "pause": "C", "parent_death": "C", "by": "walk"}
+
+
+class WalkTree(Tree):
+    """A root, its descendants, and the orphans that carry its mark."""
+
+    by = "walk"
+
+    def __init__(
+        self,
+        walk: "Walk",
+        name: str,
+        grades: Grades = GRADES,
+        *,
+        uid: int | None = None,
+        apart: bool = False,
+    ) -> None:
+        super().__init__(name, grades, uid=uid, apart=apart)
+        self._walk = walk
+        self._adopted = False
+        walk.trees.append(self)
+
+    def _root(self) -> set[int]:
+        """The child itself, if it is still this one."""
+        same = self.pid and (not self.ticks or proc.start_ticks(self.pid) == self.ticks)
+        return {self.pid} if same else set()
+
+    def members(self) -> list[int]:
+        """Zombies too, parents first."""
+        roots = self._root() | set(self._orphans())
+        return [*roots, *proc.descendants(roots)]
+
+    def _orphans(self) -> list[int]:
+        return self._walk.orphans_of(self, everywhere=self._adopted)
+
+    def pids(self) -> list[int]:
+        found = living(self.members())
+        return sorted(found) if found else self._late()
+
+    def _late(self) -> list[int]:
+        """Who was handed to us while we looked: a dying parent gives its children away.
+
+        Nothing can be left when all was dead and then no new child of ours is found: what lives
+        has a parent that lives, up to a child of ours.
+        """
+        for _ in range(LOOKS):
+            found = living([*self._root(), *self._orphans()])
+            if found or self._adopted or not self._walk.look():
+                return sorted(found)
+        return [self.pid]
+
+    def empty(self) -> bool:
+        return not living(self._root()) and not self._late()
+
+    def kill(self) -> None:
+        send(self.members(), signal.SIGKILL)
+
+    def freeze(self) -> bool:
+        """Stop everything, and look again until nobody new is found moving."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while True:
+            found = moving(self.members())
+            if not found:
+                return True
+            if time.monotonic() > end:
+                return False
+            send(found, signal.SIGSTOP)
+            time.sleep(0.001)
+
+    def thaw(self) -> bool:
+        """Children first, so that a shell does not see its own child stopped."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < end:
+            found = living(self.members())
+            held = [pid for pid in found if set(proc.thread_states(pid)) & set("Tt")]
+            if not held:
+                return True
+            send(reversed(held), signal.SIGCONT)
+            time.sleep(0.001)
+        return False
+
+    def recall(self, described: dict[str, Any]) -> None:
+        super().recall(described)
+        # After a crash the orphans are somebody else's children: only a look at all finds them.
+        found = proc.stat(self.pid)
+        self._adopted = not (found and found.parent == os.getpid())
+
+    def close(self) -> None:
+        with contextlib.suppress(ValueError):
+            self._walk.trees.remove(self)
+
+
+class Walk(Mechanism):
+    """Knows its trees, to tell their orphans apart."""
+
+    by = "walk"
+
+    def __init__(self, want_uid: int | None = None) -> None:
+        if not linux_or_not(become_reaper=True) or not proc.start_ticks(os.getpid()):
+            raise Unfit("this system has no subreaper or no /proc")
+        self.grades = dict(GRADES)
+        self.uid = want_uid
+        self.trees: list[WalkTree] = []
+        self._marks: dict[int, int] = {}
+        self._stale_at = self._looked_at = 0.0
+
+    def make(
+        self,
+        name: str,
+        parent: Tree | None = None,
+        *,
+        kind: str = "worker",
+        uid: int | None = None,
+        apart: bool = False,
+    ) -> Tree:
+        uid = self.user(uid, apart=apart)
+        return WalkTree(self, name, self.grades, uid=uid, apart=apart)
+
+    def restore(self, described: dict[str, Any]) -> Tree:
+        tree = self.make(
+            str(described["name"]),
+            kind=str(described.get("kind") or "worker"),
+            uid=described.get("uid"),
+            apart=bool(described.get("apart")),
+        )
+        tree.recall(described)
+        return tree
+
+    def look(self) -> bool:
+        """Look at our own children; whether somebody is new among them. Marks are read once."""
+        self._looked_at = time.monotonic()
+        if self._looked_at > self._stale_at:
+            # A number may be given to another process in the meantime.
+            self._marks.clear()
+            self._stale_at = self._looked_at + KEEP_SECONDS
+        roots = {one.pid for one in self.trees}
+        now = [pid for pid in proc.children(os.getpid()) if pid not in roots]
+        new = [pid for pid in now if pid not in self._marks]
+        self._marks = {pid: self._marks.get(pid, -1) for pid in now}
+        self._marks.update((pid, marks.of(pid)) for pid in new)
+        return bool(new)
+
+    def orphans_of(self, tree: Tree, *, everywhere: bool = False, age: float = 0.0) -> list[int]:
+        """Processes without another parent than us, by their mark; looked for at most `age` ago.
+
+        A mark of nobody counts for every tree that is old enough: better one too many.
+        """
+        if everywhere:
+            return [pid for pid in proc.every_pid() if tree.mark and marks.of(pid) == tree.mark]
+        if time.monotonic() - self._looked_at >= age:
+            self.look()
+        known = {one.mark for one in self.trees}
+        found = []
+        for pid, mark in self._marks.items():
+            stray = mark and mark not in known and not tree.apart
+            if (mark and mark == tree.mark) or (stray and proc.start_ticks(pid) >= tree.ticks):
+                found.append(pid)
+        return found
+
+    def kill_all(self) -> bool:
+        """Everything below us but the trees that stand apart: one look for all trees."""
+        self.look()
+        spared = {0, *(one.mark for one in self.trees if one.apart)}
+        roots = {one.pid for one in self.trees if not one.apart and one.pid}
+        roots.update(pid for pid, mark in self._marks.items() if mark not in spared)
+        send([*roots, *proc.descendants(roots)], signal.SIGKILL)
+        return True
