@@ -19,9 +19,9 @@ from andon.core.effect import EffectState, Kind, Verdict
 from andon.core.journal import EntryKind, Mark
 from andon.core.run import Event, State
 from andon.points import POINTS
-from andon.runtime.operations.asks import Answer
 from andon.runtime.client import Client
 from andon.runtime.context import Context
+from andon.runtime.operations.asks import Answer
 from andon.runtime.requests.requests import Run
 from andon.settings import Settings
 from andon.store import store

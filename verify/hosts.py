@@ -19,13 +19,13 @@ from tests.control.hosts import Host, gone
 from tests.control.terminal import Process, until
 from tests.control.test_halt import BUSY
 
+from andon.host import home as homes
 from andon.host import proc
+from andon.host.latch import Latch
 from andon.host.proc import alive
 from andon.runtime.worker.peers import this_process
 from andon.store.messages.stops import Reauthorize, TargetRow
 from andon.store.store import Register
-from andon.host import home as homes
-from andon.host.latch import Latch
 
 RUN = "r"
 # It ends as soon as somebody has run away from it, who does not.

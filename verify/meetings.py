@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 
-from andon.store.postgres.store import PostgresStore
 from andon.store.postgres.connection import CONTENDED
+from andon.store.postgres.store import PostgresStore
 from andon.store.store import Message, Outcome
 from verify.pair import Pair, compared
 from verify.scenes import Both, Scene, Stage

@@ -25,24 +25,24 @@ from tests.transcript.judge import refusal
 from tests.transcript.test_fuzz import Book, judge, results
 
 from andon import transcript
-from andon.cli import args, app
+from andon.cli import app, args
 from andon.control.runs import registration
 from andon.control_process.channel import Wire
 from andon.core import duration, latch
 from andon.core.fleet import preemption
-from andon.core.values import value
 from andon.core.journal import Entry, chain, check_chain
+from andon.core.values import value
 from andon.errors import AndonError, Corrupt
+from andon.host import home
 from andon.runtime.health import http_server
-from andon.runtime.requests import requests
 from andon.runtime.health.probes import Health
+from andon.runtime.requests import requests
 from andon.settings import Settings, load
 from andon.store import open_store
-from andon.host import home
 from andon.supervisor import spec
 from andon.supervisor.api.control_channel import parsed
-from andon.supervisor.poll import Loop
 from andon.supervisor.api.socket_server import Socketry
+from andon.supervisor.poll import Loop
 from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Policy
 
 REFUSALS = (AndonError, http_server.Unreadable)
@@ -392,7 +392,9 @@ def probes() -> Iterator[Feed]:
                 while part := client.recv(65_536):
                     answer += part
         status = answer[9:12].decode("latin-1")
-        if answer and (not answer.startswith(b"HTTP/1.1 ") or int(status) not in http_server.REASONS):
+        if answer and (
+            not answer.startswith(b"HTTP/1.1 ") or int(status) not in http_server.REASONS
+        ):
             return f"the answer is {answer[:80]!r}"
         return "andon failed to answer" if status == "500" else ""
 

@@ -21,8 +21,8 @@ from tests.control.hosts import Host
 from tests.control.terminal import until
 from tests.control.test_halt import PROGRAM
 
-from andon.points import POINTS
 from andon.host.latch import Latch
+from andon.points import POINTS
 from andon.testing.postgres import Cluster
 from verify import hosts, scene
 from verify.layer import Effort, Outcome, Say

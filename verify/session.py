@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from andon.host import proc
-from andon.host import syscalls
+from andon.host import proc, syscalls
 
 INTERRUPTED = 130  # as shells call it
 # A layer waits for the trials that are under way; a database's keeper looks every now and then.

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from andon.core.queue import Retry
     from andon.errors import AndonError, Fenced, Refused, StepFailed, Stopped, Unresolved
     from andon.runtime.agent import agent
-    from andon.runtime.operations.asks import Answer
-    from andon.runtime.worker.cleanup import cleanup
     from andon.runtime.client import Client
     from andon.runtime.context import Context
     from andon.runtime.effects.declaration import did_not_happen, effect_of, happened, unknown
     from andon.runtime.embed import serving
+    from andon.runtime.operations.asks import Answer
     from andon.runtime.sync import current
+    from andon.runtime.worker.cleanup import cleanup
     from andon.supervisor.halt.command import halt
 
 _HOME = {

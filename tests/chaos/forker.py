@@ -14,7 +14,12 @@ import andon.store.postgres.store
 import andon.store.sqlite.store
 from andon.testing import forking
 
-LOADED = (andon.runtime.requests.requests, andon.store.postgres.store, andon.store.sqlite.store, agents)
+LOADED = (
+    andon.runtime.requests.requests,
+    andon.store.postgres.store,
+    andon.store.sqlite.store,
+    agents,
+)
 
 
 def become(order: bytes) -> None:

@@ -12,8 +12,8 @@ from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Process, Site, until
 from tests.chaos.kill import make_tally, tally
 
-from andon.control import deploys
 from andon.cli.views import deploy_view
+from andon.control import deploys
 from andon.points import POINTS
 
 DRAIN = [name for name in POINTS if name.startswith("drain:")]

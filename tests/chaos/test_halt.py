@@ -20,8 +20,8 @@ import pytest
 from tests.control.hosts import Host, gone
 from tests.control.terminal import LIMIT_SECONDS, until
 
-from andon.store.messages.rows import Filter
 from andon.host.latch import Latch
+from andon.store.messages.rows import Filter
 
 OF_THE_SUPERVISOR = ("halt:latched", "halt:killing", "halt:killed", "halt:verified")
 OF_THE_CONTROL_PROCESS = ("attend:order", "attend:heard", "attend:reported")

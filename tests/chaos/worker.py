@@ -65,7 +65,8 @@ async def _work(order: Order) -> None:
     from tests.chaos import agents, world
 
     if order.url.startswith("postgresql"):
-        from andon.store.postgres import store as postgres, notifier
+        from andon.store.postgres import notifier
+        from andon.store.postgres import store as postgres
 
         notifier.RESTART_SECONDS = order.restart_seconds
         postgres.TRANSACTION_SECONDS = 3  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import REPORT, Yard
 from tests.store.parts import do
 
-from andon.control import deploys
 from andon.cli.views import deploy_view
+from andon.control import deploys
 from andon.control.changes import Patience
 from andon.errors import BadInput
 from andon.store import open_store

@@ -11,8 +11,7 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control.doctor import coverage, grace
-from andon.control.doctor import checks
+from andon.control.doctor import checks, coverage, grace
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.messages.rows import StepTime

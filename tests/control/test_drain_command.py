@@ -13,7 +13,8 @@ from tests.control.terminal import Terminal, until
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control import drain as draining, workers
+from andon.control import drain as draining
+from andon.control import workers
 from andon.errors import NotFound
 from andon.host.proc import start_ticks
 from andon.runtime.worker.peers import this_process

@@ -13,14 +13,14 @@ from tests.control.terminal import SOURCE
 from tests.control.yard import Yard
 from tests.store.parts import do
 
-from andon.control.doctor import coverage, drill
 from andon.cli.views import drill_view
+from andon.control.doctor import coverage, drill
 from andon.control.doctor.drill import Round
 from andon.errors import AndonError
+from andon.host import home as homes
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.messages.stops import Enlist, SupervisorRow
-from andon.host import home as homes
 
 
 def andon(home: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":

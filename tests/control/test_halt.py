@@ -12,10 +12,10 @@ import pytest
 from tests.control.terminal import Terminal, until
 
 from andon.control.halt import store_halt
-from andon.store import open_store
-from andon.store.messages.stops import Reauthorize
 from andon.host import home as homes
 from andon.host.latch import Latch
+from andon.store import open_store
+from andon.store.messages.stops import Reauthorize
 
 BUSY = """
 import pathlib, re
@@ -237,7 +237,9 @@ def test_a_halt_that_was_lifted_while_it_was_on_its_way_is_not_ordered_again(
         assert store_halt._ordered(store, words) == first["receipt"]
         assert store.latches() == []
         # Of two that come at the same time, as far as clocks can tell, the halt counts.
-        store_halt._ordered(store, words | {"began": time.monotonic() - store_halt.SEEN_SECONDS / 2})
+        store_halt._ordered(
+            store, words | {"began": time.monotonic() - store_halt.SEEN_SECONDS / 2}
+        )
         assert len(store.latches()) == 1
     finally:
         store.close()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.control.terminal import Terminal, until
 
 from andon.cli import output
+from andon.core.text import age, clean, command, failure, length, sentence
 from andon.host.home import without_password
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\r\nfake\x00\x7f\U000e0041\ud800"
@@ -22,7 +23,7 @@ HARMFUL = st.text(alphabet=st.one_of(st.characters(), st.sampled_from(HOSTILE)))
 
 @given(HARMFUL)
 def test_cleaned_text_is_one_line_of_visible_characters(text: str) -> None:
-    found = output.clean(text).replace("\u200c", "").replace("\u200d", "")
+    found = clean(text).replace("\u200c", "").replace("\u200d", "")
     assert found.isprintable()
 
 
@@ -35,8 +36,8 @@ def test_json_is_visible_and_means_the_same(text: str) -> None:
 
 @given(st.lists(HARMFUL, min_size=1))
 def test_a_suggested_command_is_only_a_command(words: list[str]) -> None:
-    visible = [output.clean(word) for word in words]
-    found = output.command("show", *words)
+    visible = [clean(word) for word in words]
+    found = command("show", *words)
     options = ["--"] if any(word.startswith("-") for word in words) else []
     assert shlex.split(found) == ["andon", "show", *options, *visible]
 
@@ -58,13 +59,13 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
 
 def test_what_somebody_did_to_a_run_is_said_once() -> None:
     stopped = {"type": "Killed", "message": "killed by ana: it hangs (rcp_1)"}
-    assert output.failure(stopped) == "killed by ana: it hangs (rcp_1)"
-    assert output.failure({"type": "ValueError", "message": "bad"}) == "ValueError: bad"
+    assert failure(stopped) == "killed by ana: it hangs (rcp_1)"
+    assert failure({"type": "ValueError", "message": "bad"}) == "ValueError: bad"
 
 
 def test_a_sentence_can_be_followed_by_another() -> None:
-    assert output.sentence("Run: pip install 'andon[x]'") == "Run: pip install 'andon[x]'."
-    assert output.sentence("It is away.") == "It is away."
+    assert sentence("Run: pip install 'andon[x]'") == "Run: pip install 'andon[x]'."
+    assert sentence("It is away.") == "It is away."
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_sentence_can_be_followed_by_another() -> None:
     [(-1, "0 s"), (59, "59 s"), (180, "3 m"), (7200, "2 h"), (864_000, "10 d")],
 )
 def test_an_age_is_short(seconds: float, words: str) -> None:
-    assert output.age(seconds) == words
+    assert age(seconds) == words
 
 
 def test_a_time_that_no_calendar_has_is_still_shown() -> None:
@@ -126,9 +127,9 @@ def test_nothing_an_agent_says_reaches_the_terminal_unseen(andon: Terminal) -> N
 
 def looked_at(andon: Terminal, run_id: str) -> list[str]:
     pages = []
-    for command in (("ps",), ("show", run_id), ("logs", run_id)):
+    for words in (("ps",), ("show", run_id), ("logs", run_id)):
         for options in ((), ("--json",)):
-            done = andon.run(*command, *options)
+            done = andon.run(*words, *options)
             pages += [done.stdout, done.stderr]
     return [page for page in pages if "\\x" in page or "\\u" in page]
 
@@ -189,4 +190,4 @@ def test_a_reader_that_has_gone_is_told_by_the_exit_code(local: Terminal, comman
     ],
 )
 def test_how_long_is_said_exactly_enough(seconds: float, words: str) -> None:
-    assert output.length(seconds) == words
+    assert length(seconds) == words

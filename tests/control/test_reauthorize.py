@@ -16,10 +16,10 @@ from tests.store.parts import do, new_run
 from andon.control.stop import reauthorization
 from andon.control.stop.target import Whom
 from andon.errors import Conflict
+from andon.host.latch import Latch
 from andon.store import open_store
 from andon.store.messages.stops import Bury
 from andon.store.store import Start
-from andon.host.latch import Latch
 
 FLEET = Whom(scope="fleet")
 SAID = ("--why", "found the cause", "--yes")

@@ -7,8 +7,8 @@ import pytest
 
 import andon
 from andon.errors import Conflict, IllegalTransition
-from andon.runtime.requests import requests
 from andon.runtime.client import Client
+from andon.runtime.requests import requests
 from andon.store import open_store
 from andon.store.store import Move
 

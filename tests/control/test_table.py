@@ -18,6 +18,7 @@ from tests.control.terminal import Terminal, until
 
 from andon.cli import colour, output
 from andon.cli.table import column, cut, lines, room, width, wrapped
+from andon.core.text import clean
 
 RUNS = (
     column("ID", whole=True),
@@ -27,7 +28,7 @@ RUNS = (
 )
 TEXT = st.text(
     st.one_of(st.characters(), st.sampled_from("日本👩\u200d👩e\u0301❤\ufe0f\u05d0"))
-).map(output.clean)
+).map(clean)
 CODES = r"\x1b\[[0-9;]*m"
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.control.screenshot import CODES, screen
 from tests.control.terminal import Terminal, until
 
-from andon.cli.top import frame, terminal, screen as top
 from andon.cli.table import width
+from andon.cli.top import frame, terminal
+from andon.cli.top import screen as top
 
 KEYS = {
     b"j": "j",

@@ -9,9 +9,9 @@ import pytest
 from tests.control.hosts import Host, gone
 from tests.control.terminal import until
 
-from andon.store.store import Store
 from andon.host.home import without_password
 from andon.host.latch import Latch
+from andon.store.store import Store
 from andon.testing.postgres import Cluster
 
 LEASE = 600  # nothing here is noticed by the end of a lease

@@ -55,7 +55,8 @@ def long_way(verb: str, line: list[str]) -> dict[str, Any]:
 
 
 @given(
-    verb=st.sampled_from(sorted(stop_options.VERBS)), line=st.lists(st.sampled_from(PIECES), max_size=5)
+    verb=st.sampled_from(sorted(stop_options.VERBS)),
+    line=st.lists(st.sampled_from(PIECES), max_size=5),
 )
 def test_the_short_way_understands_what_the_long_way_does_or_leaves_it(
     verb: str, line: list[str]

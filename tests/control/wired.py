@@ -15,11 +15,11 @@ from typing import Any
 from tests.control.terminal import LIMIT_SECONDS, SOURCE, until
 
 from andon.control_process.latch_sync import DOUBT_SECONDS
+from andon.host.latch import Latch
 from andon.host.proc import start_ticks
 from andon.runtime.worker.peers import this_process
 from andon.store import open_store
 from andon.store.store import Store
-from andon.host.latch import Latch
 
 GRADES = {"kill": "A", "pause": "A", "parent_death": "C", "by": "cgroup"}
 

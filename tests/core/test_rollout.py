@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.journal import Entry, EntryKind
 from andon.core.fleet.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
@@ -27,6 +26,7 @@ from andon.core.fleet.rollout import (
     tally,
     versions_after,
 )
+from andon.core.journal import Entry, EntryKind
 from andon.core.run import State
 
 NOW = 1000.0

@@ -30,7 +30,9 @@ def kept(found: Any) -> tuple[bytes, dict[str, bytes]]:
 
 
 def again(body: bytes, parts: dict[str, bytes]) -> Any:
-    return msgspec.json.decode(snapshot_parts.joined(body.decode(), lambda name: parts[name].decode()))
+    return msgspec.json.decode(
+        snapshot_parts.joined(body.decode(), lambda name: parts[name].decode())
+    )
 
 
 @given(states)
@@ -47,7 +49,9 @@ def test_a_conversation_is_the_same_at_every_edge_of_the_tree(length: int) -> No
     found = {"goal": "g", "messages": talk(length), "seen": list(range(length))}
     body, parts = kept(found)
     assert again(body, parts) == found
-    assert len(body) < 4 * 32 * 80 + 2 * snapshot_parts.LARGE_BYTES  # at most 31 parts at each level
+    assert (
+        len(body) < 4 * 32 * 80 + 2 * snapshot_parts.LARGE_BYTES
+    )  # at most 31 parts at each level
 
 
 def test_one_message_more_is_one_part_more() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from andon.settings import Settings
-from andon.store.messages.stops import StopRow
 from andon.store.messages.rows import EventRow, Forsaken, Waiting
+from andon.store.messages.stops import StopRow
 from andon.store.store import WorkerRow
 
 # Generous: it is only reached by a test that fails.

@@ -11,9 +11,9 @@ from tests.runtime.harness import Lab, agent, until
 
 import andon
 from andon.errors import BadInput, Conflict, NotFound, StoreError, StoreUnavailable
-from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
 from andon.runtime.client import Client
+from andon.runtime.requests import requests
 from andon.settings import Settings
 
 

@@ -10,10 +10,10 @@ from tests.runtime.harness import Held, Lab, agent, bury, until
 import andon
 from andon.core.queue import Retry
 from andon.errors import BadInput
-from andon.runtime.operations import calls
-from andon.runtime.effects import compensation, in_doubt
-from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
+from andon.runtime.effects import compensation, in_doubt
+from andon.runtime.operations import calls
+from andon.runtime.requests import requests
 from andon.store.store import Claim
 
 world: list[str] = []

@@ -20,8 +20,8 @@ from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.postgres import notifier, spare_connection
-from andon.store.postgres.store import PostgresStore
 from andon.store.postgres.connection import RESERVED
+from andon.store.postgres.store import PostgresStore
 from andon.store.store import Start
 from andon.testing import postgres
 from andon.testing.postgres import Cluster

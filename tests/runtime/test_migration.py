@@ -9,8 +9,8 @@ from tests.runtime.harness import Lab, by_thread, until
 
 import andon
 from andon.errors import AndonError, BadInput, IllegalTransition, NotFound
-from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
+from andon.runtime.requests import requests
 
 executed: list[str] = []
 

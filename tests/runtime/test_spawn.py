@@ -23,8 +23,8 @@ import andon
 from andon.core import mark as marks
 from andon.host import mark, proc
 from andon.runtime.attempt.attempt import Attempt
-from andon.runtime.worker.peers import mark_of, this_process
 from andon.runtime.requests.requests import Receipt
+from andon.runtime.worker.peers import mark_of, this_process
 from andon.runtime.worker.worker import Worker
 
 PLACES = (

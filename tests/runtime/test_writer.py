@@ -11,8 +11,8 @@ import pytest
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.store.sqlite import store as sqlite
-from andon.store.sqlite.store import SqliteStore
 from andon.store.sqlite.errors import BUSY_SECONDS
+from andon.store.sqlite.store import SqliteStore
 from andon.store.store import Log, Note
 from andon.store.writer.writer import Writer
 

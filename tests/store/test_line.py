@@ -11,9 +11,9 @@ import pytest
 from tests.store.parts import AGENT, LONG, Held, begin, do, start, take
 
 from andon.errors import Fenced
-from andon.store.writer import line
 from andon.store.postgres.store import PostgresStore
 from andon.store.store import Beat, Claim, Message, Outcome
+from andon.store.writer import line
 from andon.store.writer.writer import HALVED, Writer
 
 

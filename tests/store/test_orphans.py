@@ -4,8 +4,8 @@ import pytest
 from tests.store.parts import begin, claim, do, register, take
 from tests.store.test_stops import closed, order, stages, state
 
-from andon.store.sql import processes
 from andon.store.messages.stops import Bury, Report, Started
+from andon.store.sql import processes
 from andon.store.store import Beat, Claim, Depart, Settle, Store
 
 MARK = 1 << 62

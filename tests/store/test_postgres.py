@@ -32,7 +32,8 @@ from tests.store.parts import (
 
 from andon.core.journal import check_chain
 from andon.errors import AndonError, BadInput, Conflict, Fenced, StoreError, StoreUnavailable
-from andon.store.postgres import store as postgres, notifier, spare_connection
+from andon.store.postgres import notifier, spare_connection
+from andon.store.postgres import store as postgres
 from andon.store.postgres.store import PostgresStore
 from andon.store.store import (
     Append,

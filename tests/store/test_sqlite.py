@@ -18,10 +18,10 @@ from andon.core.journal import check_chain
 from andon.errors import BadInput, Corrupt, Fenced, StoreError, StoreUnavailable
 from andon.runtime.requests import requests
 from andon.store import notifier, open_store
-from andon.store.sqlite import store as sqlite
 from andon.store.messages.rows import Filter
-from andon.store.sqlite.store import SqliteStore
+from andon.store.sqlite import store as sqlite
 from andon.store.sqlite.disk import file_system, refuse_unsafe
+from andon.store.sqlite.store import SqliteStore
 from andon.store.store import Beat, Blob, Log
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from tests.control.terminal import until
 
 import andon
-from andon.host import proc
 from andon.host import home as homes
+from andon.host import proc
 
 # Of the product that is under test here: it may be a copy with a bug planted in it.
 SOURCE = Path(andon.__file__).parents[1]

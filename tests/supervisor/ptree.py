@@ -21,12 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from andon.host import proc
-from andon.host import syscalls
-from andon.supervisor.trees import tree
+from andon.host import proc, syscalls
 from andon.supervisor.children.child import Child
 from andon.supervisor.halt.kill import Killing
 from andon.supervisor.spec import ChildSpec
+from andon.supervisor.trees import tree
 from andon.supervisor.trees.tree import Mechanism, Tree
 
 LIFE = 8

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from andon.supervisor.halt import store_target as fleets
 from andon.host import home as homes
+from andon.supervisor.halt import store_target as fleets
 from andon.supervisor.halt.store_target import TOLD_SECONDS, Fleet
 
 URL = "sqlite:////somewhere/andon.db"

@@ -14,9 +14,9 @@ import pytest
 from tests.supervisor.harness import until
 
 from andon.core.latch import Pulled
-from andon.host import proc
 from andon.host import home as homes
 from andon.host import latch as latches
+from andon.host import proc
 from andon.host.latch import Latch
 
 

@@ -24,10 +24,10 @@ from tests.supervisor.halts import (
     unreachable,
 )
 
-from andon.host import proc
 from andon.host import home as homes
-from andon.supervisor.halt import command
+from andon.host import proc
 from andon.host.latch import Latch
+from andon.supervisor.halt import command
 
 STORE = "andon.control.halt.store_order"
 

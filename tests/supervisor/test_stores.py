@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from andon.host.home import without_password
 from andon.settings import Settings, load
 from andon.store import absolute
 from andon.supervisor.halt import store_address
-from andon.host.home import without_password
 
 OTHER = "postgresql://ana@elsewhere/andon"
 

@@ -169,7 +169,9 @@ def test_a_canary_in_which_nothing_works_was_caught_by_nobody(
     """Its layer is red, and so is a run that nothing befalls."""
     monkeypatch.setattr(canaries, "_run", lambda canary, _: Tried(canary.name, "", True, ""))
     line = "            result = await call()\n"
-    broken = Canary("broken", "brains", "runtime/operations/steps.py", line, "            result = None\n")
+    broken = Canary(
+        "broken", "brains", "runtime/operations/steps.py", line, "            result = None\n"
+    )
     tried = canaries.try_one(broken, lambda _: None)
     assert not tried.caught
     assert tried.why == "it merely breaks: run-0: wrong"

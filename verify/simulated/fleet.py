@@ -22,8 +22,8 @@ from unittest import mock
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError
 from andon.runtime.requests import requests, start
-from andon.store.messages.stops import Order
 from andon.store.messages.rows import Filter
+from andon.store.messages.stops import Order
 from andon.store.store import AgentRow, Append, Settle, Start
 from verify.simulated import outside, scripts
 from verify.simulated.children import Children

@@ -17,12 +17,12 @@ from andon import points
 from andon.core.lease import renew_every
 from andon.errors import StoreUnavailable
 from andon.runtime.attempt import branch
-from andon.runtime.worker import cleanup, peers, progress
 from andon.runtime.processes import attribution
+from andon.runtime.worker import cleanup, peers, progress
 from andon.runtime.worker import worker as runtime
 from andon.settings import Settings
-from andon.store.writer import writer as store_writer
 from andon.store.store import Claim, Message, Seen, WorkerRow
+from andon.store.writer import writer as store_writer
 from andon.store.writer.writer import Writer
 from verify.simulated import scripts
 from verify.simulated.clock import Loop

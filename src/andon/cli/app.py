@@ -17,6 +17,7 @@ import click
 
 from andon.cli import output, stop_options
 from andon.cli.options import Command, F, understands
+from andon.core.text import clean, clean_lines, either
 from andon.errors import (
     AndonError,
     BadInput,
@@ -125,7 +126,7 @@ def unknown(word: str, known: Iterable[str], path: str) -> click.UsageError:
     """Nothing is ever executed by a guess: the command that was probably meant is named."""
     meant = stop_options.MEANT.get(word.lower(), ()) if path == "andon" else ()
     close = [f"{path} {one}" for one in meant or get_close_matches(word, list(known), 2)]
-    hint = f"did you mean {output.either(close)}?" if close else f"{path} --help lists them."
+    hint = f"did you mean {either(close)}?" if close else f"{path} --help lists them."
     return click.UsageError(f"there is no command {word!r}; {hint}")
 
 
@@ -214,14 +215,14 @@ def opened(
         from andon.store.postgres import capacity
 
         def say(text: str) -> None:
-            output.note(output.clean(text))
+            output.note(clean(text))
 
         store = capacity.waited_for(lambda: open_store(url, create=create), say)
     else:
         store = open_store(url, create=create, look=look, reserved=reserved)
     try:
         if look and getattr(store, "note", ""):
-            advise(f"maybe incomplete: {output.clean(store.note)}.")
+            advise(f"maybe incomplete: {clean(store.note)}.")
         yield store
     except (AndonError, click.ClickException, click.exceptions.Exit):
         raise
@@ -315,5 +316,5 @@ def _refuse(kind: str, message: str, before: str, *, as_json: bool) -> None:
         output.note(output.as_json({"error": {"type": kind, "message": message}}))
         return
     for line in before.rstrip("\n").split("\n") if before else ():
-        output.note(output.clean(line))
-    output.note("andon: " + output.clean_lines(message, "  "))
+        output.note(clean(line))
+    output.note("andon: " + clean_lines(message, "  "))

@@ -5,11 +5,13 @@ from typing import Any
 
 import msgspec
 
-from andon.control import drain as draining, workers as fleet
 from andon.cli import output, progress
+from andon.control import drain as draining
+from andon.control import workers as fleet
 from andon.control.changes import Patience
-from andon.host.user import named
+from andon.core.text import clean, plural, sentence
 from andon.errors import AndonError, StoreError
+from andon.host.user import named
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.store import Store, WorkerRow
@@ -91,7 +93,7 @@ def _answer(waiting: draining.Waiting, order: Order, *, json: bool) -> int:
     if json:
         output.document({"ended": ended, "workers": waiting.lines})
     elif not order.waits:
-        output.say(f"asked: {', '.join(output.clean(line['worker']) for line in waiting.lines)}")
+        output.say(f"asked: {', '.join(clean(line['worker']) for line in waiting.lines)}")
         output.note("next: andon deploys watch")
     elif ended:
         output.say(f"{output.state('done').split()[0]} {_count(waiting.lines)} ended")
@@ -99,14 +101,14 @@ def _answer(waiting: draining.Waiting, order: Order, *, json: bool) -> int:
         late = [line for line in waiting.lines if not line["ended"]]
         output.note(
             f"{_count(late)} did not end within {order.timeout:g} s: "
-            + ", ".join(output.clean(line["worker"]) for line in late)
+            + ", ".join(clean(line["worker"]) for line in late)
             + ". They continue to drain: andon workers"
         )
     return DONE if ended or not order.waits else LATE
 
 
 def _count(lines: Sequence[Any]) -> str:
-    return output.plural(len(lines), "worker")
+    return plural(len(lines), "worker")
 
 
 # ── without the store ─────────────────────────────────────────────────────────────────────────
@@ -132,7 +134,7 @@ def _signal(
 ) -> int:
     if not order.this:
         raise error
-    why = output.sentence(output.clean(error))
+    why = sentence(clean(error))
     advise(f"{why} Telling the workers of this container by SIGTERM instead.")
     with draining.signalled(pids, ticks) as told:
         late = draining.await_ends(told, order.timeout)

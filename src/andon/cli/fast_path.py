@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from andon.control.stop import target
 from andon.cli import output, stop_options
-from andon.host.user import named
+from andon.control.stop import target
 from andon.core.stop import Kind
+from andon.core.text import clean, command, sentence
 from andon.core.values.struct import Struct
 from andon.errors import BadInput, NotFound
+from andon.host.user import named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
     def tell() -> None:
         from andon.host.home import without_password
 
-        where = output.clean(without_password(url))
+        where = clean(without_password(url))
         asked.tell(f"waiting for the store {where}. In a hurry: {ANOTHER_WAY}")
 
     timer = threading.Timer(AWAY_SECONDS, tell)
@@ -131,7 +132,7 @@ def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        what = output.sentence(str(error))
+        what = sentence(str(error))
         raise type(error)(f"{what} {then} In a hurry: {ANOTHER_WAY}") from error
     finally:
         timer.cancel()
@@ -181,7 +182,7 @@ def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dic
     stopping = Stopping(store, row, asked.tell)
     patience = Patience(
         patience_seconds,
-        lambda error: asked.tell(f"{output.sentence(output.clean(error))} Waiting for the store."),
+        lambda error: asked.tell(f"{sentence(clean(error))} Waiting for the store."),
     )
     stopping.wait(asked.limit, patience)
     return stopping.enders.tried
@@ -198,7 +199,7 @@ def _interruptible(asked: Stop, store: Any, stop_id: str) -> Iterator[list[str]]
 
         with contextlib.suppress(NotFound):  # it was not given yet
             found = receipts.receipt(store, known[-1])
-            show = output.command("show", found["id"])
+            show = command("show", found["id"])
             asked.tell(f"stopped waiting; the stop continues: {show}")
             if asked.json:
                 output.document(found)

@@ -15,8 +15,8 @@ from types import ModuleType
 
 import andon
 from andon.errors import AndonError, BadInput, NotFound
-from andon.runtime.processes import attribution
 from andon.runtime.agent import Agent
+from andon.runtime.processes import attribution
 from andon.runtime.worker.peers import mark_of, this_process
 
 _OURS = Path(andon.__file__).parent

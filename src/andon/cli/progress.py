@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from andon.cli.output import clean, length, note
+from andon.cli.output import note
 from andon.cli.table import cut, room
+from andon.core.text import clean, length
 
 # Drawn no oftener: a slow connection must not slow down the work.
 LEAST_SECONDS = 0.1

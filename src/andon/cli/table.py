@@ -12,7 +12,8 @@ import sys
 import unicodedata
 
 from andon.cli.colour import paint, tinted
-from andon.cli.output import clean, say, speaks_unicode
+from andon.cli.output import say, speaks_unicode
+from andon.core.text import clean
 from andon.core.values.struct import Struct
 
 TYPE_CHECKING = False

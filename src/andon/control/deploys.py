@@ -12,8 +12,6 @@ import msgspec
 from andon.control import workers as fleet
 from andon.control.runs.runs import Surroundings
 from andon.core.effect import EffectState
-from andon.core.journal import EntryKind
-from andon.core.lease import WATCHED
 from andon.core.fleet.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
@@ -28,6 +26,8 @@ from andon.core.fleet.rollout import (
     tally,
     versions_after,
 )
+from andon.core.journal import EntryKind
+from andon.core.lease import WATCHED
 from andon.core.run import TERMINAL
 from andon.errors import BadInput
 from andon.runtime.requests import requests

@@ -14,11 +14,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from andon.cli.output import state
+from andon.cli.progress import Line
 from andon.control import workers as fleet
 from andon.control.changes import POLL_SECONDS, Patience, rings
 from andon.control.runs.runs import Surroundings
-from andon.cli.output import clean, length, state
-from andon.cli.progress import Line
+from andon.core.text import clean, length
 from andon.errors import AndonError
 from andon.host import proc
 from andon.store.store import AskDrain, Store, WorkerRow

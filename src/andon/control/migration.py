@@ -5,6 +5,7 @@ import time
 
 from andon.cli import output
 from andon.control.runs.runs import Surroundings
+from andon.core.text import clean, clean_lines, command
 from andon.errors import Conflict
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
@@ -48,14 +49,14 @@ def _ending(store: Store, row: RunRow) -> str:
 
 
 def _say(row: RunRow, now: RunRow, version: str, ending: str) -> None:
-    name = output.clean(row.id)
+    name = clean(row.id)
     match ending:
         case "migrated":
-            output.say(f"migrated: {name} continues with version {output.clean(version)}")
+            output.say(f"migrated: {name} continues with version {clean(version)}")
         case "late":
-            output.note(f"run {name}: no worker has answered yet: {output.command('show', row.id)}")
+            output.note(f"run {name}: no worker has answered yet: {command('show', row.id)}")
         case _:
             error = json_.loads(now.error) if now.error else {}
-            why = output.clean_lines(str(error.get("message", "")), "  ")
-            kept = output.clean(row.version)
+            why = clean_lines(str(error.get("message", "")), "  ")
+            kept = clean(row.version)
             output.note(f"not migrated: {name} keeps version {kept}. {why}")

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.cli.output import clean, command, length, note, state
+from andon.cli.output import note, state
 from andon.cli.table import column, table
 from andon.core.run import TERMINAL, State
+from andon.core.text import clean, command, length
 from andon.store.messages.rows import Obligation
 from andon.store.store import Store
 

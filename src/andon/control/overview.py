@@ -9,11 +9,11 @@ from andon.control.runs.runs import STALLED, STOPPING, Surroundings, as_ask, doi
 from andon.control.stop.target import UNFINISHED
 from andon.core.run import TERMINAL, State
 from andon.core.stop import Kind, Scope
+from andon.host import home as homes
+from andon.host.latch import Latch
 from andon.runtime.requests import scope_latches
 from andon.store.messages.rows import AskRow, Filter, RunRow
 from andon.store.store import Store
-from andon.host import home as homes
-from andon.host.latch import Latch
 
 # More unfinished runs than this are counted by their stored states and listed in part.
 MOST_RUNS = 500

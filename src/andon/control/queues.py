@@ -9,8 +9,8 @@ from andon.core.queue import Bucket, Limit, Scope, Slot, rate_of, tally
 from andon.errors import BadInput, NotFound
 from andon.runtime.requests.requests import write
 from andon.runtime.requests.start import checked_queue
-from andon.store.sql.limits import CODE
 from andon.store.messages.rows import LimitRow
+from andon.store.sql.limits import CODE
 from andon.store.store import AgentRow, Promote, SetLimit, Store, WorkerRow
 
 # Longer ones fit into no index.

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from andon.control.runs import runs as operations
-from andon.core.values import snapshot_parts
 from andon.core.effect import EffectState
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
 from andon.core.run import State
+from andon.core.values import snapshot_parts
 from andon.errors import AndonError, Corrupt, NotFound
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow

@@ -16,20 +16,20 @@ from typing import Any
 
 import msgspec
 
-from andon.cli import output
 from andon.control_process.children import OVER, Ward
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import Kind, Scope
+from andon.core.text import clean, command
 from andon.errors import Fenced, Refused
 from andon.runtime.requests import scope_latches
-from andon.runtime.worker.peers import end_remains, is_gone, this_process
 from andon.runtime.requests.requests import write
 from andon.runtime.requests.start import new_run
+from andon.runtime.worker.peers import end_remains, is_gone, this_process
 from andon.settings import Settings
-from andon.store.messages.stops import Order, Report, SupervisorRow, Told
 from andon.store.messages.rows import RunRow
+from andon.store.messages.stops import Order, Report, SupervisorRow, Told
 from andon.store.store import (
     AgentRow,
     Claim,
@@ -328,14 +328,14 @@ def proof(ward: Ward) -> str:
 
 def again(run_id: str, agent: str, argv: Sequence[str]) -> str:
     """The command line that lets the run of a command go on."""
-    return output.command("exec", options=("--id", run_id, "--name", agent, "--", *argv))
+    return command("exec", options=("--id", run_id, "--name", agent, "--", *argv))
 
 
 def called(start: Entry | None) -> str:
     """What is executed, by the entry that began its run."""
     if start is None or start.body is None or start.kind != EntryKind.START:
         return "its command"
-    return output.clean(shlex.join(json.loads(start.body)["argv"]), 200)
+    return clean(shlex.join(json.loads(start.body)["argv"]), 200)
 
 
 def refusal_of(store: Store, row: RunRow) -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from andon.control.halt import store_halt as halted
 from andon.core.latch import Pulled
 from andon.core.stop import Kind, Scope, Stage
+from andon.host.latch import Latch
 from andon.store.messages.stops import Attendance, Order, Report, StopRow, SupervisorRow, Told
 from andon.store.store import Store
-from andon.host.latch import Latch
 
 if TYPE_CHECKING:
     from andon.control_process.main import Attending

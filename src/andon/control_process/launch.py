@@ -17,17 +17,17 @@ from typing import Any
 import msgspec
 
 from andon.control_process.black_box import VERSION, Command, again, held, refusal_of
-from andon.core.values import value
 from andon.core.run import TERMINAL
+from andon.core.values import value
 from andon.errors import BadInput, Refused
+from andon.host import home as homes
+from andon.host.latch import Latch
 from andon.runtime.requests import requests
 from andon.runtime.requests.start import refuse_bad_id
 from andon.settings import Settings
 from andon.store import absolute
 from andon.store.messages.rows import RunRow
 from andon.store.store import Store
-from andon.host import home as homes
-from andon.host.latch import Latch
 
 GRADES = ("none", "C", "B", "A")
 WHAT = ("kill", "pause", "parent_death")

@@ -22,15 +22,15 @@ from typing import Any
 
 import msgspec
 
+from andon.cli.work.serve import prepare_logging
 from andon.control_process import overruns
 from andon.control_process.alerts import Alerts
 from andon.control_process.black_box import Box, Command
+from andon.control_process.channel import Wire
+from andon.control_process.children import Wards
 from andon.control_process.latch_sync import Latching
 from andon.control_process.overruns import Overruns
 from andon.control_process.workers import Tending
-from andon.control_process.children import Wards
-from andon.control_process.channel import Wire
-from andon.cli.work.serve import prepare_logging
 from andon.core.lease import renew_every
 from andon.errors import AndonError, Fenced, StoreError
 from andon.points import point

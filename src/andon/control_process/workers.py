@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from andon.control_process import stalls
 from andon.control.stop.processes import Enders, workers_of
+from andon.control_process import stalls
 from andon.control_process.children import Ward
 from andon.core.lease import SUPERVISED_END
 from andon.core.stop import POLITE, Kind, ends_worker

@@ -14,15 +14,16 @@ from andon.core.journal import Entry
 from andon.core.run import State
 from andon.core.stop import WITHIN_SECONDS
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
-from andon.runtime.requests import tool_ledger as ledger, requests
 from andon.runtime.agent import Agent
-from andon.runtime.requests.waiters import POLL_SECONDS, Awaiting
-from andon.runtime.worker.clock import StoreClock, own_time
 from andon.runtime.attempt.journal import close
-from andon.runtime.worker.embedded_latch import Leaving, refuse_if_pulled
+from andon.runtime.operations.steer_messages import Steer
+from andon.runtime.requests import requests
+from andon.runtime.requests import tool_ledger as ledger
 from andon.runtime.requests.requests import Receipt, Run
 from andon.runtime.requests.start import resolve
-from andon.runtime.operations.steer_messages import Steer
+from andon.runtime.requests.waiters import POLL_SECONDS, Awaiting
+from andon.runtime.worker.clock import StoreClock, own_time
+from andon.runtime.worker.embedded_latch import Leaving, refuse_if_pulled
 from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings

@@ -16,17 +16,17 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
-from andon.core.step_progress import progress_of
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
+from andon.core.step_progress import progress_of
+from andon.core.values import value
 from andon.errors import BadInput, Diverged, Unresolved
-from andon.runtime.operations import asks, snapshots, steps
 from andon.runtime.attempt import branch
+from andon.runtime.attempt.exit import log
+from andon.runtime.attempt.journal import Durable
+from andon.runtime.operations import asks, snapshots, steps
 from andon.runtime.operations.asks import Answer
 from andon.runtime.operations.calls import refuse_wrong_arguments
-from andon.runtime.attempt.journal import Durable
-from andon.runtime.attempt.exit import log
 from andon.runtime.operations.model_loop import Loop
 from andon.runtime.operations.operation import (
     Operation,

@@ -11,9 +11,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from andon.host import proc
 from andon.host import home as homes
-from andon.host import signals
+from andon.host import proc, signals
 from andon.supervisor.children.child import Child
 from andon.supervisor.spec import ChildSpec
 

@@ -10,9 +10,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from andon.host import proc
 from andon.host import home as homes
-from andon.host import signals
+from andon.host import proc, signals
 from andon.supervisor.adoption import state_path
 from andon.supervisor.children.child import OVER, Child
 

@@ -16,20 +16,20 @@ from typing import Any
 
 from andon.host import home as homes
 from andon.supervisor.adoption import adopt, save
-from andon.supervisor.children.child import Child
-from andon.supervisor.halt.state import Cord
-from andon.supervisor.exit import Ending
-from andon.supervisor.halt.kill import Killing
 from andon.supervisor.api.control_channel import Link
-from andon.supervisor.children.lifecycle import Lives
-from andon.supervisor.children.logs import Terminal
-from andon.supervisor.poll import Loop, Signals
 from andon.supervisor.api.requests import Orders
 from andon.supervisor.api.socket_server import Socketry
+from andon.supervisor.children.child import Child
+from andon.supervisor.children.lifecycle import Lives
+from andon.supervisor.children.logs import Terminal
+from andon.supervisor.children.watchdog import Watchdog
+from andon.supervisor.exit import Ending
+from andon.supervisor.halt.kill import Killing
+from andon.supervisor.halt.state import Cord
+from andon.supervisor.poll import Loop, Signals
 from andon.supervisor.spec import Spec
 from andon.supervisor.trees.tree import Mechanism
 from andon.supervisor.upgrade import Upgrade
-from andon.supervisor.children.watchdog import Watchdog
 
 TICK_SECONDS = 0.1
 AWAY_SECONDS = 1.0  # a tick that is so late was not ours to miss: stopped, or a host asleep

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from andon.host import proc
-from andon.host import syscalls
+from andon.host import proc, syscalls
 
 PR_SET_PDEATHSIG = 1
 # Who is killed is gone in milliseconds, unless the kernel itself waits for something.

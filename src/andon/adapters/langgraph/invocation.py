@@ -12,11 +12,11 @@ import concurrent.futures
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from andon.core.values import value
 from andon.core.journal import EntryKind
+from andon.core.values import value
 from andon.errors import AndonError, BadInput, Diverged, Stopped
-from andon.runtime.requests import tool_ledger
 from andon.runtime import sync
+from andon.runtime.requests import tool_ledger
 
 try:
     from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME

@@ -7,12 +7,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from andon.adapters.langgraph.invocation import Invocation, here, task_key
-from andon.core.values import value
 from andon.core.effect import SETTLED, EffectState
+from andon.core.values import value
 from andon.errors import AndonError, BadInput, Rejected
+from andon.runtime.effects.declaration import Declaration, Postponed, declaration
 from andon.runtime.operations import asks
 from andon.runtime.operations.asks import Answer
-from andon.runtime.effects.declaration import Declaration, Postponed, declaration
 from andon.runtime.operations.operation import inside
 from andon.store.messages.graphs import GraphFilter
 from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done, Open, Policy

@@ -19,8 +19,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from andon.core.values import pieces
 from andon.core.lease import Fence
+from andon.core.values import pieces
 from andon.errors import AndonError, BadInput, NotStorable
 from andon.settings import load as load_settings
 from andon.store import open_store

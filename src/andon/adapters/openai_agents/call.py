@@ -23,8 +23,8 @@ from andon.transcript.wire import plain
 
 if TYPE_CHECKING:
     from andon.adapters.openai_agents.scope import Effects
-    from andon.runtime.operations.asks import Answer
     from andon.runtime.context import Context
+    from andon.runtime.operations.asks import Answer
 
 GUARDED = ("input", "output", "tool_input", "tool_output")
 REST_TRIES = 50  # of POLL_SECONDS; what does not come to rest is given back all the same

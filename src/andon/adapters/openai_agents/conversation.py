@@ -9,8 +9,8 @@ from agents.memory.session_settings import SessionSettings, resolve_session_limi
 from agents.models.fake_id import FAKE_RESPONSES_ID
 
 from andon.errors import BadInput
-from andon.runtime.requests.conversations import Conversation
 from andon.runtime.effects.declaration import did_not_happen, happened
+from andon.runtime.requests.conversations import Conversation
 from andon.runtime.sync import current
 from andon.transcript.wire import plain
 

@@ -29,8 +29,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 import andon
 from andon.core.journal import EntryKind
 from andon.errors import BadInput, Rejected, Stopped
-from andon.runtime.attempt import branch
 from andon.runtime.agent import Agent as RunAgent
+from andon.runtime.attempt import branch
 from andon.runtime.effects.declaration import Declaration
 from andon.runtime.operations.operation import Threads
 from andon.runtime.sync import on_loop

@@ -5,6 +5,7 @@ import msgspec
 
 from andon.cli import options, output
 from andon.cli.app import advise, asked, cli, everywhere, opened
+from andon.core.text import clean, command
 from andon.host.user import named
 
 
@@ -36,10 +37,8 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
             {"run": row.id, "ask": answered, "decision": decision.replace("-", "_"), "by": name}
         )
     else:
-        output.say(
-            f"answered: {output.clean(decision)}, by {output.clean(name) or 'an unnamed person'}"
-        )
-        output.note(f"next: {output.command('wait', row.id)}")
+        output.say(f"answered: {clean(decision)}, by {clean(name) or 'an unnamed person'}")
+        output.note(f"next: {command('wait', row.id)}")
 
 
 @cli.command()
@@ -67,7 +66,7 @@ def steer(
     else:
         output.say(f"told: {word.id} ({word.change})")
         if word.change != "retract":
-            output.note(f"to take it back: {output.command('steer', row.id)} --retract {word.id}")
+            output.note(f"to take it back: {command('steer', row.id)} --retract {word.id}")
 
 
 @cli.command()
@@ -95,7 +94,7 @@ def send(run: str, event: str, payload: str | None, message_id: str | None) -> N
         output.document({"run": row.id, "event": event, "new": new})
     else:
         output.say("sent" if new else "already sent; nothing was done")
-        output.note(f"next: {output.command('show', row.id)}")
+        output.note(f"next: {command('show', row.id)}")
 
 
 @cli.command()
@@ -108,8 +107,8 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
 
     The run ends as cancelled. A run that is executing is stopped at its next boundary first.
     """
-    from andon.control.runs import runs
     from andon.cli.views import run_view
+    from andon.control.runs import runs
     from andon.runtime.requests import requests
 
     with opened(look="once" if dry_run else "") as store:
@@ -124,13 +123,11 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
     run_view.undo_plan(plan)
     if dry_run:
         if plan["undo"]:
-            output.note(f"nothing was done; to do it: {output.command('compensate', row.id)}")
+            output.note(f"nothing was done; to do it: {command('compensate', row.id)}")
         return
     if waits:
-        output.note(
-            f"the run waits: no running worker serves {output.clean(row.agent)}, in any version"
-        )
-    output.note(f"next: {output.command('wait', row.id)}")
+        output.note(f"the run waits: no running worker serves {clean(row.agent)}, in any version")
+    output.note(f"next: {command('wait', row.id)}")
 
 
 @cli.command()

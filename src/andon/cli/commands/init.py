@@ -6,6 +6,7 @@ import click
 
 from andon.cli import output
 from andon.cli.app import advise, asked, cli, everywhere
+from andon.core.text import clean
 
 
 @cli.command()
@@ -22,11 +23,13 @@ def init(folder: str) -> None:
 
     written = first_project.write(Path(folder))
     if asked().json:
-        output.document({"folder": str(Path(folder).absolute()), "files": list(first_project.FILES)})
+        output.document(
+            {"folder": str(Path(folder).absolute()), "files": list(first_project.FILES)}
+        )
         return
     for path in written:
-        output.say(f"wrote {output.clean(path)}")
-    go = "" if Path(folder) == Path() else f"cd {shlex.quote(output.clean(folder))} && "
+        output.say(f"wrote {clean(path)}")
+    go = "" if Path(folder) == Path() else f"cd {shlex.quote(clean(folder))} && "
     advise(f"next: {go}andon run agent.py name=Ada")
     advise("then: andon crashtest agent.py")
     advise(f"then: {first_project.test_command()}")

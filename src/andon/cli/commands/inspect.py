@@ -7,6 +7,7 @@ import click
 
 from andon.cli import options, output
 from andon.cli.app import advise, asked, cli, everywhere, make_settings, opened, refuse_still
+from andon.core.text import clean, clean_lines, command
 
 RECEIPT = "rcp_"  # how the id of every receipt begins
 
@@ -36,8 +37,8 @@ RECEIPT = "rcp_"  # how the id of every receipt begins
 def ps(label: str | None, limit: int, owed: bool, watch: bool, **which: Any) -> None:
     """List runs, newest first. Without options: unfinished runs, and those of the last hour."""
     from andon.cli import args
-    from andon.control.runs import runs
     from andon.cli.views import run_view
+    from andon.control.runs import runs
 
     if watch:
         from andon.cli.commands.top import show as show_live
@@ -86,8 +87,8 @@ def show(run: str) -> None:
     RUN is an id, its beginning, @last, the name of an agent that has one unfinished run, or the
     receipt of a stop.
     """
-    from andon.control.runs import runs
     from andon.cli.views import run_view
+    from andon.control.runs import runs
 
     if run.startswith(RECEIPT):
         _show_receipt(run)
@@ -123,14 +124,14 @@ def logs(run: str, follow: bool) -> None:
     JSON document per line.
     """
     from andon.control import changes
-    from andon.control.runs import runs, command_output
+    from andon.control.runs import command_output, runs
 
     def show_line(line: dict[str, Any]) -> None:
         if asked().json:
             output.say(output.as_json(line))
         else:
-            text = output.clean_lines(line["text"], "    | ")
-            output.say(f"{output.clock(line['at'])}  {output.clean(line['level']):<7}  {text}")
+            text = clean_lines(line["text"], "    | ")
+            output.say(f"{output.clock(line['at'])}  {clean(line['level']):<7}  {text}")
         sys.stdout.flush()
 
     settings = make_settings()
@@ -159,7 +160,7 @@ def _show_output(store: Any, row: Any, *, follow: bool) -> None:
     from andon.control.runs import command_output
 
     def show_line(text: str) -> None:
-        output.say(output.as_json({"text": text}) if asked().json else output.clean(text))
+        output.say(output.as_json({"text": text}) if asked().json else clean(text))
         sys.stdout.flush()
 
     path, host = command_output.place(store, row)
@@ -194,10 +195,10 @@ def wait(run: str, goal: str, timeout: float | None) -> int:
     Exit 0 only if it succeeded. With --for ask: until the run has an open ask, and print it; exit
     1 if the run is over before.
     """
-    from andon.control import changes
-    from andon.control.runs import runs
     from andon.cli import progress
     from andon.cli.views import wait_view
+    from andon.control import changes
+    from andon.control.runs import runs
 
     settings = make_settings()
     with (
@@ -219,7 +220,7 @@ def wait(run: str, goal: str, timeout: float | None) -> int:
             )
         except KeyboardInterrupt:
             line.clear()
-            advise(f"stopped waiting; the run continues: {output.command('show', row.id)}")
+            advise(f"stopped waiting; the run continues: {command('show', row.id)}")
             raise
         line.clear()
         report = wait_view.report_ask if asks else wait_view.report
@@ -231,5 +232,5 @@ def _patience(settings: Any) -> Any:
 
     return Patience(
         settings.patience_seconds,
-        lambda error: advise(f"{output.clean(error)} Waiting for the store."),
+        lambda error: advise(f"{clean(error)} Waiting for the store."),
     )

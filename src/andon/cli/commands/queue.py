@@ -8,6 +8,7 @@ import click
 from andon.cli import options, output
 from andon.cli.app import ERROR, Family, advise, asked, cli, everywhere, opened
 from andon.cli.options import F
+from andon.core.text import clean, command
 from andon.host.user import named
 
 
@@ -58,7 +59,7 @@ def limit(
     if asked().json:
         output.document(found)
     else:
-        output.say(f"{output.clean(what)}: {queue_view.terms(found)}")
+        output.say(f"{clean(what)}: {queue_view.terms(found)}")
         advise("see its use: andon limit")
 
 
@@ -141,13 +142,13 @@ def _decide(
         output.document({word: done, "refused": [{"run": r, "why": why} for r, why in refused]})
         return ERROR if refused else 0
     for run_id in done:
-        output.say(f"{word}: {output.clean(run_id)}")
+        output.say(f"{word}: {clean(run_id)}")
     for _, why in refused:
-        output.note(f"refused: {output.clean(why, 1000)}")
+        output.note(f"refused: {clean(why, 1000)}")
     if not outcomes:
         advise("no dead runs")
     elif done and word == "redriven":
-        advise(f"next: {output.command('wait', done[0]) if len(done) == 1 else 'andon ps'}")
+        advise(f"next: {command('wait', done[0]) if len(done) == 1 else 'andon ps'}")
     return ERROR if refused else 0
 
 
@@ -186,5 +187,5 @@ def promote(version: str, agent: str | None, by: str | None) -> None:
         output.document({"version": version, "agents": list(names)})
     else:
         for name in names:
-            output.say(f"promoted: {output.clean(name)} {output.clean(version)}")
+            output.say(f"promoted: {clean(name)} {clean(version)}")
         advise("see its workers: andon versions")

@@ -11,8 +11,9 @@ from andon.cli import output
 from andon.cli.app import DONE, ERROR, advise, asked, cli, everywhere, make_settings, opened
 from andon.cli.commands.stop import chosen, whom
 from andon.cli.options import Whole, signed
-from andon.host.user import named
+from andon.core.text import clean, command, plural, sentence
 from andon.errors import BadInput, StoreError
+from andon.host.user import named
 
 
 @cli.command()
@@ -40,8 +41,9 @@ def resume(
     With --agent, --label or --all it lifts a pause too. Refused while the run's stop is not
     proved, or while a kill or halt holds it (to lift that: andon reauthorize).
     """
-    from andon.control.stop import target, resume as stops
     from andon.control.runs.runs import Surroundings
+    from andon.control.stop import resume as stops
+    from andon.control.stop import target
     from andon.runtime.requests.scope_latches import called
 
     pair = chosen(run, agent, label, fleet)
@@ -61,16 +63,14 @@ def resume(
     if asked().json:
         output.document({"resumed": count, "lifted": [one.id for one in lifted], **left})
         return
-    output.say(f"resumed: {output.plural(count, 'run')}" if count else "nothing to resume")
+    output.say(f"resumed: {plural(count, 'run')}" if count else "nothing to resume")
     for one in lifted:
         text = f"lifted: the pause of {called(one)} ({one.id}); waiting runs continue"
-        output.note(output.clean(text))
+        output.note(clean(text))
     for stopping in left["stopping"]:
-        output.note(
-            output.clean(f"not resumed: {stopping} is being stopped; its stop is not proved yet")
-        )
+        output.note(clean(f"not resumed: {stopping} is being stopped; its stop is not proved yet"))
     for latch in left["latches"]:
-        output.note(f"still held: {output.clean(latch['why'])}. To lift it: {latch['lift']}")
+        output.note(f"still held: {clean(latch['why'])}. To lift it: {latch['lift']}")
     if alone:
         output.note(f"no worker is running. {output.START_ONE}")
     if count:
@@ -78,19 +78,19 @@ def resume(
 
 
 def _resume_one(store: Any, run: str, by: str, why: str) -> None:
+    from andon.control.runs.runs import Surroundings
     from andon.control.stop import resume as stops
     from andon.control_process.black_box import VERSION
-    from andon.control.runs.runs import Surroundings
 
     row = stops.resume(store, run, by=by, why=why)
     if asked().json:
         output.document({"run": row.id, "was": row.state})
         return
-    output.say(f"resumed: {output.clean(row.id)}, it was {row.state}")
+    output.say(f"resumed: {clean(row.id)}, it was {row.state}")
     if row.version != VERSION and not Surroundings(store).live:
         output.note(f"no worker is running. {output.START_ONE}")
     verb = "show" if row.version == VERSION else "wait"  # which says how a command goes on
-    output.note(f"next: {output.command(verb, row.id)}")
+    output.note(f"next: {command(verb, row.id)}")
 
 
 @cli.command()
@@ -114,8 +114,8 @@ def reauthorize(
     and for your confirmation; elsewhere give --why and --yes.
     """
     from andon.cli.views import reauthorization_view
-    from andon.control.stop import reauthorization
     from andon.control.runs.runs import Surroundings
+    from andon.control.stop import reauthorization
     from andon.control.stop.target import Whom
 
     pair = chosen(None, agent, label, False)
@@ -157,7 +157,7 @@ def _reachable(*, local: bool) -> Iterator[tuple[Any, str]]:
         except StoreError as error:
             if not local:
                 raise
-            why = output.sentence(str(error))
+            why = sentence(str(error))
             store, away = None, f"{why} Stops in the store stay in force"
         yield store, away
 

@@ -8,6 +8,7 @@ import click
 from andon.cli import options, output
 from andon.cli.app import advise, asked, cli, everywhere, everywhere_but_json, make_settings, opened
 from andon.cli.options import F
+from andon.core.text import clean
 
 
 @cli.command()
@@ -220,13 +221,13 @@ def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
     require, uid = launch.requirements(options["require"]), launch.user(options["uid"])
     nowhere = launch.why_nowhere(argv[0])
     if nowhere:
-        output.note(f"andon: {output.clean(nowhere)}")
+        output.note(f"andon: {clean(nowhere)}")
         return launch.NO_PROGRAM
     launch.refuse_latched(homes.find())
     with opened(create=True, settings=settings, lasting=True) as store:
         launch.refuse_held(store, command)
     if options["id"] is None:
-        output.note(f"run {output.clean(command.run)}")
+        output.note(f"run {clean(command.run)}")
     child = launch.boxed(settings, command, uid)
     launch.become(launch.spec(settings, children=[child], require=require, command=command))
     return 1
@@ -297,7 +298,7 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
 def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any) -> None:
     """Start a run and print its id. Values are read as JSON where that fits, else as text."""
     from andon.cli import args as typed
-    from andon.control.runs import runs, registration
+    from andon.control.runs import registration, runs
     from andon.runtime.requests import scope_latches
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
@@ -312,12 +313,12 @@ def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any)
             facts = ("id", "agent", "version", "state")
             output.document({name: getattr(row, name) for name in facts})
         else:
-            output.say(output.clean(row.id))
+            output.say(clean(row.id))
         around = runs.Surroundings(store)
         latch = around.latch_on(row)
         if latch is not None:
             how = f"{scope_latches.held_by(latch)}. To lift it: {scope_latches.lift_command(latch)}"
-            advise(f"the run waits: {output.clean(how)}")
+            advise(f"the run waits: {clean(how)}")
         elif around.is_forsaken(row):
             advise(f"the run waits: {around.who_lacks(row)}. Start one: andon work FILE")
 
@@ -328,7 +329,7 @@ def _waiting_for(agent: str) -> Callable[[], None]:
     def say() -> None:
         nonlocal said
         if not said:
-            advise(f"no worker knows agent {output.clean(agent)} yet; waiting for one")
+            advise(f"no worker knows agent {clean(agent)} yet; waiting for one")
         said = True
 
     return say

@@ -34,9 +34,9 @@ def show(agent: str | None, label: str | None) -> None:
 
         live.run(make_settings().store, which)
         return
+    from andon.cli.table import room
     from andon.cli.top import frame
     from andon.control.overview import overview
-    from andon.cli.table import room
 
     with opened(look="once") as store:
         found = overview(store, **which)

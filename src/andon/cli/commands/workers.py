@@ -19,6 +19,7 @@ from andon.cli.app import (
     opened,
     refuse_still,
 )
+from andon.core.text import age, clean
 
 
 def _patience(settings: Any) -> Any:
@@ -26,7 +27,7 @@ def _patience(settings: Any) -> Any:
 
     return Patience(
         settings.patience_seconds,
-        lambda error: advise(f"{output.clean(error)} Waiting for the store."),
+        lambda error: advise(f"{clean(error)} Waiting for the store."),
     )
 
 
@@ -55,8 +56,8 @@ def deploys(
 
     `watch` follows the current or next deploy.
     """
-    from andon.control import deploys as derived
     from andon.cli.views import deploy_view
+    from andon.control import deploys as derived
 
     words = derived.failures_named(fail_on) if fail_on is not None else []
     settings = make_settings()
@@ -147,8 +148,8 @@ def drain(
 @everywhere
 def workers(everything: bool) -> None:
     """List workers: their host, state, runs and agents."""
-    from andon.control import workers as fleet
     from andon.cli.views import deploy_view
+    from andon.control import workers as fleet
 
     with opened(look="once") as store:
         found = fleet.workers(store, everything=everything)
@@ -167,15 +168,15 @@ def events(follow: bool, since: float) -> None:
 
     With --json -f: one JSON document per line.
     """
-    from andon.control import events as happenings
     from andon.cli.table import hang
+    from andon.control import events as happenings
 
     def show_line(event: dict[str, Any]) -> None:
         if asked().json:
             output.say(output.as_json(event))
         else:
-            words = output.clean(happenings.told(event), 500)
-            hang(f"{output.clock(event['at'])}  {output.clean(event['kind']):<18}  ", words)
+            words = clean(happenings.told(event), 500)
+            hang(f"{output.clock(event['at'])}  {clean(event['kind']):<18}  ", words)
         sys.stdout.flush()
 
     settings = make_settings()
@@ -192,4 +193,4 @@ def events(follow: bool, since: float) -> None:
     for event in found:
         show_line(event)
     if not found:
-        advise(f"no events in the last {output.age(since)}; --since 7d looks further back")
+        advise(f"no events in the last {age(since)}; --since 7d looks further back")

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.cli.colour import paint, tinted
-from andon.control.runs.run_tree import named
-from andon.cli.output import age, brief, clean, clock, plural, speaks_unicode, state, symbol
-from andon.cli.views.run_view import how_to_answer
+from andon.cli.output import clock, speaks_unicode, state, symbol
 from andon.cli.table import column, cut, lines, width, wrapped
+from andon.cli.views.run_view import how_to_answer
+from andon.control.runs.run_tree import named
+from andon.core.text import age, brief, clean, plural
 from andon.core.values.struct import Struct
 
 COLUMNS = (

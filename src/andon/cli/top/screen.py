@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from andon.cli.top import frame, terminal
-from andon.control.runs import runs
-from andon.cli import output
 from andon.cli.views import run_view
 from andon.control.overview import overview
+from andon.control.runs import runs
+from andon.core.text import age, clean
 from andon.core.values.struct import Struct
 from andon.errors import AndonError, NotFound, StoreUnavailable
 from andon.store import open_store, sqlite_file
@@ -166,7 +166,7 @@ class View:
     def see(self, seen: Seen) -> None:
         """An answer of the store."""
         if seen.fleet is None:
-            self._error = output.clean(seen.error or "no answer", 300)
+            self._error = clean(seen.error or "no answer", 300)
             return
         self._fleet, self._seen_at, self._error = seen.fleet, time.monotonic(), ""
         if seen.run is not None and seen.run["id"] == self._run:
@@ -205,7 +205,7 @@ class View:
         self._rows = max((size.rows or 24) - 6, 1)
         if self._run is None:
             return frame.frame(self._fleet, size, selected=self._select(), away=self._away())
-        text = _printed(self._found) if self._found else [f"run {output.clean(self._run)} ..."]
+        text = _printed(self._found) if self._found else [f"run {clean(self._run)} ..."]
         if self._away():
             text = [*frame.header(self._fleet, size, self._away())[:1], *text]
         text = frame.folded(text, size)
@@ -228,7 +228,7 @@ class View:
         if not self._error and old < LIVE_SECONDS:
             return ""
         why = self._error or "the store does not answer"
-        return f"this is {output.age(old)} old; {why}"
+        return f"this is {age(old)} old; {why}"
 
 
 def run(url: str, which: dict[str, Any]) -> None:

@@ -4,10 +4,11 @@ from typing import Any
 
 from andon.cli import output, progress
 from andon.cli.table import hang
+from andon.core.text import clean, plural
+from andon.host import home as homes
 from andon.settings import Settings
 from andon.store import open_store
 from andon.store.store import Store
-from andon.host import home as homes
 
 _ONE = {"runs": "run", "entries": "entry", "effects": "effect", "blobs": "blob"}
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -37,12 +38,12 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
     else:
         for one in tally.damage:
             where = f"run {one['run']}: " if one["run"] else ""
-            what = output.clean(where + one["what"].removeprefix(where))
+            what = clean(where + one["what"].removeprefix(where))
             hang("DAMAGED  ", what, tint="wrong")
         walked = ", ".join(
             f"{count:,} {_ONE[word] if count == 1 else word}" for word, count in counts.items()
         )
-        found = f"{output.plural(len(tally.damage), 'damage')} found in"
+        found = f"{plural(len(tally.damage), 'damage')} found in"
         verdict = found if tally.damage else "verified:"
         hang("", f"{verdict} {walked}")
         if tally.damage:
@@ -60,7 +61,7 @@ def doctor(settings: Settings, *, json: bool) -> int:
     path = path.absolute() if path else None
     found: list[Check] = []
     if not json:
-        output.say(f"store {output.clean(homes.without_password(url))}")
+        output.say(f"store {clean(homes.without_password(url))}")
 
     def opened() -> Any:
         return open_store(url, create=False, look="once", reserved=True)
@@ -70,7 +71,7 @@ def doctor(settings: Settings, *, json: bool) -> int:
         if not json:
             advice = f"  -> {check.advice}" if check.advice else ""
             head = f"{_MARKS[check.status]}  {check.name:<18} "
-            hang(head, output.clean(check.found + advice), tint=check.status)
+            hang(head, clean(check.found + advice), tint=check.status)
     failed = any(check.status == FAIL for check in found)
     if json:
         output.document({"ok": not failed, "checks": [_facts(check) for check in found]})

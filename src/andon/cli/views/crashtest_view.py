@@ -10,6 +10,7 @@ from andon.cli.colour import tinted
 from andon.cli.progress import Line
 from andon.cli.table import column, hang, table
 from andon.core.effect import Kind
+from andon.core.text import clean, plural
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
 from andon.testing import crash
@@ -65,14 +66,14 @@ def _told(line: Line, done: int, total: int, tried: Tried) -> None:
     """A line for each trial that shows something, above the one that counts them."""
     if tried.findings:
         what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
-        line.note(output.clean(f"killed at {tried}: {what}"))
+        line.note(clean(f"killed at {tried}: {what}"))
     line.show(f"kills; the last one at {tried}", done, total)
 
 
 def _tell(report: Report) -> None:
     output.say(
-        f"plain run: {output.clean(reports.how(report))}; {output.plural(report.steps, 'step')}, "
-        f"{output.plural(sum(effect.plain for effect in report.effects), 'effect')}"
+        f"plain run: {clean(reports.how(report))}; {plural(report.steps, 'step')}, "
+        f"{plural(sum(effect.plain for effect in report.effects), 'effect')}"
     )
     if report.effects:
         output.say()
@@ -83,7 +84,7 @@ def _tell(report: Report) -> None:
         table(EFFECTS, rows)
     output.say()
     for line in str(report).split("\n"):
-        hang(line[: len(line) - len(line.lstrip())], output.clean(line.lstrip()))
+        hang(line[: len(line) - len(line.lstrip())], clean(line.lstrip()))
 
 
 def _tinted(verdict: str) -> str:

@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from andon.control import deploys, workers as fleet
 from andon.cli.colour import tinted
-from andon.control.drain import blocks
-from andon.control.changes import POLL_SECONDS, Patience, rings
-from andon.cli.output import age, clean, clock, command, joined, length, note, plural, say, state
+from andon.cli.output import clock, joined, note, say, state
 from andon.cli.table import column, cut, hang, room, table
+from andon.control import deploys
+from andon.control import workers as fleet
+from andon.control.changes import POLL_SECONDS, Patience, rings
+from andon.control.drain import blocks
 from andon.core.fleet.rollout import GAP_SECONDS
+from andon.core.text import age, clean, command, length, plural
 from andon.store.store import Store
 
 WORKERS = (

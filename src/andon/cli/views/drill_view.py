@@ -4,10 +4,11 @@ import statistics
 import time
 from typing import Any
 
-from andon.control.doctor import drill
 from andon.cli import output, progress
 from andon.cli.colour import paint, tinted
 from andon.cli.table import column, table
+from andon.control.doctor import drill
+from andon.core.text import clean, plural
 from andon.errors import BadInput
 from andon.host import home as homes
 
@@ -104,7 +105,7 @@ def _verdict(reports: list[dict[str, Any]], good: bool) -> None:
     survivors = sum(report["survivors"] for report in reports)
     by = ", ".join(sorted({name for report in reports for name in report["by"]})) or "unknown"
     output.say(
-        f"{output.plural(first['agents'], 'agent')}, {first['processes']} processes, "
+        f"{plural(first['agents'], 'agent')}, {first['processes']} processes, "
         f"{first['escaped']} of them escaped; killed by {by}; {survivors} survived"
     )
     refused = all(report["refused"] for report in reports)
@@ -116,7 +117,7 @@ def _verdict(reports: list[dict[str, Any]], good: bool) -> None:
             f"this machine was busy (load {busy:.1f} per processor), which made these times longer"
         )
     for sentence in dict.fromkeys(words for report in reports for words in report["unknown"]):
-        output.say(f"NOT PROVED  {output.clean(sentence)}")
+        output.say(f"NOT PROVED  {clean(sentence)}")
     output.say(paint(tinted("passed", "good") if good else tinted("FAILED", "wrong")))
 
 

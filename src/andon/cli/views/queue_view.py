@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.cli.colour import paint
-from andon.cli.output import age, clean, clock, command, failure, note, say, state
+from andon.cli.output import clock, note, say, state
 from andon.cli.table import column, table
+from andon.core.text import age, clean, command, failure
 
 # More values of a label than this are counted, not named.
 MOST_VALUES = 5

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from andon.cli.output import clean, clock, command, joined, note, plural, say, symbol
+from andon.cli.output import clock, joined, note, say, symbol
+from andon.core.text import clean, command, plural
 
 # More than this are counted, not listed.
 MOST = 10

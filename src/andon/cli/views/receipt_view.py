@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andon.cli.colour import paint, tinted
-from andon.control.stop.processes import Outcome
-from andon.cli.output import age, clean, clock, command, joined, length, note, plural, say, symbol
+from andon.cli.output import clock, joined, note, say, symbol
 from andon.cli.table import column, hang, table
+from andon.control.stop.processes import Outcome
 from andon.core.run import TERMINAL
 from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.core.text import age, clean, command, length, plural
 from andon.runtime.requests.scope_latches import options
 
 # More rows than this are counted, not listed.

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from andon.cli.colour import paint, tinted
+from andon.cli.output import clock, note, say, state
+from andon.cli.table import column, hang, table
 from andon.control.runs import run_errors
 from andon.control_process.black_box import VERSION, again
-from andon.cli.colour import paint, tinted
-from andon.cli.output import age, brief, clean, clock, command, failure, note, say, state
-from andon.cli.table import column, hang, table
 from andon.core.run import TERMINAL
+from andon.core.text import age, brief, clean, command, failure
 
 # More steps than this are counted, not listed.
 MOST_STEPS = 20

@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 
 from andon.cli import output
-from andon.control_process.black_box import VERSION
-from andon.control.runs.runs import Surroundings, as_ask, doing
 from andon.cli.progress import Line
 from andon.cli.views.run_view import how_to_answer, show_ask
+from andon.control.runs.runs import Surroundings, as_ask, doing
+from andon.control_process.black_box import VERSION
 from andon.core.run import TERMINAL, State
-from andon.runtime.requests import scope_latches, requests
+from andon.core.text import clean, clean_lines, command, failure
+from andon.runtime.requests import requests, scope_latches
 from andon.store.messages.rows import RunRow
 from andon.store.store import Store
 
@@ -47,7 +48,7 @@ class Advice:
         latch = around.latch_on(row)
         if row.stop is not None:
             words = doing(row, (), around)
-            receipt = output.command("show", msgspec.json.decode(row.stop)["order"])
+            receipt = command("show", msgspec.json.decode(row.stop)["order"])
             self._say(f"run {row.id} is stopping: {words}   {receipt}")
         elif latch is not None:
             self._say(
@@ -56,12 +57,12 @@ class Advice:
         elif row.state == State.PAUSED:
             words = doing(row, (), around)
             words = words if words.startswith("paused by ") else f"paused: {words}"
-            self._say(f"run {row.id} is {words}   {output.command('resume', row.id)}")
+            self._say(f"run {row.id} is {words}   {command('resume', row.id)}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._advise(output.clean(text, 1000))
+            self._advise(clean(text, 1000))
 
 
 def report(
@@ -75,19 +76,19 @@ def report(
     elif run.state == State.SUCCEEDED:
         output.say(output.as_json(run.result))
     elif over is None:
-        name, state = output.clean(run_id), Surroundings(store).state_of(row)
+        name, state = clean(run_id), Surroundings(store).state_of(row)
         output.note(f"run {name} is {state}, and was not over within {timeout:g} s")
     else:
-        why = output.failure(run.error) if run.error else ""
+        why = failure(run.error) if run.error else ""
         by_somebody = why.startswith(f"{run.state} by ")
         ended = f"was {why}" if by_somebody else f"{_ended(run.state)}{why and ': '}{why}"
-        output.note(output.clean_lines(f"run {run_id} {ended}", "  "))
+        output.note(clean_lines(f"run {run_id} {ended}", "  "))
         if run.state == State.KILLED:
-            output.note(f"to continue it: {output.command('resume', run_id)}")
+            output.note(f"to continue it: {command('resume', run_id)}")
     if over is not None and run.state == State.SUCCEEDED:
         return SUCCEEDED
     if not json:
-        output.note(f"look: {output.command('show', run_id)}")
+        output.note(f"look: {command('show', run_id)}")
     return LATE if over is None else FAILED
 
 
@@ -112,10 +113,10 @@ def report_ask(
     if asks:
         return SUCCEEDED
     if not json:
-        name = output.clean(run_id)
+        name = clean(run_id)
         late = f"run {name} is {state}, and asked nothing within {timeout or 0:g} s"
         note = late if row is None else f"run {name} {_ended(state)} and has no open ask"
-        output.note(f"{note}\nlook: {output.command('show', run_id)}")
+        output.note(f"{note}\nlook: {command('show', run_id)}")
     return LATE if row is None else FAILED
 
 

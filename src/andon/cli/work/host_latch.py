@@ -10,13 +10,14 @@ import os
 import time
 from collections.abc import Iterator
 
+from andon.cli.output import note
 from andon.cli.work.signals import exit_now
-from andon.cli.output import clean, note
+from andon.core.text import clean
 from andon.errors import Refused
-from andon.runtime.worker.notices import Latched
-from andon.store import absolute
 from andon.host import home as homes
 from andon.host.latch import Latch
+from andon.runtime.worker.notices import Latched
+from andon.store import absolute
 from andon.supervisor.halt.command import orders_are_out
 
 HALTED = 1

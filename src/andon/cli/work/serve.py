@@ -10,25 +10,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from andon.cli.work.host_latch import obeying, refuse_if_halted
-from andon.cli.work.signals import Orders, exit_now
-from andon.cli.output import as_json, clean, note, plural, say
+from andon.cli.output import as_json, note, say
 from andon.cli.version import VERSION
 from andon.cli.views.wait_view import Advice
+from andon.cli.work.host_latch import obeying, refuse_if_halted
+from andon.cli.work.signals import Orders, exit_now
 from andon.core.drain import Phase
 from andon.core.run import TERMINAL, State
+from andon.core.text import clean, plural
 from andon.errors import StoreError
-from andon.runtime.requests import requests
+from andon.host.home import without_password
 from andon.runtime.agent import Agent
+from andon.runtime.requests import requests
 from andon.runtime.worker.clock import own_time
 from andon.runtime.worker.notices import refuse_if_stopped
 from andon.runtime.worker.triggers import reachable
 from andon.runtime.worker.worker import CLOSE_SECONDS, Worker
 from andon.settings import Settings
-from andon.store.messages.stops import Told
 from andon.store.messages.rows import RunRow
+from andon.store.messages.stops import Told
 from andon.store.store import Store
-from andon.host.home import without_password
 
 SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on with it
 OVER = "its run is over"

@@ -4,13 +4,14 @@ import json as json_
 from typing import Any
 
 from andon.cli import output
+from andon.cli.args import read
 from andon.cli.views import wait_view
 from andon.cli.work import serve
-from andon.cli.args import read
 from andon.cli.work.host_latch import refuse_if_halted
+from andon.core.text import clean
 from andon.errors import BadInput
-from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
+from andon.runtime.requests import requests
 from andon.runtime.requests.start import bind
 from andon.settings import Settings
 from andon.store.messages.rows import RunRow
@@ -41,14 +42,14 @@ def run(
     """Start or go on with a run and answer the exit code."""
     started = requests.start(store, agent, (), given, id=run_id)
     if run_id is None:
-        output.note(f"run {output.clean(started)}")
+        output.note(f"run {clean(started)}")
     row = requests.find(store, started)
 
     def answer(row: RunRow, told: bool) -> int:
         if told and not requests.is_over(row):
             output.note(
                 "saved unfinished; to continue it, give the same command with: "
-                f"--id {output.clean(started)}"
+                f"--id {clean(started)}"
             )
             return serve.SAVED
         return wait_view.report(store, row.id, row, None, json=json)

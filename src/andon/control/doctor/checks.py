@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from andon.control.doctor import coverage, grace, installation
 from andon.control import workers as fleet
+from andon.control.doctor import coverage, grace, installation
 from andon.control.runs.runs import PAGE, Surroundings, doing, every_run
-from andon.cli.output import age, command
 from andon.core.fleet.rollout import steps_have
 from andon.core.run import State
+from andon.core.text import age, command
 from andon.errors import AndonError
 from andon.settings import Settings
 from andon.store.messages.rows import Filter, RunRow

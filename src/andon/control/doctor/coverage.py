@@ -14,11 +14,11 @@ from typing import Any
 
 from andon.control.doctor import attribution
 from andon.control.doctor.grace import OK, WARN
-from andon.cli.output import age, plural
+from andon.core.text import age, plural
+from andon.host import home as homes
 from andon.runtime.worker.peers import is_gone, this_process
 from andon.settings import Settings
 from andon.store.store import Store
-from andon.host import home as homes
 
 Line = tuple[str, str, str, str]
 

@@ -22,14 +22,13 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from andon.control.doctor import hostile_runs
-from andon.control.doctor.hostile_agents import ESCAPES, KEEPS, KINDS, MEMBERS, STORM
 from andon.control.doctor.coverage import DRILLS
+from andon.control.doctor.hostile_agents import ESCAPES, KEEPS, KINDS, MEMBERS, STORM
 from andon.errors import AndonError
-from andon.host import proc
+from andon.host import home as homes
+from andon.host import proc, syscalls
 from andon.runtime.requests import requests
 from andon.store import open_store
-from andon.host import home as homes
-from andon.host import syscalls
 
 # In the first dozen these are durable runs in real workers; after that there are only commands.
 RUNS = {

@@ -6,8 +6,8 @@ Each answers (status, what was found, what to do), as `andon doctor` prints it.
 from collections.abc import Sequence
 from pathlib import Path
 
-from andon.cli.output import length
 from andon.core.fleet.rollout import grace_for, orchestrator_for, steps_have
+from andon.core.text import length
 from andon.host import proc
 from andon.settings import Settings
 from andon.store.messages.rows import StepTime

@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from andon.host import proc
-from andon.host import syscalls
+from andon.host import proc, syscalls
 
 MEMBERS = 3
 # Nobody is left behind for longer than this, whatever goes wrong.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from andon.control.stop.processes import workers_of
-from andon.cli.output import clean
 from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.core.text import clean
 from andon.errors import AndonError, StoreUnavailable
 from andon.host import proc
 from andon.runtime.worker.peers import end_remains

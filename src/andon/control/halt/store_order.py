@@ -30,7 +30,7 @@ def main(words: dict[str, Any]) -> None:
             return
         url = stores[0]  # nobody has said which: the one that is used on this host
     from andon.control.halt import store_halt
-    from andon.cli.output import clean
+    from andon.core.text import clean
     from andon.host.home import without_password
 
     others = [one for one in stores if one != without_password(absolute(url))]

@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from andon.cli import output
-from andon.control_process.black_box import VERSION
 from andon.control.changes import rings
+from andon.control_process.black_box import VERSION
+from andon.core.text import clean
+from andon.host import home as homes
 from andon.runtime.requests import requests
 from andon.runtime.worker.peers import this_process
 from andon.store.messages.rows import RunRow
 from andon.store.store import Store
-from andon.host import home as homes
 
 AT_ONCE = 65_536
 
@@ -54,8 +54,8 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def missing(path: Path, host: str) -> str:
-    where = f"host {output.clean(host)}" if host else "this host"
-    return f"no output: {output.clean(str(path))} of {where} has none"
+    where = f"host {clean(host)}" if host else "this host"
+    return f"no output: {clean(str(path))} of {where} has none"
 
 
 def follow(store: Store, row: RunRow, path: Path, on_line: Callable[[str], None]) -> None:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.cli.output import clean, clean_lines, clock, plural, say
+from andon.cli.output import clock, say
 from andon.core.journal import Entry, EntryKind
+from andon.core.text import clean, clean_lines, plural
 
 # More than this are counted, not listed.
 MOST_ERRORS = 5

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from andon.cli.output import speaks_unicode
 from andon.control.runs.runs import listing
-from andon.cli.output import clean, plural, speaks_unicode
 from andon.core.run import TERMINAL
+from andon.core.text import clean, plural
 from andon.store.store import Store
 
 # More children of one run than this are counted, not listed.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.cli.output import age
+from andon.core.text import age
 
 
 def words(waits: Sequence[dict[str, Any]], now: float) -> str:

@@ -9,27 +9,28 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from andon.control_process import black_box
-from andon.control.runs import registration, run_waits as waits
 from andon.cli.args import read
+from andon.control.runs import registration
+from andon.control.runs import run_waits as waits
 from andon.control.runs.run_errors import failures_of
 from andon.control.stop.target import UNFINISHED
 from andon.control.stop.target import find as find  # noqa: PLC0414 (it is one of these)
-from andon.cli.output import age, failure
+from andon.control_process import black_box
 from andon.core import effect
-from andon.core.values import value
-from andon.core.step_progress import told
 from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
+from andon.core.step_progress import told
 from andon.core.stop import Kind
+from andon.core.text import age, failure
+from andon.core.values import value
 from andon.errors import NotFound
-from andon.runtime.requests import scope_latches, requests
-from andon.runtime.worker.peers import is_gone, this_process
+from andon.runtime.requests import requests, scope_latches
 from andon.runtime.requests.start import resolve
+from andon.runtime.worker.peers import is_gone, this_process
+from andon.store.messages.rows import AskRow, AttemptRow, Filter, RunRow
 from andon.store.messages.stops import StopRow
 from andon.store.read_api import ALLOWANCE_SECONDS
-from andon.store.messages.rows import AskRow, AttemptRow, Filter, RunRow
 from andon.store.store import Store, WorkerRow
 
 # What is over is of interest for a while.

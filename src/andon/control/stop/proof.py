@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 
-from andon.control.stop.processes import GRACE_SECONDS, Enders, workers_of
+from andon.cli.output import symbol
 from andon.control.changes import POLL_SECONDS, Patience, rings
-from andon.cli.output import clean, length, plural, symbol
+from andon.control.stop.processes import GRACE_SECONDS, Enders, workers_of
 from andon.core.run import State
 from andon.core.stop import OPEN, POLITE, Scope, Stage, ends_worker
+from andon.core.text import clean, length, plural
 from andon.runtime.requests import scope_latches
 from andon.runtime.requests.lookup import write
 from andon.store.messages.stops import Escalate
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from andon.store.messages.stops import StopRow, TargetRow
     from andon.store.messages.rows import RunRow
+    from andon.store.messages.stops import StopRow, TargetRow
     from andon.store.store import Store, WorkerRow
 
 # More targets than this are counted, not told one by one.

@@ -17,13 +17,13 @@ from andon.core.latch import Pulled
 from andon.core.run import State
 from andon.core.stop import OPEN, POLITE, Kind, Scope, Stage
 from andon.errors import Conflict, NotFound
-from andon.runtime.requests import scope_latches
-from andon.runtime.requests.requests import write
-from andon.store.messages.stops import Reauthorize, StopRow
-from andon.store.messages.rows import Filter, RunRow
-from andon.store.store import Store
 from andon.host import home as homes
 from andon.host.latch import Latch
+from andon.runtime.requests import scope_latches
+from andon.runtime.requests.requests import write
+from andon.store.messages.rows import Filter, RunRow
+from andon.store.messages.stops import Reauthorize, StopRow
+from andon.store.store import Store
 
 # Runs whose ledgers are looked at for effects in doubt.
 MOST_LEDGERS = 500
@@ -71,7 +71,9 @@ def _key(whom: Whom) -> tuple[str, str, str]:
 def _nothing(seen: Seen) -> str:
     if seen.away:
         return f"the latch of this host ({seen.home}) is not pulled. {seen.away}"
-    others = "; ".join(f"{scope_latches.held_by(one)}: {scope_latches.lift_command(one)}" for one in seen.above)
+    others = "; ".join(
+        f"{scope_latches.held_by(one)}: {scope_latches.lift_command(one)}" for one in seen.above
+    )
     held = f"What is held: {others}" if others else "andon receipts lists what was stopped"
     what = "everything" if seen.whom.scope == Scope.FLEET else f"{seen.whom.scope} {seen.whom.name}"
     return f"no kill or halt holds {what}. {held}"

@@ -4,18 +4,18 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.stop.processes import workers_of
 from andon.control.runs.runs import Surroundings, in_hand
-from andon.control.stop.target import find_order
+from andon.control.stop.processes import workers_of
 from andon.control.stop.proof import earlier_doubts
+from andon.control.stop.target import find_order
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind
 from andon.core.stop import Kind, Scope, Stage, verdict
-from andon.runtime.requests import scope_latches, requests
+from andon.runtime.requests import requests, scope_latches
 from andon.runtime.worker.peers import is_gone
-from andon.store.messages.stops import StopRow, TargetRow
 from andon.store.messages.rows import RunRow
+from andon.store.messages.stops import StopRow, TargetRow
 from andon.store.store import Store, WorkerRow
 
 _WORST = {stage: n for n, stage in enumerate((Stage.UNPROVED, Stage.REQUESTED, Stage.ACKNOWLEDGED))}

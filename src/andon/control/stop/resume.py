@@ -7,9 +7,9 @@ from andon.control.runs.runs import Surroundings
 from andon.control.stop.target import Whom, find
 from andon.core.run import State
 from andon.core.stop import Kind, Scope
-from andon.runtime.requests import scope_latches, requests
-from andon.store.messages.stops import Resume, StopRow
+from andon.runtime.requests import requests, scope_latches
 from andon.store.messages.rows import Filter, RunRow
+from andon.store.messages.stops import Resume, StopRow
 from andon.store.store import Store
 
 

@@ -9,17 +9,17 @@ from andon.core.run import TERMINAL, State
 from andon.core.stop import POLITE, Kind, Scope
 from andon.core.values.struct import Struct
 from andon.errors import BadInput, NotFound
-from andon.runtime.requests import lookup
-from andon.store.messages.stops import Order
-from andon.store.messages.rows import Filter
 from andon.host.ids import new_order
+from andon.runtime.requests import lookup
+from andon.store.messages.rows import Filter
+from andon.store.messages.stops import Order
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from andon.store.messages.stops import StopRow
     from andon.store.messages.rows import RunRow
+    from andon.store.messages.stops import StopRow
     from andon.store.store import Store
 
 # Of a list that a person has to choose from.

@@ -14,24 +14,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from andon.core.values import value
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
 from andon.core.stop import Stage
+from andon.core.values import value
 from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
 from andon.host.remains import Remains
 from andon.points import point
 from andon.runtime.attempt import branch, callbacks, settlement
-from andon.runtime.worker import cleanup
-from andon.runtime.operations import snapshots
-from andon.runtime.processes import attribution
 from andon.runtime.attempt.error_text import reason_of
+from andon.runtime.attempt.exit import Host, Wait, log
 from andon.runtime.attempt.failures import noted
 from andon.runtime.attempt.journal import Draft
-from andon.runtime.attempt.exit import Host, Wait, log
-from andon.runtime.worker.stop_orders import AGAIN_SECONDS, HARD_SECONDS
 from andon.runtime.attempt.waits import Waiting
-from andon.store.messages.stops import Report
+from andon.runtime.operations import snapshots
+from andon.runtime.processes import attribution
+from andon.runtime.worker import cleanup
+from andon.runtime.worker.stop_orders import AGAIN_SECONDS, HARD_SECONDS
 from andon.store.messages.rows import Loaded
+from andon.store.messages.stops import Report
 from andon.store.store import Claimed, EffectRow
 
 # How long code that is leaving may take to unwind before it is cancelled again.

@@ -17,10 +17,10 @@ from andon.core.effect import Sight
 from andon.core.lease import Fence
 from andon.errors import Fenced, Stopped, StoreError, StoreUnavailable
 from andon.runtime.attempt import branch
-from andon.runtime.processes import attribution
-from andon.runtime.worker.clock import StoreClock
 from andon.runtime.attempt.error_text import reason_of
 from andon.runtime.attempt.replay_order import Turns
+from andon.runtime.processes import attribution
+from andon.runtime.worker.clock import StoreClock
 from andon.settings import Settings
 from andon.store.messages.stops import Started, Told
 from andon.store.store import Append, Claimed

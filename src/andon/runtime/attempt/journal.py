@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.effect import EffectState
 from andon.core.journal import ANSWERS, Entry, EntryKind, Mark, Replay, chain
+from andon.core.values import value
 from andon.errors import AndonError, Fenced, StoreError
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.error_text import reason_of

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
 from andon.core.run import TERMINAL, Event, State, advance
+from andon.core.values import value
 from andon.runtime.attempt.error_text import describe, places_of
-from andon.runtime.attempt.journal import Draft
 from andon.runtime.attempt.exit import Wait
+from andon.runtime.attempt.journal import Draft
 from andon.store.store import Settle
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 from andon.points import point
 from andon.runtime.attempt import branch
-from andon.runtime.attempt.journal import Journaling
 from andon.runtime.attempt.exit import Hand, Host, Wait
+from andon.runtime.attempt.journal import Journaling
 from andon.store.messages.rows import Letter
 from andon.store.store import Claimed
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.queue import Retry
 from andon.core.run import State
+from andon.core.values import value
 from andon.errors import AndonError, Stopped
 from andon.points import point
-from andon.runtime.operations import calls
+from andon.runtime.attempt.exit import log
 from andon.runtime.attempt.failures import noted
 from andon.runtime.attempt.journal import Draft
-from andon.runtime.attempt.exit import log
+from andon.runtime.operations import calls
 from andon.store.store import Ask, EffectRow, Settle
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ async def _begin(attempt: "Attempt", verdict: dict[str, Any]) -> None:
 
 async def carry_out(attempt: "Attempt") -> Settle:
     """Undo everything that is owed; answers how the run stands then."""
-    from andon.runtime.effects import in_doubt
     from andon.runtime.attempt import settlement
+    from andon.runtime.effects import in_doubt
 
     if attempt.replay.compensation is None:
         wanted = json.loads(attempt.run.undoing or "{}")

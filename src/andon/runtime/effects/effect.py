@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.effect import (
     OPEN,
     EffectState,
@@ -23,15 +22,16 @@ from andon.core.effect import (
 )
 from andon.core.journal import Entry, Mark
 from andon.core.queue import Retry
+from andon.core.values import value
 from andon.errors import DidNotHappen, NotStorable, Stopped
 from andon.points import point
-from andon.runtime.effects import in_doubt
 from andon.runtime.attempt.attempt import Attempt
-from andon.runtime.operations.calls import accepted, reference_of
-from andon.runtime.effects.declaration import Declaration, Happened, Postponed
 from andon.runtime.attempt.error_text import describe
 from andon.runtime.attempt.failures import noted
 from andon.runtime.attempt.journal import Draft
+from andon.runtime.effects import in_doubt
+from andon.runtime.effects.declaration import Declaration, Happened, Postponed
+from andon.runtime.operations.calls import accepted, reference_of
 from andon.runtime.operations.operation import Operation, invoke, is_async
 from andon.store.messages.rows import Letter
 from andon.store.store import EffectRow

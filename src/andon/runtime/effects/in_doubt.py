@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.effect import OPEN, EffectState, Move, Verdict, after_answer
 from andon.core.journal import Entry, EntryKind, Mark, Record
+from andon.core.values import value
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.journal import Draft
 from andon.store.messages.rows import AskRow, Letter

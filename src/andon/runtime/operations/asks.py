@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.journal import EntryKind, Mark
+from andon.core.values import value
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.operations.operation import Operation
 from andon.store.store import Ask

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.run import State
+from andon.core.values import value
 from andon.errors import AndonError, Conflict, step_failed
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe

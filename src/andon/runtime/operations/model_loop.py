@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from andon import transcript
-from andon.core.values import value
 from andon.core.journal import EntryKind, Mark
 from andon.core.queue import Retry
+from andon.core.values import value
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.operations.operation import Operation
 from andon.runtime.operations.steer_messages import EVENT, Steer
@@ -69,8 +69,8 @@ class Loop:
 
         `effect` is its kind, if the function is not declared. `approve`: ask a person before.
         """
-        from andon.runtime.operations import tool_calls as tools
         from andon.runtime.effects.declaration import declaration
+        from andon.runtime.operations import tool_calls as tools
 
         call = Call(call_id, name, arguments, 0)
         declared = declaration(function, effect, probe, undo, None)

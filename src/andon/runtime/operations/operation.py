@@ -9,14 +9,14 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from andon import points
-from andon.core.values import value
 from andon.core.journal import EntryKind, Mark, Record, settled
+from andon.core.values import value
 from andon.core.values.function_cache import remembered
 from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.attempt import Attempt
-from andon.runtime.attempt.journal import Draft
 from andon.runtime.attempt.exit import Hand
+from andon.runtime.attempt.journal import Draft
 from andon.store.messages.rows import Letter
 
 _T = TypeVar("_T")

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from andon.core.values import snapshot_parts
 from andon.core.journal import Entry, EntryKind, Mark
-from andon.runtime.requests import requests
+from andon.core.values import snapshot_parts
 from andon.runtime.attempt.journal import Draft
+from andon.runtime.requests import requests
 from andon.store.store import Blob
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from andon import points
-from andon.core.values import value
 from andon.core.journal import Mark
 from andon.core.queue import Retry, note_begin
+from andon.core.values import value
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.attempt.failures import noted

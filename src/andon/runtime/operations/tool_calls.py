@@ -12,17 +12,17 @@ from typing import Any
 
 import msgspec
 
-from andon.core.values import value
 from andon.core.effect import EffectState, Kind
 from andon.core.journal import Entry, EntryKind, Record
 from andon.core.queue import Retry
+from andon.core.values import value
 from andon.errors import BadInput, Rejected, StepFailed
-from andon.runtime.effects import in_doubt, effect
-from andon.runtime.operations import steps
 from andon.runtime.attempt.attempt import Attempt
-from andon.runtime.operations.calls import refuse_wrong_arguments
-from andon.runtime.effects.declaration import Declaration
 from andon.runtime.attempt.journal import Draft
+from andon.runtime.effects import effect, in_doubt
+from andon.runtime.effects.declaration import Declaration
+from andon.runtime.operations import steps
+from andon.runtime.operations.calls import refuse_wrong_arguments
 from andon.runtime.operations.operation import Operation, invoke, is_async, named
 from andon.store.store import EffectRow
 from andon.transcript import answers

@@ -22,12 +22,12 @@ from andon.core.values import value
 from andon.errors import BadInput, NotStorable
 from andon.host import proc
 from andon.runtime.attempt import branch
-from andon.runtime.processes import attribution
-from andon.runtime.processes.step_process import LENGTH, Answer
-from andon.runtime.operations.calls import NAMELESS, reference_of
 from andon.runtime.attempt.error_text import Described
 from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.operations.calls import NAMELESS, reference_of
 from andon.runtime.operations.operation import is_async
+from andon.runtime.processes import attribution
+from andon.runtime.processes.step_process import LENGTH, Answer
 
 if TYPE_CHECKING:
     from andon.runtime.attempt.branch import Tasks
@@ -131,7 +131,13 @@ class _Process:
         with theirs:
             number = theirs.fileno()
             # -P: what lies in the current folder must not stand in for the standard library.
-            command = ["-P", "-m", "andon.runtime.processes.step_process", str(number), str(os.getpid())]
+            command = [
+                "-P",
+                "-m",
+                "andon.runtime.processes.step_process",
+                str(number),
+                str(os.getpid()),
+            ]
             # On the loop's thread: the process ends with the thread that has started it.
             self._process = subprocess.Popen(  # noqa: S603 (our own module)
                 [sys.executable, *command],

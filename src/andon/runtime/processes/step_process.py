@@ -21,9 +21,9 @@ import msgspec
 from andon.core.values import value
 from andon.errors import NotFound
 from andon.host import mark
-from andon.runtime.operations import calls
 from andon.runtime.attempt.error_text import describe
 from andon.runtime.attempt.tracebacks import trace
+from andon.runtime.operations import calls
 
 LENGTH = struct.Struct("!Q")  # before each message
 PR_SET_PDEATHSIG = 1

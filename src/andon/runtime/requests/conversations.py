@@ -17,7 +17,7 @@ from andon.core.journal import EntryKind, Mark
 from andon.core.lease import Fence
 from andon.core.run import State
 from andon.errors import NotFound
-from andon.runtime.requests import tool_ledger, requests
+from andon.runtime.requests import requests, tool_ledger
 from andon.settings import load as load_settings
 from andon.store import open_store
 from andon.store.messages.graphs import DropCheckpoints, DropThread, GraphFilter, SaveCheckpoint

@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 
 from andon.core import execution
-from andon.core.values import value
 from andon.core.effect import OWED
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import WITHIN_SECONDS, Kind, Scope, verdict
+from andon.core.values import value
 from andon.errors import BadInput, Conflict, IllegalTransition, NotFound, Refused
-from andon.runtime.requests import scope_latches
 from andon.runtime.operations import steer_messages
+from andon.runtime.requests import scope_latches
 from andon.runtime.requests.lookup import find as find  # noqa: PLC0414 (it is one of these)
 from andon.runtime.requests.lookup import write as write  # noqa: PLC0414 (it is one of these)
 from andon.runtime.requests.start import new_run, reader_of, resolve
-from andon.store.messages.stops import Order, StopRow, TargetRow
 from andon.store.messages.rows import AskRow, AttemptRow, Filter, RunRow
+from andon.store.messages.stops import Order, StopRow, TargetRow
 from andon.store.store import Deliver, Move, NewRun, Note, Recall, Start
 
 

@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from andon.store.messages.stops import StopRow
     from andon.store.messages.rows import RunRow
+    from andon.store.messages.stops import StopRow
 
 # What a run that waits in a held scope is, as people see it.
 SHOWN = {Kind.PAUSE: "paused", Kind.KILL: "killed", Kind.HALT: "killed"}

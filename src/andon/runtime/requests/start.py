@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from andon.core.values import value
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, chain
+from andon.core.values import value
 from andon.core.values.shape import ANY, OTHERS, misfit
 from andon.errors import BadInput, NotFound
 from andon.store.store import AgentRow, Blob, NewRun

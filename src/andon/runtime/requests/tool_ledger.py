@@ -7,11 +7,11 @@ model is told was not executed would be executed all the same by the next worker
 from collections.abc import Callable
 from typing import Any
 
-from andon.core.values import value
 from andon.core.effect import EffectState
 from andon.core.journal import Entry
 from andon.core.run import TERMINAL
 from andon.core.run import State as RunState
+from andon.core.values import value
 from andon.errors import NotFound, Refused
 from andon.runtime.requests import requests
 from andon.runtime.requests.requests import body_of, find

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
-from andon.runtime.requests import requests
 from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
 
 # Rings may be lost; then this is how late the end of a run is heard of.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from andon.core.drain import OVERRUN, Phase, Plan, plan
 from andon.points import point
+from andon.runtime.attempt.exit import log
 from andon.runtime.worker import cleanup
 from andon.runtime.worker.clock import own_time
-from andon.runtime.attempt.exit import log
 from andon.store.store import Drain as DrainMessage
 
 if TYPE_CHECKING:

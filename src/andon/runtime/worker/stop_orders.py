@@ -17,8 +17,8 @@ from andon.core.stop import Kind, ends_worker, replaces
 from andon.errors import StoreError
 from andon.host.remains import Remains
 from andon.points import point
-from andon.runtime.processes import attribution
 from andon.runtime.attempt.exit import log
+from andon.runtime.processes import attribution
 from andon.store.messages.stops import Ended, Heard, Report, Told
 from andon.store.store import ClaimResult
 

@@ -7,8 +7,8 @@ the next time, so what was said is read from the events and not kept in mind.
 import json
 from typing import TYPE_CHECKING, Any
 
-from andon.runtime.worker.clock import own_time
 from andon.runtime.attempt.exit import log
+from andon.runtime.worker.clock import own_time
 from andon.store.store import Note, Seen, WorkerRow
 
 if TYPE_CHECKING:

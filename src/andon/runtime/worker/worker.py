@@ -21,22 +21,22 @@ from andon.core.lease import renew_every, trusted_until
 from andon.core.queue import poll_after
 from andon.errors import AndonError, BadInput, Fenced, StoreError
 from andon.points import point
-from andon.runtime.attempt import branch, settlement
-from andon.runtime.operations import calls
-from andon.runtime.worker import cleanup
-from andon.runtime.processes import attribution
 from andon.runtime.agent import Agent, by_identity
+from andon.runtime.attempt import branch, settlement
 from andon.runtime.attempt.attempt import UNWIND_SECONDS, Attempt
+from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.operations import calls
+from andon.runtime.processes import attribution
+from andon.runtime.worker import cleanup
 from andon.runtime.worker.clock import StoreClock, own_time
 from andon.runtime.worker.drain import Drain, unwind_seconds
-from andon.runtime.attempt.journal import to_the_end
 from andon.runtime.worker.peers import RUNG_SECONDS, Peers, mark_of, this_process
 from andon.runtime.worker.progress import Progress, given_by_supervisor
 from andon.runtime.worker.stop_orders import Stopping
 from andon.runtime.worker.stranded import Strandings
 from andon.settings import Settings
-from andon.store.postgres import capacity
 from andon.store.messages.stops import Told
+from andon.store.postgres import capacity
 from andon.store.store import (
     Beat,
     Claim,
@@ -125,7 +125,9 @@ class Worker:
         self.woken = asyncio.Event()
         self.writer = Writer(self.store, patience_seconds=self.settings.patience_seconds)
         # A thread for each run, one for loading, and some for steps that run in parallel.
-        self.threads: ThreadPoolExecutor = attribution.Pool(self.settings.concurrency + 32, "andon-step")
+        self.threads: ThreadPoolExecutor = attribution.Pool(
+            self.settings.concurrency + 32, "andon-step"
+        )
         try:
             await self._register()
         except BaseException:

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from andon.core.journal import Entry
 from andon.core.run import State
 from andon.store import queries
-from andon.store.sql.workers import NO_CLAIM, claimed, soonest
-from andon.store.writer.groups import Group, is_plain, is_plain_start, parted
-from andon.store.sql.limits import wanted
 from andon.store.messages.stops import told
 from andon.store.postgres.arrays import Bools, Floats, Ints, Texts, columns, kinds_of
+from andon.store.sql.limits import wanted
 from andon.store.sql.reads import Rows, build, fields
+from andon.store.sql.workers import NO_CLAIM, claimed, soonest
 from andon.store.store import (
     Append,
     Claim,
@@ -26,6 +25,7 @@ from andon.store.store import (
     Settle,
     Start,
 )
+from andon.store.writer.groups import Group, is_plain, is_plain_start, parted
 
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)

@@ -11,9 +11,9 @@ import psycopg
 
 from andon.errors import StoreUnavailable
 from andon.store.postgres import batch as batches
-from andon.store.postgres.notifier import Bell
-from andon.store.postgres.direct import Direct
 from andon.store.postgres.connection import SPOILED, Connection, Link
+from andon.store.postgres.direct import Direct
+from andon.store.postgres.notifier import Bell
 from andon.store.sql.reads import Rows
 from andon.store.sql.runs import SqlStore
 from andon.store.store import Message, Outcome, Start

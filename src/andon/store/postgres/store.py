@@ -19,11 +19,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from andon.errors import AndonError, BadInput, StoreError, StoreFull, StoreUnavailable
+from andon.store.messages.stops import Order
 from andon.store.postgres import arrays
 from andon.store.postgres import batch as batches
 from andon.store.postgres import notifier as bell
-from andon.store.writer.groups import locks_of
-from andon.store.messages.stops import Order
 from andon.store.postgres.connection import (
     CONTENDED,
     RESERVED,
@@ -34,8 +33,8 @@ from andon.store.postgres.connection import (
     Link,
     refuse_ended,
 )
-from andon.store.postgres.schema import LOCK, has_newest_tables, make_ready
 from andon.store.postgres.pipeline import Sending
+from andon.store.postgres.schema import LOCK, has_newest_tables, make_ready
 from andon.store.postgres.spare_connection import Spare
 from andon.store.sql.reads import Rows
 from andon.store.sql.runs import starting
@@ -49,6 +48,7 @@ from andon.store.store import (
     Register,
     WorkerRow,
 )
+from andon.store.writer.groups import locks_of
 
 # Who runs into a deadlock has waited a second for it; three in a row are not chance.
 CONTENTION_TRIES = 4

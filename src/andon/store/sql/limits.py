@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from andon.core.queue import Admission, Candidate
-    from andon.store.sql.reads import Rows
     from andon.store.messages.rows import LimitRow
+    from andon.store.sql.reads import Rows
     from andon.store.store import AgentRow, Claim, SetLimit
 
 TERMS = ("at_most", "rate", "per_seconds")

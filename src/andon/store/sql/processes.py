@@ -10,8 +10,8 @@ import json
 
 from andon.core.effect import Sight, is_certain
 from andon.core.stop import POLITE, Kind, Stage, after_word, ends_worker
-from andon.store.sql.limits import SqlLimits
 from andon.store.messages.stops import StopRow, TargetRow, said
+from andon.store.sql.limits import SqlLimits
 from andon.store.sql.reads import build
 
 TYPE_CHECKING = False

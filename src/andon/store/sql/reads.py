@@ -6,7 +6,6 @@ import json
 from operator import attrgetter
 
 from andon.errors import Corrupt, NotFound
-from andon.store.read_api import ALLOWANCE_SECONDS
 from andon.store.messages.rows import (
     AskRow,
     AttemptRow,
@@ -24,6 +23,7 @@ from andon.store.messages.rows import (
     Usage,
     Waiting,
 )
+from andon.store.read_api import ALLOWANCE_SECONDS
 from andon.store.store import AgentRow, EffectRow, WorkerRow
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need

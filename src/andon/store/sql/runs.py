@@ -21,7 +21,6 @@ from andon.errors import (
     StoreError,
     StoreUnavailable,
 )
-from andon.store.sql.workers import SqlFleet
 from andon.store.messages.graphs import (
     CopyThread,
     DropCheckpoints,
@@ -44,7 +43,9 @@ from andon.store.messages.stops import (
     Stall,
     Started,
 )
+from andon.store.sql.graph_threads import SqlThreads
 from andon.store.sql.reads import entries, fields
+from andon.store.sql.workers import SqlFleet
 from andon.store.store import (
     Append,
     AskDrain,
@@ -65,7 +66,6 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from andon.store.sql.graph_threads import SqlThreads
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:

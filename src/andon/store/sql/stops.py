@@ -34,8 +34,8 @@ from andon.store.messages.stops import (
     Report,
     Resume,
 )
-from andon.store.sql.reads import build, fields
 from andon.store.sql.processes import SqlStarted
+from andon.store.sql.reads import build, fields
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:

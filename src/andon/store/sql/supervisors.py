@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 
 from andon.core.stop import Kind, Stage
-from andon.store.sql.resume import SqlLifting
 from andon.store.messages.stops import (
     Attend,
     Attendance,
@@ -20,6 +19,7 @@ from andon.store.messages.stops import (
     said,
 )
 from andon.store.sql.reads import build, fields
+from andon.store.sql.resume import SqlLifting
 from andon.store.store import Look, Seen
 
 TYPE_CHECKING = False

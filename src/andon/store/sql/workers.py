@@ -13,9 +13,10 @@ from andon.core.run import Event, State, advance
 from andon.core.stop import Kind, Scope
 from andon.core.values.struct import Struct
 from andon.errors import Conflict, Fenced, NotFound
-from andon.store.sql.limits import wanted
 from andon.store.messages.stops import told
+from andon.store.sql.limits import wanted
 from andon.store.sql.reads import build, fields
+from andon.store.sql.supervisors import SqlSupervisors
 from andon.store.store import (
     AskDrain,
     Beat,
@@ -28,7 +29,6 @@ from andon.store.store import (
     Promote,
     Register,
 )
-from andon.store.sql.supervisors import SqlSupervisors
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:

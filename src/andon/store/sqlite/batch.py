@@ -10,10 +10,10 @@ import re
 from itertools import chain
 
 from andon.store import queries
-from andon.store.writer.groups import Group, is_plain, parted
 from andon.store.sql.reads import values
 from andon.store.sql.runs import BARE, NUL, SqlStore, begun, settling
 from andon.store.store import Append
+from andon.store.writer.groups import Group, is_plain, parted
 
 TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
 if TYPE_CHECKING:

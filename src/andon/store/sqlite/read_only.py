@@ -15,7 +15,7 @@ import threading
 import apsw
 
 from andon.errors import StoreError
-from andon.store import notifier, from_root, queries
+from andon.store import from_root, notifier, queries
 from andon.store.sql.runs import SqlStore
 from andon.store.sqlite.batch import refuse_nul
 from andon.store.sqlite.disk import NETWORK_FILE_SYSTEMS, file_system, why_unwritable

@@ -15,7 +15,7 @@ import time
 import apsw
 
 from andon.errors import StoreError, StoreUnavailable
-from andon.store import notifier, from_root, migrations, queries
+from andon.store import from_root, migrations, notifier, queries
 from andon.store.sqlite.batch import Short, SqliteBatches, refuse_nul
 from andon.store.sqlite.disk import file_system, make_private, refuse_unsafe, refuse_unwritable
 from andon.store.sqlite.errors import BUSY_SECONDS, SPOILED, translate, translated

@@ -18,8 +18,8 @@ from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
-from andon.store.writer.line import Item, Line
 from andon.store.store import Checkpoint, Log, Message, Outcome, Start, Store
+from andon.store.writer.line import Item, Line
 
 log = logging.getLogger("andon")
 

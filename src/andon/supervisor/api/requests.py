@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from andon.supervisor.api.socket_server import Connection
 from andon.supervisor.children.child import Child
 from andon.supervisor.halt.kill import Killing
-from andon.supervisor.api.socket_server import Connection
 from andon.supervisor.status import status
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from andon.core.fleet.restart import Action, after, recent
 from andon.core.fleet.watchdog import Watched
-from andon.host import proc
+from andon.host import proc, signals
 from andon.points import point
-from andon.host import signals
 from andon.supervisor.children.child import OVER, Child, Ends, spawn
 from andon.supervisor.children.logs import LogFile, Pipe
 from andon.supervisor.status import hello

@@ -10,8 +10,8 @@ import select
 import stat
 from contextlib import suppress
 
-from andon.supervisor.poll import READ, WRITE, Loop
 from andon.host.signals import close
+from andon.supervisor.poll import READ, WRITE, Loop
 
 AT_ONCE = 65_536  # per turn and pipe: a child that prints without end must not fill the turn
 MOST_UNSHOWN = 262_144

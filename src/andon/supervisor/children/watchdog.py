@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from andon.core.fleet import watchdog
-from andon.host import proc
-from andon.host import signals
-from andon.supervisor.children.child import Child
+from andon.host import proc, signals
 from andon.supervisor.api.control_channel import parsed
+from andon.supervisor.children.child import Child
 from andon.supervisor.children.logs import LogFile
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from andon.core.duration import seconds
 from andon.core.latch import Pulled
-from andon.host import proc
-from andon.points import point
 from andon.host import home as homes
+from andon.host import proc
 from andon.host.latch import Latch, new_order
+from andon.points import point
 from andon.supervisor.halt.priority import ahead
 
 WAIT_SECONDS = 10.0
@@ -149,8 +149,8 @@ class Halting:
                 self.workers.append(Loner(self.home, entry, self._spare))
 
     def _tell_store(self) -> None:
-        from andon.supervisor.halt.store_target import Fleet
         from andon.supervisor.halt.store_address import meant
+        from andon.supervisor.halt.store_target import Fleet
 
         here = sorted({store for name in self._alive if (store := self._entries[name].store)})
         store = meant(self.store, here)

@@ -13,10 +13,10 @@ import time
 from typing import Any, Protocol
 
 from andon.core import mark as marks
-from andon.host import proc
-from andon.host.remains import Remains
 from andon.host import home as homes
+from andon.host import proc
 from andon.host.home import Entry
+from andon.host.remains import Remains
 
 # A frozen supervisor answers nothing; one that is only busy is given longer.
 FROZEN_SECONDS, SILENT_SECONDS = 1.0, 3.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from andon.core.latch import Pulled
-from andon.supervisor.children.child import Child
 from andon.host.latch import Latch, new_order
+from andon.supervisor.children.child import Child
 from andon.supervisor.trees.tree import Tree
 
 # One turn of the loop may spend so long on rounds: a fork storm needs them back to back.

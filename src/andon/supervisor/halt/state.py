@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from andon.core.latch import Pulled
-from andon.points import point
 from andon.host import home as homes
+from andon.host.latch import Latch
+from andon.points import point
 from andon.supervisor.children.child import OVER
 from andon.supervisor.halt.kill import Halt, Killing
-from andon.host.latch import Latch
 from andon.supervisor.halt.priority import abreast, ahead
 from andon.supervisor.status import halt_line
 

@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from andon.host import proc
-from andon.host import syscalls
+from andon.host import proc, syscalls
 from andon.supervisor.trees import trial
 from andon.supervisor.trees.tree import Mechanism, Unfit, linux_or_not, mechanisms
 from andon.supervisor.trees.trial import Bait

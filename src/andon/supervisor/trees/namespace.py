@@ -14,8 +14,7 @@ import resource
 import signal
 from typing import Any, NoReturn
 
-from andon.host import proc
-from andon.host import syscalls
+from andon.host import proc, syscalls
 from andon.supervisor.trees.tree import Tree, become, send
 from andon.supervisor.trees.walk import Walk, WalkTree
 

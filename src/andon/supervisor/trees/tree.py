@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from andon.host import proc
+from andon.host import proc, syscalls
 from andon.host.proc import Stat
-from andon.host import syscalls
 from andon.supervisor.trees import marks
 
 # How long a freeze may take to settle before the tree counts as not frozen.

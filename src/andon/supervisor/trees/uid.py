@@ -10,8 +10,7 @@ import signal
 import time
 from typing import Any
 
-from andon.host import proc
-from andon.host import syscalls
+from andon.host import proc, syscalls
 from andon.supervisor.trees.tree import Tree, Unfit, become, living
 from andon.supervisor.trees.walk import Walk, WalkTree
 

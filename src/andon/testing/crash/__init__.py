@@ -17,8 +17,8 @@ import msgspec
 from andon.core.run import TERMINAL
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
-from andon.runtime.worker.embedded_latch import refuse_if_pulled
 from andon.runtime.requests.start import bind
+from andon.runtime.worker.embedded_latch import refuse_if_pulled
 from andon.testing.crash import judge, kills, scratch
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import seen

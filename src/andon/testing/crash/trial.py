@@ -20,8 +20,8 @@ import msgspec
 
 from andon.core.run import TERMINAL, State
 from andon.errors import AndonError, BadInput
-from andon.runtime.requests import requests
 from andon.runtime.agent import Agent
+from andon.runtime.requests import requests
 from andon.runtime.worker.embedded_latch import refuse_if_pulled
 from andon.store import open_store
 from andon.store.messages.rows import Filter, RunRow

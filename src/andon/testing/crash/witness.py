@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from andon import points
-from andon.core.values import value
 from andon.core.journal import EntryKind
+from andon.core.values import value
 from andon.errors import DidNotHappen, NotStorable
 from andon.runtime.effects.declaration import Happened, Unknown
 from andon.runtime.operations.operation import is_async
