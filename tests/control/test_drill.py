@@ -95,7 +95,9 @@ def test_a_survivor_is_found_by_its_pipe_whatever_the_receipt_says(tmp_path: Pat
     os.mkfifo(member.pipe)
     member.fd = os.open(member.pipe, os.O_RDONLY | os.O_NONBLOCK)
     code = "import sys, time; open(sys.argv[1], 'w'); time.sleep(60)"
-    script = f"from andon.control import bad_agents as b; b.join({member.pipe!r}); " + code
+    script = (
+        f"from andon.control.doctor import hostile_agents as b; b.join({member.pipe!r}); " + code
+    )
     survivor = subprocess.Popen([sys.executable, "-c", script, member.pipe])
     try:
         end = time.monotonic() + 30

@@ -302,7 +302,7 @@ def test_a_pull_does_not_wait_for_a_frozen_owner_of_the_lock(latch: Latch, folde
     """And the clear that it was frozen in lifts nothing when it goes on."""
     seen = latch.pull("ana")
     freeze = (
-        "import os, signal, sys; from andon.supervisor import latch\n"
+        "import os, signal, sys; from andon.host import latch\n"
         "home, epoch = sys.argv[1], int(sys.argv[2])\n"
         "append = latch.Latch._append\n"
         "def slow(self, verdict):\n"
@@ -409,7 +409,7 @@ def test_a_file_that_does_not_fit_is_not_written_at_all(tmp_path: Path) -> None:
     """A disk that fills up takes the first part of a write without an error."""
     code = (
         "import resource, sys\n"
-        "from andon.supervisor import home\n"
+        "from andon.host import home\n"
         "home.write(sys.argv[1], b'before')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
         "home.write(sys.argv[1], b'after' * 100)\n"

@@ -93,7 +93,7 @@ def test_a_store_that_the_agent_opens_by_itself_is_that_of_the_test(
     agent.write_text(
         "import andon, threading\n"
         "from andon.settings import load\n"
-        "from andon.store import open_store, rows\n"
+        "from andon.store import open_store\nfrom andon.store.messages import rows\n"
         f"opened = open_store(load({{}}).store) if {early} else None\n"
         "if opened:\n"
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"

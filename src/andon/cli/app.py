@@ -30,20 +30,20 @@ from andon.errors import (
 
 DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
-# Each section is a file of andon.control.commands, which is imported when one of its commands runs.
+# Each section is a file of andon.cli.commands, which is imported when one of its commands runs.
 _SECTIONS = {
     "Stop": ("stop", ("halt", "pause", "cancel", "kill", "receipts")),
-    "Start again": ("again", ("resume", "reauthorize")),
+    "Start again": ("resume", ("resume", "reauthorize")),
     "Run": ("run", ("init", "up", "work", "run", "exec", "start")),
-    "Look": ("look", ("ps", "top", "show", "logs", "wait")),
+    "Look": ("inspect", ("ps", "top", "show", "logs", "wait")),
     "Queue": ("queue", ("queues", "limit", "dead", "versions", "promote")),
     "Decide": ("decide", ("answer", "steer", "send", "compensate", "migrate")),
-    "Roll out": ("rollout", ("deploys", "drain", "workers", "events", "k8s")),
-    "Prove": ("prove", ("verify", "doctor", "drill", "crashtest", "version")),
+    "Roll out": ("workers", ("deploys", "drain", "workers", "events", "k8s")),
+    "Prove": ("check", ("verify", "doctor", "drill", "crashtest", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
 _FILES["halt"] = "halt"  # its work is done elsewhere, before any of this is imported
-_FILES["k8s"] = "rendering"  # needs no store, and nothing else of its section
+_FILES["k8s"] = "k8s"  # needs no store, and nothing else of its section
 _FILES["top"] = "top"
 _FILES["init"] = "init"  # before there is anything
 _FILES["crashtest"] = "crashtest"  # the only one that needs andon.testing
@@ -86,12 +86,12 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _FILES:
-            import_module(f"andon.control.commands.{_FILES[cmd_name]}")
+            import_module(f"andon.cli.commands.{_FILES[cmd_name]}")
         return self.commands.get(cmd_name)
 
     def every_command(self) -> dict[str, click.Command]:
         for file in dict.fromkeys(_FILES.values()):
-            import_module(f"andon.control.commands.{file}")
+            import_module(f"andon.cli.commands.{file}")
         return {name: self.commands[name] for name in _FILES}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

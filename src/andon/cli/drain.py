@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from andon.cli import output, progress
-from andon.control import drain as draining
-from andon.control import workers as fleet
+from andon.cli.views.deploy_view import drained
+from andon.control import drain as drains
+from andon.control import workers
 from andon.control.changes import Patience
 from andon.core.text import clean, plural, sentence
 from andon.errors import AndonError, StoreError
@@ -38,9 +39,7 @@ def drain(
     json: bool,
 ) -> int:
     """0 once all have ended, 3 if not in time."""
-    store, error = draining.reachable(
-        lambda: open_store(settings.store, create=False, reserved=True)
-    )
+    store, error = drains.reachable(lambda: open_store(settings.store, create=False, reserved=True))
     if error is not None:
         return _signal_processes(settings.store, order, error, advise, json=json)
     try:
@@ -53,52 +52,59 @@ def _through(
     store: Store, order: Order, patience: Patience, advise: Callable[[str], None], *, json: bool
 ) -> int:
     try:
-        workers = _meant(store, order)
+        chosen = _meant(store, order)
     except StoreError as error:
         return _signal_processes(store.url, order, error, advise, json=json)
-    if not workers:
+    if not chosen:
         if json:
             output.document({"ended": True, "workers": []})
         advise("no worker is running" + (" here" if order.this else ""))
         return DONE
     try:
-        draining.ask(store, workers, named(order.by))
+        drains.ask(store, chosen, named(order.by))
     except StoreError as error:
-        ticks = {worker.pid: worker.start_ticks for worker in workers}
+        ticks = {worker.pid: worker.start_ticks for worker in chosen}
         return _signal(list(ticks), order, error, advise, ticks=ticks, json=json)
-    ids = [worker.id for worker in workers]
+    ids = [worker.id for worker in chosen]
     if not order.waits:
-        return _answer(draining.Waiting(store, ids, advise), order, json=json)
+        watch = drains.Watch(store, ids, lambda worker: advise(drained(worker)))
+        return _answer(watch, order, json=json)
     with progress.line(json=json) as line:
-        waiting = draining.Waiting(store, ids, line.above(advise), line)
+        say = line.above(advise)
+        watch = drains.Watch(
+            store,
+            ids,
+            lambda worker: say(drained(worker)),
+            lambda ended, of: line.show("workers ended", ended, of),
+        )
         try:
-            draining.wait(store, waiting, order.timeout, patience)
+            drains.wait(store, watch, order.timeout, patience)
         except KeyboardInterrupt:
             line.clear()
             advise("stopped waiting; the workers continue to drain: andon workers")
             raise
-    return _answer(waiting, order, json=json)
+    return _answer(watch, order, json=json)
 
 
 def _meant(store: Store, order: Order) -> list[WorkerRow]:
     if order.names:
-        return fleet.find(store, order.names)
-    return fleet.here(store) if order.this else fleet.live(store)
+        return workers.find(store, order.names)
+    return workers.here(store) if order.this else workers.live(store)
 
 
-def _answer(waiting: draining.Waiting, order: Order, *, json: bool) -> int:
+def _answer(watch: drains.Watch, order: Order, *, json: bool) -> int:
     if not order.waits:
-        waiting.look()
-    ended = all(line["ended"] for line in waiting.lines)
+        watch.look()
+    ended = all(line["ended"] for line in watch.lines)
     if json:
-        output.document({"ended": ended, "workers": waiting.lines})
+        output.document({"ended": ended, "workers": watch.lines})
     elif not order.waits:
-        output.say(f"asked: {', '.join(clean(line['worker']) for line in waiting.lines)}")
+        output.say(f"asked: {', '.join(clean(line['worker']) for line in watch.lines)}")
         output.note("next: andon deploys watch")
     elif ended:
-        output.say(f"{output.state('done').split()[0]} {_count(waiting.lines)} ended")
+        output.say(f"{output.state('done').split()[0]} {_count(watch.lines)} ended")
     else:
-        late = [line for line in waiting.lines if not line["ended"]]
+        late = [line for line in watch.lines if not line["ended"]]
         output.note(
             f"{_count(late)} did not end within {order.timeout:g} s: "
             + ", ".join(clean(line["worker"]) for line in late)
@@ -120,7 +126,7 @@ def _signal_processes(
     """Workers elsewhere cannot be reached without it; those of this container can."""
     if not order.this or not isinstance(error, StoreError):
         raise error
-    return _signal(draining.processes(url), order, error, advise, ticks=None, json=json)
+    return _signal(drains.processes(url), order, error, advise, ticks=None, json=json)
 
 
 def _signal(
@@ -136,8 +142,8 @@ def _signal(
         raise error
     why = sentence(clean(error))
     advise(f"{why} Telling the workers of this container by SIGTERM instead.")
-    with draining.signalled(pids, ticks) as told:
-        late = draining.await_ends(told, order.timeout)
+    with drains.signalled(pids, ticks) as told:
+        late = drains.await_ends(told, order.timeout)
         count = len(told)
     if json:
         output.document({"ended": not late, "signalled": count, "late": late})

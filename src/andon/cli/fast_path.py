@@ -179,7 +179,8 @@ def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dic
     from andon.control.changes import Patience
     from andon.control.stop.proof import Stopping
 
-    stopping = Stopping(store, row, asked.tell)
+    mark = output.symbol("stopping")
+    stopping = Stopping(store, row, lambda text: asked.tell(f"{mark} {text}"))
     patience = Patience(
         patience_seconds,
         lambda error: asked.tell(f"{sentence(clean(error))} Waiting for the store."),

@@ -14,20 +14,17 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from andon.cli.output import state
-from andon.cli.progress import Line
-from andon.control import workers as fleet
+from andon.control import workers
 from andon.control.changes import POLL_SECONDS, Patience, rings
 from andon.control.runs.runs import Surroundings
-from andon.core.text import clean, length
 from andon.errors import AndonError
 from andon.host import proc
 from andon.store.store import AskDrain, Store, WorkerRow
 
 
-def ask(store: Store, workers: Sequence[WorkerRow], by: str) -> None:
+def ask(store: Store, chosen: Sequence[WorkerRow], by: str) -> None:
     """Ask them to drain; one that has ended meanwhile needs no asking."""
-    outcomes = store.write([AskDrain(worker_id=worker.id, by=by) for worker in workers])
+    outcomes = store.write([AskDrain(worker_id=worker.id, by=by) for worker in chosen])
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
@@ -36,41 +33,42 @@ def ask(store: Store, workers: Sequence[WorkerRow], by: str) -> None:
 # ── waiting ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Waiting:
-    """Looks at workers until all have ended, and says what each does meanwhile, once."""
+class Watch:
+    """Looks at workers until all have ended; `on_change` hears of each that does something new."""
 
     def __init__(
         self,
         store: Store,
         ids: Sequence[str],
-        say: Callable[[str], None],
-        line: Line | None = None,
+        on_change: Callable[[dict[str, Any]], None],
+        on_look: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._store, self._ids, self._say, self._told = store, ids, say, line
-        self._said: dict[str, object] = {}
+        self._store, self._ids = store, ids
+        self._on_change, self._on_look = on_change, on_look
+        self._seen: dict[str, object] = {}
         self.lines: list[dict[str, Any]] = []
 
     def look(self) -> bool:
         """Whether all have ended."""
         around = Surroundings(self._store)
-        rows = {row.id: row for row in self._store.fleet(around.now - fleet.RECENT_SECONDS)}
+        rows = {row.id: row for row in self._store.fleet(around.now - workers.RECENT_SECONDS)}
         self.lines = [
             self._line(rows[worker_id], around) for worker_id in self._ids if worker_id in rows
         ]
         for line in self.lines:
             blocks = line["blocked_by"]
             known = line["state"], line["in_hand"], blocks[0]["run"] if blocks else None
-            if self._said.get(line["worker"]) != known:
-                self._said[line["worker"]] = known
-                self._say(_words(line))
+            if self._seen.get(line["worker"]) != known:
+                self._seen[line["worker"]] = known
+                self._on_change(line)
         ended = sum(line["ended"] for line in self.lines)
-        if self._told is not None:
-            self._told.show("workers ended", ended, len(self.lines))
+        if self._on_look is not None:
+            self._on_look(ended, len(self.lines))
         return bool(ended == len(self.lines))
 
     def _line(self, worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
-        worker, stands = fleet.standing(self._store, worker, around)
-        told, ended = fleet.told_at(worker), worker.state != "live" or stands == fleet.DIED
+        worker, stands = workers.standing(self._store, worker, around)
+        told, ended = workers.told_at(worker), worker.state != "live" or stands == workers.DIED
         held = [] if ended else [one.run_id for one in self._store.held_by(worker.id, inf)]
         end = worker.ended_at if worker.ended_at is not None else around.now
         return {
@@ -79,33 +77,16 @@ class Waiting:
             "ended": ended,
             "in_hand": len(held),
             "took_seconds": None if told is None else round(max(end - told, 0.0), 3),
-            "overran": fleet.overrun(worker, around.now),
-            "blocked_by": fleet.blocked_by(self._store, held, around.now),
+            "overran": workers.overrun(worker, around.now),
+            "blocked_by": workers.blocked_by(self._store, held, around.now),
         }
 
 
-def _words(line: dict[str, Any]) -> str:
-    name = f"{state(line['state'])}  {clean(line['worker'])}"
-    if line["ended"]:
-        return name if line["took_seconds"] is None else f"{name}  {length(line['took_seconds'])}"
-    found = f"{name}  {line['in_hand']} in hand"
-    return f"{found}: {blocks(line['blocked_by'])}" if line["blocked_by"] else found
-
-
-def blocks(found: Sequence[dict[str, Any]]) -> str:
-    """What holds a worker up: the longest, and how many more there are."""
-    if not found:
-        return ""
-    first = found[0]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return clean(f"run {first['run']} {first['doing']} ({length(first['seconds'])}){more}", 300)
-
-
-def wait(store: Store, waiting: Waiting, timeout: float, patience: Patience) -> bool:
+def wait(store: Store, watch: Watch, timeout: float, patience: Patience) -> bool:
     """Whether all have ended in time."""
     until = time.monotonic() + timeout
     with rings(store) as pause:
-        while not patience.ask(waiting.look):
+        while not patience.ask(watch.look):
             left = until - time.monotonic()
             if left <= 0:
                 return False

@@ -1,24 +1,11 @@
 """Obligations: confirmed effects that are undone if their run goes no further, and when."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from andon.cli.output import note, state
-from andon.cli.table import column, table
 from andon.core.run import TERMINAL, State
-from andon.core.text import clean, command, length
+from andon.core.text import command, length
 from andon.store.messages.rows import Obligation
 from andon.store.store import Store
-
-OBLIGATIONS = (
-    column("RUN", whole=True),
-    column("AGENT", 4, least=8),
-    column("STATE", 3),
-    column("EFFECT", least=10),
-    column("KEY", 1, least=8),
-    column("UNDO", 2, least=10),
-    column("UNDONE", least=14),
-)
 
 
 def listing(store: Store, limit: int) -> list[dict[str, Any]]:
@@ -40,28 +27,6 @@ def listing(store: Store, limit: int) -> list[dict[str, Any]]:
         }
         for one in store.obligations(limit=limit)
     ]
-
-
-def show(found: Sequence[dict[str, Any]]) -> None:
-    """The table of `andon ps --obligations`."""
-    if not found:
-        note("no effect would have to be undone")
-        return
-    table(
-        OBLIGATIONS,
-        [
-            (
-                one["run"],
-                one["agent"],
-                state(one["state"]),
-                clean(one["effect"], 60),
-                clean(one["key"], 60),
-                one["undo"],
-                one["undone"],
-            )
-            for one in found
-        ],
-    )
 
 
 def when(one: Obligation, now: float) -> str:

@@ -9,19 +9,17 @@ so a control process that was started again goes on where the last one died.
 """
 
 import json
-import shlex
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from andon.control.runs.command_run import VERSION
 from andon.control_process.children import OVER, Ward
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import Kind, Scope
-from andon.core.text import clean, command
 from andon.errors import Fenced, Refused
 from andon.runtime.requests import scope_latches
 from andon.runtime.requests.requests import write
@@ -42,7 +40,6 @@ from andon.store.store import (
     WorkerRow,
 )
 
-VERSION = "command"
 PARAMETERS = {"parameters": [{"name": "argv", "required": True}], "extra": False}
 # Asked to go, and not by an order about this run: it goes on another time.
 _RETURNS = {"drain": "returned", "lost contact": "interrupted"}
@@ -324,18 +321,6 @@ def proof(ward: Ward) -> str:
         number = ward.killed.get("pids")
         return f"{number} processes ended by {by} in {took} ms, nothing is left"
     return f"it has ended ({ward.how()}), nothing is left"
-
-
-def again(run_id: str, agent: str, argv: Sequence[str]) -> str:
-    """The command line that lets the run of a command go on."""
-    return command("exec", options=("--id", run_id, "--name", agent, "--", *argv))
-
-
-def called(start: Entry | None) -> str:
-    """What is executed, by the entry that began its run."""
-    if start is None or start.body is None or start.kind != EntryKind.START:
-        return "its command"
-    return clean(shlex.join(json.loads(start.body)["argv"]), 200)
 
 
 def refusal_of(store: Store, row: RunRow) -> str:

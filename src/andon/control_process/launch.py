@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from andon.control_process.black_box import VERSION, Command, again, held, refusal_of
+from andon.control.runs.command_run import VERSION, again
+from andon.control_process.black_box import Command, held, refusal_of
 from andon.core.run import TERMINAL
 from andon.core.values import value
 from andon.errors import BadInput, Refused

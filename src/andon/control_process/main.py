@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from andon.cli.work.serve import prepare_logging
+from andon.control.log import prepare_logging
 from andon.control_process import overruns
 from andon.control_process.alerts import Alerts
 from andon.control_process.black_box import Box, Command

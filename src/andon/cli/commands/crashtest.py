@@ -7,6 +7,7 @@ import click
 
 from andon.cli import options as words
 from andon.cli.app import asked, cli, everywhere
+from andon.control.runs import run_input
 
 
 @cli.command()
@@ -75,7 +76,7 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
     options = {name: found for name, found in given.items() if found is not None}
     junit = options.pop("junit", None)
     options["send"] = {
-        name: typed.parse(text)
+        name: run_input.parse(text)
         for name, text in (typed.pair(one, "event") for one in given["send"])
     }
     return crashtest_view.run(

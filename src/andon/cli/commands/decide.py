@@ -5,6 +5,7 @@ import msgspec
 
 from andon.cli import options, output
 from andon.cli.app import advise, asked, cli, everywhere, opened
+from andon.control.runs import run_input
 from andon.core.text import clean, command
 from andon.host.user import named
 
@@ -23,11 +24,10 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
     [RESULT], or did-not-happen. For an undo that keeps failing: undone (by hand), try-again, or
     leave.
     """
-    from andon.cli import args
     from andon.control.runs import runs
     from andon.runtime.requests import requests
 
-    given = None if value is None else args.parse(value, "VALUE", advise)
+    given = None if value is None else run_input.parse(value, "VALUE", advise)
     with opened() as store:
         row = runs.find(store, run)
         name = named(by)
@@ -82,11 +82,10 @@ def steer(
 @everywhere
 def send(run: str, event: str, payload: str | None, message_id: str | None) -> None:
     """Send an event to a run. It is kept until the run asks for it."""
-    from andon.cli import args
     from andon.control.runs import runs
     from andon.runtime.requests import requests
 
-    given = None if payload is None else args.parse(payload, "PAYLOAD", advise)
+    given = None if payload is None else run_input.parse(payload, "PAYLOAD", advise)
     with opened() as store:
         row = runs.find(store, run)
         new = requests.send(store, row.id, event, given, id=message_id)
@@ -144,10 +143,16 @@ def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
     Its code has to match the run's journal. A worker that serves the version replays its code
     against the journal; nothing is executed. If it does not match, the run keeps its version.
     """
+    from andon.cli.views import run_view
     from andon.control import migration
     from andon.control.runs import runs
 
     with opened() as store:
         row = runs.find(store, run)
         name = named(by)
-        return migration.migrate(store, row, version, name, timeout, json=asked().json)
+        found = migration.migrate(store, row, version, name, timeout)
+    if asked().json:
+        output.document(found)
+    else:
+        run_view.migration(found)
+    return {"migrated": 0, "late": 3}.get(found["outcome"], 1)

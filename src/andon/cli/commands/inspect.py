@@ -66,6 +66,7 @@ def ps(label: str | None, limit: int, owed: bool, watch: bool, **which: Any) -> 
 
 
 def _show_obligations(limit: int) -> None:
+    from andon.cli.views import run_view
     from andon.control import obligations
 
     with opened(look="once") as store:
@@ -73,7 +74,7 @@ def _show_obligations(limit: int) -> None:
     if asked().json:
         output.document(found)
     else:
-        obligations.show(found)
+        run_view.obligations(found)
 
 
 @cli.command()

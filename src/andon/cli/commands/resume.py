@@ -78,9 +78,9 @@ def resume(
 
 
 def _resume_one(store: Any, run: str, by: str, why: str) -> None:
+    from andon.control.runs.command_run import VERSION
     from andon.control.runs.runs import Surroundings
     from andon.control.stop import resume as stops
-    from andon.control_process.black_box import VERSION
 
     row = stops.resume(store, run, by=by, why=why)
     if asked().json:

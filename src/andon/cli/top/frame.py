@@ -7,8 +7,7 @@ from typing import Any
 from andon.cli.colour import paint, tinted
 from andon.cli.output import clock, speaks_unicode, state, symbol
 from andon.cli.table import column, cut, lines, width, wrapped
-from andon.cli.views.run_view import how_to_answer
-from andon.control.runs.run_tree import named
+from andon.cli.views.run_view import alone, how_to_answer
 from andon.core.text import age, brief, clean, plural
 from andon.core.values.struct import Struct
 
@@ -129,7 +128,7 @@ def table(rows: Sequence[dict[str, Any]], size: Size, selected: str | None = Non
     cells = [
         (
             mark if row["id"] == selected else " ",
-            clean(row["id"] if size.columns is None else named(row)),
+            clean(row["id"] if size.columns is None else alone(row)),
             clean(row["agent"]),
             state(row["state"]),
             str(row["attempt"]),

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from andon.cli import loader, output, progress
-from andon.cli.args import read
 from andon.cli.colour import tinted
 from andon.cli.progress import Line
 from andon.cli.table import column, hang, table
+from andon.control.runs.run_input import read
 from andon.core.effect import Kind
 from andon.core.text import clean, plural
 from andon.errors import BadInput

@@ -11,7 +11,6 @@ from andon.cli.table import column, cut, hang, room, table
 from andon.control import deploys
 from andon.control import workers as fleet
 from andon.control.changes import POLL_SECONDS, Patience, rings
-from andon.control.drain import blocks
 from andon.core.fleet.rollout import GAP_SECONDS
 from andon.core.text import age, clean, command, length, plural
 from andon.store.store import Store
@@ -324,3 +323,21 @@ def _current(
 def _is_settled(store: Store, one: dict[str, Any], settle_seconds: float) -> bool:
     """Whether nobody has left for a while: the next one may be told to go any moment."""
     return bool(store.now() - one["changed_at"] >= settle_seconds)
+
+
+def drained(line: dict[str, Any]) -> str:
+    """What a worker that drains does now, in one line."""
+    name = f"{state(line['state'])}  {clean(line['worker'])}"
+    if line["ended"]:
+        return name if line["took_seconds"] is None else f"{name}  {length(line['took_seconds'])}"
+    found = f"{name}  {line['in_hand']} in hand"
+    return f"{found}: {blocks(line['blocked_by'])}" if line["blocked_by"] else found
+
+
+def blocks(found: Sequence[dict[str, Any]]) -> str:
+    """What holds a worker up: the longest, and how many more there are."""
+    if not found:
+        return ""
+    first = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return clean(f"run {first['run']} {first['doing']} ({length(first['seconds'])}){more}", 300)

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.cli.colour import paint, tinted
-from andon.cli.output import clock, note, say, state
+from andon.cli.output import clock, note, say, speaks_unicode, state
 from andon.cli.table import column, hang, table
-from andon.control.runs import run_errors
-from andon.control_process.black_box import VERSION, again
+from andon.control.runs.command_run import VERSION, again
+from andon.control.runs.run_tree import short
 from andon.core.run import TERMINAL
-from andon.core.text import age, brief, clean, command, failure
+from andon.core.text import age, brief, clean, clean_lines, command, failure, plural
 
 # More steps than this are counted, not listed.
 MOST_STEPS = 20
 MOST_ATTEMPTS = 5
+MOST_ERRORS = 5
 # What they do is to have been stopped: the error says no more.
 _HELD = ("paused", "killed")
 RUNS = (
@@ -25,6 +26,15 @@ RUNS = (
     column("ATTEMPT", 4),
     column("AGE", 3),
     column("DOING", 1, least=16),
+)
+OBLIGATIONS = (
+    column("RUN", whole=True),
+    column("AGENT", 4, least=8),
+    column("STATE", 3),
+    column("EFFECT", least=10),
+    column("KEY", 1, least=8),
+    column("UNDO", 2, least=10),
+    column("UNDONE", least=14),
 )
 STEPS = (
     column("STEP", least=16),
@@ -55,7 +65,7 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
         RUNS,
         [
             (
-                row.get("name", row["id"]),
+                _name(row),
                 row["agent"],
                 row["version"],
                 state(row["state"]),
@@ -64,7 +74,7 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
                 clean(row["doing"], 300),
             )
             if "id" in row
-            else (row["more"], "", "", "", "", "", command("show", row["parent_id"]))
+            else (_name(row), "", "", "", "", "", command("show", row["parent_id"]))
             for row in rows
         ],
     )
@@ -78,6 +88,24 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
         note(f"more: {command('ps', options=('--before', shown[-1]['id']))}")
 
 
+def _name(row: dict[str, Any]) -> str:
+    """The id of a run; below its parent its short name, indented."""
+    if "depth" not in row:
+        return str(row["id"])
+    return indented(row.get("name") or row["more"], row["depth"])
+
+
+def alone(row: dict[str, Any]) -> str:
+    """A run where its parent is not above it: of a child what tells it from its siblings."""
+    parent = row["parent_id"]
+    return indented(short(row["id"], parent), 1) if parent else str(row["id"])
+
+
+def indented(text: str, depth: int) -> str:
+    mark = "└ " if speaks_unicode() else "- "
+    return "  " * (depth - 1) + mark + clean(text)
+
+
 def run(found: dict[str, Any]) -> None:
     """The page of `andon show`."""
     name = command("show", found["id"]).removeprefix("andon show ")
@@ -89,7 +117,7 @@ def run(found: dict[str, Any]) -> None:
     _effects(found["effects"])
     _children(found["children"])
     _attempts(found["attempts"])
-    run_errors.show(found["errors"])
+    _errors(found["errors"])
     _asks(found)
     advice = next_command(found)
     # An open ask has said what to do.
@@ -296,3 +324,52 @@ def undo_plan(plan: dict[str, Any]) -> None:
         say(f"  in doubt: {clean(one['name'])} {clean(one['key'])}: a person is asked")
     if not plan["undo"]:
         say("nothing to undo")
+
+
+def _errors(found: Sequence[dict[str, Any]]) -> None:
+    """The latest errors, and the traceback of the last one."""
+    if not found:
+        return
+    say(f"\n{plural(len(found), 'error')}")
+    if len(found) > MOST_ERRORS:
+        say(f"  ... {len(found) - MOST_ERRORS:,} earlier (--json has them all)")
+    for one in found[-MOST_ERRORS:]:
+        what = clean(f"{one['kind']} {one['name']}".strip(), 60)
+        say(f"  {clock(one['at'])}  {what}  {clean(one['type'])}: {clean(one['message'], 300)}")
+    if found[-1]["traceback"]:
+        say("    " + clean_lines(found[-1]["traceback"], "    "))
+
+
+def obligations(found: Sequence[dict[str, Any]]) -> None:
+    """The table of `andon ps --obligations`."""
+    if not found:
+        note("no effect would have to be undone")
+        return
+    table(
+        OBLIGATIONS,
+        [
+            (
+                one["run"],
+                one["agent"],
+                state(one["state"]),
+                clean(one["effect"], 60),
+                clean(one["key"], 60),
+                one["undo"],
+                one["undone"],
+            )
+            for one in found
+        ],
+    )
+
+
+def migration(found: dict[str, Any]) -> None:
+    """What became of `andon migrate`."""
+    run = clean(found["run"])
+    match found["outcome"]:
+        case "migrated":
+            say(f"migrated: {run} continues with version {clean(found['to'])}")
+        case "late":
+            note(f"run {run}: no worker has answered yet: {command('show', found['run'])}")
+        case _:
+            why = clean_lines(str((found["error"] or {}).get("message", "")), "  ")
+            note(f"not migrated: {run} keeps version {clean(found['from'])}. {why}")

@@ -8,8 +8,8 @@ import msgspec
 from andon.cli import output
 from andon.cli.progress import Line
 from andon.cli.views.run_view import how_to_answer, show_ask
+from andon.control.runs.command_run import VERSION
 from andon.control.runs.runs import Surroundings, as_ask, doing
-from andon.control_process.black_box import VERSION
 from andon.core.run import TERMINAL, State
 from andon.core.text import clean, clean_lines, command, failure
 from andon.runtime.requests import requests, scope_latches
@@ -52,7 +52,8 @@ class Advice:
             self._say(f"run {row.id} is stopping: {words}   {receipt}")
         elif latch is not None:
             self._say(
-                f"run {row.id} waits: {scope_latches.held_by(latch)}   {scope_latches.lift_command(latch)}"
+                f"run {row.id} waits: {scope_latches.held_by(latch)}   "
+                f"{scope_latches.lift_command(latch)}"
             )
         elif row.state == State.PAUSED:
             words = doing(row, (), around)

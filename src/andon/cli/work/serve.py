@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import logging
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,6 +13,7 @@ from andon.cli.version import VERSION
 from andon.cli.views.wait_view import Advice
 from andon.cli.work.host_latch import obeying, refuse_if_halted
 from andon.cli.work.signals import Orders, exit_now
+from andon.control.log import prepare_logging
 from andon.core.drain import Phase
 from andon.core.run import TERMINAL, State
 from andon.core.text import clean, plural
@@ -35,22 +34,6 @@ SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on w
 OVER = "its run is over"
 # How many are made before it is looked which of them are garbage: some twenty short runs' worth.
 YOUNG_OBJECTS = 5000
-LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-
-
-class Inert(logging.Formatter):
-    """Names and messages of agents appear in log lines too."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(clean(line) for line in super().format(record).split("\n"))
-
-
-def prepare_logging(verbose: int) -> None:
-    # For everything, not only for andon: what libraries of the agent warn about belongs here too.
-    stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(Inert("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[stream])
-    logging.getLogger("andon").setLevel(LEVELS[min(verbose, len(LEVELS) - 1)])
 
 
 def work(

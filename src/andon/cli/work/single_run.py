@@ -4,10 +4,10 @@ import json as json_
 from typing import Any
 
 from andon.cli import output
-from andon.cli.args import read
 from andon.cli.views import wait_view
 from andon.cli.work import serve
 from andon.cli.work.host_latch import refuse_if_halted
+from andon.control.runs.run_input import read
 from andon.core.text import clean
 from andon.errors import BadInput
 from andon.runtime.agent import Agent

@@ -1,4 +1,4 @@
-"""The order of `andon halt` on its way to the store: `python -m andon.control.halt.store_order WORDS`.
+"""Tells one store of a halt: `python -m andon.control.halt.store_order WORDS`.
 
 A process of its own: whatever the store does to it, the command that started it goes on. It
 answers a line of JSON whenever it knows more.

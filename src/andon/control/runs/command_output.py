@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from andon.control.changes import rings
-from andon.control_process.black_box import VERSION
+from andon.control.runs.command_run import VERSION
 from andon.core.text import clean
 from andon.host import home as homes
 from andon.runtime.requests import requests

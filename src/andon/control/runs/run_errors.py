@@ -4,12 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.cli.output import clock, say
 from andon.core.journal import Entry, EntryKind
-from andon.core.text import clean, clean_lines, plural
 
-# More than this are counted, not listed.
-MOST_ERRORS = 5
 _OF_AGENT = (EntryKind.RETRY, EntryKind.COMPENSATE, EntryKind.END)
 
 
@@ -53,17 +49,3 @@ def _error(entry: Entry) -> dict[str, Any] | None:
     if not isinstance(error, dict):
         return None
     return {name: error.get(name) for name in ("type", "message", "traceback")}
-
-
-def show(found: Sequence[dict[str, Any]]) -> None:
-    """The latest errors, and the traceback of the last one."""
-    if not found:
-        return
-    say(f"\n{plural(len(found), 'error')}")
-    if len(found) > MOST_ERRORS:
-        say(f"  ... {len(found) - MOST_ERRORS:,} earlier (--json has them all)")
-    for one in found[-MOST_ERRORS:]:
-        what = clean(f"{one['kind']} {one['name']}".strip(), 60)
-        say(f"  {clock(one['at'])}  {what}  {clean(one['type'])}: {clean(one['message'], 300)}")
-    if found[-1]["traceback"]:
-        say("    " + clean_lines(found[-1]["traceback"], "    "))

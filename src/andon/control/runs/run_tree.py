@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.cli.output import speaks_unicode
 from andon.control.runs.runs import listing
 from andon.core.run import TERMINAL
-from andon.core.text import clean, plural
+from andon.core.text import plural
 from andon.store.store import Store
 
 # More children of one run than this are counted, not listed.
@@ -35,14 +34,14 @@ def _below(parent: Row, rows: Sequence[Row], depth: int, *, full: bool) -> list[
     children.sort(key=lambda row: (not row["asks"], row["state"] in TERMINAL, row["created_at"]))
     found: list[Row] = []
     for row in children[:MOST_CHILDREN]:
-        found.append({**row, "name": _indented(short(row["id"], parent["id"]), depth)})
+        found.append({**row, "name": short(row["id"], parent["id"]), "depth": depth})
         found += _below(row, rows, depth + 1, full=full)
     hidden = children[MOST_CHILDREN:]
     if hidden:
         asks = sum(_asks(row, rows) for row in hidden)
         words = f"{'at least ' if full else ''}{len(hidden):,} more"
         words += f", {plural(asks, 'ask')}" if asks else ""
-        found.append({"more": _indented(words, depth), "parent_id": parent["id"]})
+        found.append({"more": words, "depth": depth, "parent_id": parent["id"]})
     return found
 
 
@@ -52,17 +51,7 @@ def _asks(row: Row, rows: Sequence[Row]) -> int:
     return len(row["asks"]) + sum(_asks(one, rows) for one in below)
 
 
-def named(row: Row) -> str:
-    """A run where its parent is not above it: of a child what tells it from its siblings."""
-    return _indented(short(row["id"], row["parent_id"]), 1) if row["parent_id"] else row["id"]
-
-
 def short(child: str, parent: str) -> str:
     if child.startswith(parent + _STARTED):
         return child.removeprefix(parent + _STARTED)
     return child.removeprefix(parent)
-
-
-def _indented(text: str, depth: int) -> str:
-    mark = "└ " if speaks_unicode() else "- "
-    return "  " * (depth - 1) + mark + clean(text)

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from andon.cli.args import read
-from andon.control.runs import registration
+from andon.control.runs import command_run, registration
 from andon.control.runs import run_waits as waits
 from andon.control.runs.run_errors import failures_of
+from andon.control.runs.run_input import read
 from andon.control.stop.target import UNFINISHED
 from andon.control.stop.target import find as find  # noqa: PLC0414 (it is one of these)
-from andon.control_process import black_box
 from andon.core import effect
 from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
@@ -146,7 +145,7 @@ class Surroundings:
 
     def who_lacks(self, row: RunRow) -> str:
         """The worker that a forsaken run would need."""
-        if row.version == black_box.VERSION:
+        if row.version == command_run.VERSION:
             return (
                 f"no running worker executes this command; how to continue it: andon show {row.id}"
             )
@@ -338,8 +337,8 @@ def _queued(row: RunRow, around: Surroundings) -> str:
 
 def in_hand(last: Entry | None, version: str = "") -> str:
     """What the journal says a run has in hand."""
-    if version == black_box.VERSION:
-        return black_box.called(last)
+    if version == command_run.VERSION:
+        return command_run.called(last)
     if last is None or last.kind == EntryKind.START:
         return "at its first step"
     if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:

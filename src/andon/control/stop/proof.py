@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 
-from andon.cli.output import symbol
 from andon.control.changes import POLL_SECONDS, Patience, rings
 from andon.control.stop.processes import GRACE_SECONDS, Enders, workers_of
 from andon.core.run import State
@@ -157,7 +156,7 @@ class Stopping:
             self._say_cleaned(text)
 
     def _say_cleaned(self, text: str) -> None:
-        self._say(f"{symbol('stopping')} {clean(text, 1000)}")
+        self._say(clean(text, 1000))
 
     def wait(self, seconds: float, patience: Patience) -> None:
         """Not longer than `seconds` for the proof."""

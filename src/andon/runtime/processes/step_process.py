@@ -1,4 +1,4 @@
-"""The process of a step that runs apart: `python -m andon.runtime.processes.step_process SOCKET PARENT`.
+"""The process of a step: `python -m andon.runtime.processes.step_process SOCKET PARENT`.
 
 It is asked for one function after another, by module and name, with arguments as JSON, and answers
 with results as JSON. It ends when nobody asks any more, with its parent, or when it is killed.

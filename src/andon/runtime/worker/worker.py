@@ -55,12 +55,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("andon")
 
-# Sooner than the heart would beat by itself.
-LOOK_SHARE = 0.9
-# Beyond the grace period: for the last message and the ends of threads.
-CLOSE_SECONDS = 0.2
-# For the last message; a store that is away is not waited for, others see that the process ended.
-DEPART_SECONDS = 2.0
+LOOK_SHARE = 0.9  # sooner than the heart would beat by itself
+CLOSE_SECONDS = 0.2  # beyond the grace period: for the last message and the ends of threads
+DEPART_SECONDS = 2.0  # for the last message; without it others see that the process ended
 
 
 class Worker:
@@ -235,10 +232,9 @@ class Worker:
         self._heard(now, asked_at)
         self._peers = Peers(self.store, message.worker, partial(self.post, self._died))
         self._ended = threading.Event()
-        heart = threading.Thread(
+        threading.Thread(
             target=self._beat_for_ever, args=(row.id, self._ended), name="andon-heart", daemon=True
-        )
-        heart.start()
+        ).start()
 
     def keep_in_mind(self, work: Any) -> None:
         """What goes on although it should not: until it ends, this process is not gone."""
@@ -455,8 +451,7 @@ class Worker:
         for run in result.runs:
             self._begin(run)
         for run_id in result.recalled:
-            attempt = self.attempts.get(run_id)
-            if attempt is not None and attempt.run.undoing is None:  # else it is being undone
+            if (attempt := self.attempts.get(run_id)) and attempt.run.undoing is None:
                 attempt.recall()
         self.stopping.obey(result)
         if result.drain:

@@ -1,7 +1,7 @@
 """LangGraph's threads as messages: what is saved, copied and dropped, and what is read.
 
-Values come serialized, the large ones in pieces (core/values/pieces.py). Inside a run of andon a save
-shows the run's fence.
+Values come serialized, the large ones in pieces (core/values/pieces.py). Inside a run a save
+carries the run's fence.
 """
 
 from __future__ import annotations

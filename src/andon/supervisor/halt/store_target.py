@@ -1,9 +1,9 @@
 """Every other host: the order goes to the store.
 
-A supervisor of this host tells its store by itself and says how that stands: it has it open. Where
-none does, or none is heard of in time, `python -m andon.control.halt.store_order` tells it, a process that
-may hang or die for itself and import what the store needs. It is known here by its name only, and
-what it answers is a line of JSON for each thing it knows.
+A supervisor of this host has its store open, so it passes the order on and reports the result. If
+no supervisor does so in time, `python -m andon.control.halt.store_order` tells the store. It is a
+process of its own, which may hang or die without harm and imports what the store needs. It is known
+here by its name only, and prints a line of JSON for each result.
 """
 
 import contextlib

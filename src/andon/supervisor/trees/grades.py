@@ -5,7 +5,8 @@
     pause         cgroup.freeze         -                        SIGSTOP walk        cooperation
     parent death  PID 1, pid namespace  signal and closed net    signal, then lease  orphans
 
-`python -m andon.supervisor.trees.grades` prints them as JSON: forking is for a process of one thread.
+`python -m andon.supervisor.trees.grades` prints them as JSON, in a process of its own: only a
+process of one thread may fork.
 """
 
 import contextlib
