@@ -1,1 +1,1 @@
-"""cli."""
+"""The command line: parses, calls one function of `control`, prints. Nothing else prints."""

@@ -1,1 +1,1 @@
-"""What people and programs ask: one function per request, and the surfaces that translate it."""
+"""What can be asked, one module per noun: values in, values out, nothing printed."""

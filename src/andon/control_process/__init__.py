@@ -1,1 +1,1 @@
-"""control_process."""
+"""The supervisor's companion: the only process beside it that speaks with the store."""

@@ -1,1 +1,1 @@
-"""commands."""
+"""The commands, one file for each section of `andon --help`."""

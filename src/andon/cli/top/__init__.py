@@ -1,1 +1,1 @@
-"""top."""
+"""`andon top`: the fleet on a screen, redrawn while it changes."""

@@ -1,1 +1,1 @@
-"""work."""
+"""`andon work` and `andon run`: a worker in the foreground of a terminal or container."""

@@ -1,1 +1,1 @@
-"""halt."""
+"""A halt as the store and its fleet see it."""

@@ -1,1 +1,1 @@
-"""k8s."""
+"""Kubernetes manifests whose numbers fit each other."""

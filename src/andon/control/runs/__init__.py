@@ -1,1 +1,1 @@
-"""runs."""
+"""Runs: start, list, show, wait; their errors, children and output."""

@@ -1,1 +1,1 @@
-"""values."""
+"""Values that are stored: JSON, strictly; in pieces where they are large."""

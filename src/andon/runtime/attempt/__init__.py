@@ -1,1 +1,1 @@
-"""attempt."""
+"""One worker's hold on a run: journal, waits, replay order, and how it ends."""

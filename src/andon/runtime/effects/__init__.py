@@ -1,1 +1,1 @@
-"""effects."""
+"""Effects: declared, executed once, resolved when in doubt, undone."""

@@ -1,1 +1,1 @@
-"""health."""
+"""Probes and metrics of a worker over HTTP."""

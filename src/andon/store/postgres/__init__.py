@@ -1,1 +1,1 @@
-"""postgres."""
+"""PostgreSQL: for more than one machine."""

@@ -1,6 +1,6 @@
 """PostgreSQL: for more than one machine.
 
-One connection writes; the bell (postgres_bell.py) hears, rings and holds locks; a third one is
+One connection writes; the notifier (notifier.py) listens, notifies and holds locks; a third one is
 open while somebody reads. Where there is no place for that one, what is there is asked. Nothing
 that a batch needs is kept in a connection, so that each transaction may go through another one. An
 error in the middle of a commit means that the outcome is not known: the same batch, written again,

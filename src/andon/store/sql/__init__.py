@@ -1,1 +1,1 @@
-"""sql."""
+"""What both databases do with messages: named queries, one file per noun."""

@@ -1,1 +1,1 @@
-"""sqlite."""
+"""SQLite: one file, no server."""

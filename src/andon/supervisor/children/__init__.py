@@ -1,1 +1,1 @@
-"""children."""
+"""The processes that a supervisor owns: started, watched, logged, restarted."""

@@ -1,1 +1,1 @@
-"""trees."""
+"""Process trees that are killed and frozen as a whole, one file per mechanism."""
