@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CORE = [path for path in SOURCES if "core" in path.parts]
 
 MOST_LINES_IN_A_FILE = 500
+MOST_MODULES_IN_A_FOLDER = 14
 MOST_LINES_IN_A_FUNCTION = 60
 
 # The glossary has one word per concept. These are the words it decided against. What asyncio and
@@ -101,6 +103,16 @@ def test_files_and_functions_fit_in_the_head(path: Path) -> None:
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1
             assert lines <= MOST_LINES_IN_A_FUNCTION, f"{node.name} has {lines} lines"
+
+
+def test_a_folder_is_a_room_and_no_heap() -> None:
+    rooms = Counter(path.parent for path in SOURCES)
+    assert not {str(room) for room, count in rooms.items() if count > MOST_MODULES_IN_A_FOLDER}
+
+
+@every_source
+def test_a_module_is_named_by_a_noun(path: Path) -> None:
+    assert not path.stem.endswith(("ing", "ed"))
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)
