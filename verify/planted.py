@@ -269,7 +269,7 @@ CANARIES = (
         "left-in-the-middle-and-asked-about",
         "simulation",
         "runtime/operations/operation.py",
-        "            self.attempt.check()  # the first of them may have left in the middle of it\n",
+        "            self.attempt.check()  # the attempt may have left meanwhile\n",
         "",
     ),
     Canary(

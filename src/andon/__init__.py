@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from andon.runtime.client import Client
     from andon.runtime.context import Context
     from andon.runtime.effects.declaration import did_not_happen, effect_of, happened, unknown
-    from andon.runtime.embed import serving
     from andon.runtime.operations.asks import Answer
+    from andon.runtime.service import serving
     from andon.runtime.sync import current
     from andon.runtime.worker.cleanup import cleanup
     from andon.supervisor.halt.command import halt
@@ -38,7 +38,7 @@ _HOME = {
     "effect_of": "andon.runtime.effects.declaration",
     "halt": "andon.supervisor.halt.command",
     "happened": "andon.runtime.effects.declaration",
-    "serving": "andon.runtime.embed",
+    "serving": "andon.runtime.service",
     "unknown": "andon.runtime.effects.declaration",
 }
 

@@ -1,17 +1,17 @@
-"""Named moments at which a test may kill or freeze the process.
+"""Named points at which a test may kill or freeze the process.
 
-Every promise about crashes is tested by dying at each of these. Nothing happens unless
+Every promise about crashes is tested by dying at each of these points. They do nothing unless
 ANDON_FAULTS was set when the process started, e.g. `effect:executed=kill@2` (at the second time),
-or a test of andon.testing in this process put something into `watch` or `wrap`.
+or a test of andon.testing in this process has set `watch` or `wrap`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from _thread import get_ident  # not `threading`: the supervisor has one thread, and stays small
+from _thread import get_ident  # not `threading`: the supervisor has one thread and stays small
 
-TYPE_CHECKING = False  # commands that stop something pass points, and wait for no import
+TYPE_CHECKING = False  # stop commands pass points, and must not wait for an import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -61,7 +61,7 @@ _ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
 
 class Fault:
-    """A signal to this process when it passes a point for the nth time."""
+    """Sends a signal to this process when it passes a point for the nth time."""
 
     def __init__(self, name: str, action: signal.Signals, nth: int) -> None:
         self.name, self.action, self.left = name, action, nth
@@ -71,12 +71,12 @@ class Fault:
             return
         self.left -= 1
         if self.left == 0:
-            # To this thread: another one would let it run on until the stop has reached it too.
+            # Signal this thread: through another one it would run on until the stop reaches it too.
             signal.pthread_kill(get_ident(), self.action)
 
 
 def fault(text: str) -> Fault | None:
-    """What ANDON_FAULTS asks for."""
+    """Parse ANDON_FAULTS."""
     if not text:
         return None
     name, _, rest = text.partition("=")
@@ -86,13 +86,13 @@ def fault(text: str) -> Fault | None:
     return Fault(name, _ACTIONS[action], max(int(count or "1"), 1))
 
 
-# Is told of every point that is passed, and of the operation it is about, if it is about one.
+# Called at every point that is passed, with the operation that the point is about, if any.
 watch: Callable[[str, Any], None] | None = fault(os.environ.get("ANDON_FAULTS", ""))
-# Is given every function of the user's before it is called, and answers what to call instead.
+# Called with every user function before it is called; returns the function to call instead.
 wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]] | None = None
 
 
 def point(name: str, about: Any = None) -> None:
-    """Die or freeze here, if a test asked for it."""
+    """Die or freeze here if a test asked for it."""
     if watch is not None:
         watch(name, about)

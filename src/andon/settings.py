@@ -1,6 +1,7 @@
-"""Every setting, its default and its reason.
+"""Every setting with its default and the reason for it.
 
-Built once at the edge and passed down as values: argument > ANDON_* > andon.toml > default.
+Settings are built once at the edge and passed down as values. Precedence: argument > ANDON_* >
+andon.toml > default.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from andon.core.duration import seconds
 from andon.core.values.struct import Struct
 from andon.errors import BadInput
 
-TYPE_CHECKING = False  # every command imports this
+TYPE_CHECKING = False  # every command imports this module
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -20,63 +21,63 @@ if TYPE_CHECKING:
 
 
 class Settings(Struct):
-    """What a process was told. Names are the same in andon.toml, and ANDON_* in the environment."""
+    """The settings of a process; andon.toml uses the same names, the environment ANDON_*."""
 
-    # A file in the current folder: nothing to install and nothing to start.
+    # A file in the current folder needs nothing to be installed or started.
     store: str = "sqlite:///.andon/andon.db"
     # How many runs one worker executes at once. Agents mostly wait for models.
     concurrency: int = 10
-    # How long a silent worker keeps its runs. A dead one is noticed at once and not by this.
+    # How long a silent worker keeps its runs. A dead worker is noticed at once, without this.
     lease_seconds: float = 10.0
-    # How often to look for work that no wake-up announced: wake-ups may be lost.
+    # How often to poll for work that no notification announced; notifications may be lost.
     poll_seconds: float = 0.5
-    # How long a write waits for a database that is away before the run is given up here.
+    # How long a write waits for an unavailable database before this worker gives the run up.
     patience_seconds: float = 120.0
-    # How long a worker that was told to go finishes what it has in hand. Kubernetes gives 30 s.
+    # How long a draining worker has to finish the steps in hand. Kubernetes gives 30 s.
     grace_seconds: float = 25.0
-    # A run that loses its worker this often without a finished step or a new checkpoint is buried.
+    # A run that loses its worker this often without a finished step or a new checkpoint is dead.
     interruption_limit: int = 10
-    # Where a worker answers probes and metrics: -1 nowhere, 0 on any free port.
+    # The port for a worker's probes and metrics: -1 none, 0 any free port.
     health_port: int = -1
-    # Probes come from outside the container; what they could do to harm is for this machine only.
+    # Probes come from outside the container; anything that could do harm is for this machine only.
     health_host: str = "0.0.0.0"  # noqa: S104
-    # A worker whose event loop, or whose contact with a store that is there, is silent for longer
-    # is not alive. Three leases: a restart must not be a reaction to one slow moment.
+    # A worker counts as dead if its event loop, or its contact with a store that is up, is silent
+    # for longer. Three leases: one slow moment must not cause a restart.
     liveness_seconds: float = 30.0
     # Creating this file drains the workers of the folder.
     stop_file: str = ".stop"
-    # Whose notices to watch for before a machine is taken away: ec2, gce, azure, or auto.
+    # The cloud whose preemption notices to poll: ec2, gce, azure, or auto.
     preemption: str = ""
-    # Where to ask for them, instead of the cloud's own address.
+    # The URL to poll for notices instead of the cloud's own address.
     preemption_url: str = ""
-    # What the orchestrator gives before it kills: 0 is not known. `andon doctor` compares.
+    # The orchestrator's time before it kills, which `andon doctor` compares; 0 is unknown.
     orchestrator_grace_seconds: float = 0.0
-    # Where the traceback of an agent's error goes: journal and stderr, stderr, or off.
-    # It has source lines and no values of variables; but a source line can hold a secret too.
+    # Where the traceback of an agent's error goes: journal and stderr, stderr, or off (nowhere).
+    # It shows source lines and no values of variables, but a source line can hold a secret too.
     tracebacks: str = "journal"
-    # How long a host that hears nothing from its store goes on. Three leases: others have given its
-    # runs up by then, and a stop could not reach it.
+    # How long a host goes on without contact to its store. Three leases: by then others have
+    # given its runs up, and no stop could reach it.
     lost_contact_seconds: float = 30.0
-    # What it does then: stop everything it has, or continue and say so.
+    # The host's reaction to that: stop everything it runs, or continue and report it.
     lost_contact: str = "stop"
-    # A supervised worker that shows no sign of life for so long is ended and started again.
+    # A supervised worker that sends no heartbeat for this long is ended and started again.
     watchdog_seconds: float = 10.0
-    # A step that takes longer is a stall; 0: a step may take as long as it likes.
+    # A step that takes longer is a stall; 0 means that steps may take any time.
     step_seconds: float = 0.0
-    # What becomes of a stalled worker: restart, or show.
+    # The supervisor's reaction to a stalled worker: restart it, or only show it.
     on_stall: str = "restart"
-    # A child that ends this often within restart_seconds is not started again: it would spin.
+    # A child that ends this often within restart_seconds is not restarted, or it would spin.
     restart_limit: int = 5
     restart_seconds: float = 60.0
-    # Whom to tell of overruns, stalls, unproved stops and halts: a POST there, a command with the
-    # alert on its stdin. Without either nobody hears of them, and `andon doctor` says so.
+    # Receivers of alerts about overruns, stalls, unproved stops and halts: a URL for a POST, a
+    # command that gets the alert on stdin. `andon doctor` reports if there is neither.
     alert_url: str = ""
     alert_command: str = ""
-    # Signs the POST, so that whoever takes it knows whose it is.
+    # Signs the POST, so that the receiver can verify the sender.
     alert_secret: str = ""
 
 
-# Where 0 and less mean something: the least that is allowed.
+# The least value of settings that accept 0 or less.
 _LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0, "step_seconds": 0}
 _CHOICES = {
     "preemption": ("", "ec2", "gce", "azure", "auto"),
@@ -92,7 +93,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
-    """The settings in force: `given` (not None), then the environment, then the file."""
+    """Return the settings in force: `given` (not None), then the environment, then the file."""
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     for source, found in (
@@ -118,13 +119,13 @@ def _from_file(folder: Path | None) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
-    except (ValueError, RecursionError) as error:  # no TOML, no text, a number without an end
+    except (ValueError, RecursionError) as error:  # not TOML, not text, or an endless number
         raise BadInput(f"{path}: expected TOML, found: {error}") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    # Names that are no settings: the fault points of tests, who answers an ask, where the latch is,
-    # and what a supervisor tells its children.
+    # Variables that are not settings: fault points of tests, the author of an answer, the home
+    # folder, and variables that a supervisor sets for its children.
     others = {"ANDON_FAULTS", "ANDON_BY", "ANDON_HOME", "ANDON_RUN", "ANDON_SUPERVISOR"}
     others |= {"ANDON_SUPERVISOR_FD", "ANDON_CONTAINMENT", "ANDON_PING_FD", "ANDON_STACKS"}
     others |= {"ANDON_COMMAND", "ANDON_MARK"}
@@ -136,7 +137,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
-    kinds = Settings.__annotations__  # as they are written
+    kinds = Settings.__annotations__  # as strings, as they are written
     if name not in kinds:
         from difflib import get_close_matches
 
@@ -170,7 +171,7 @@ def _chosen(name: str, value: str, source: str) -> str:
 
 
 def _number(value: Any, name: str) -> float | None:
-    """A number, however it was written; None for everything else."""
+    """Return the number in any of its spellings; None for everything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str) and name.endswith("_seconds") and not value.startswith("-"):

@@ -16,7 +16,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 import andon
 from andon import points
 from andon.adapters.pydantic_ai import AndonDurability, run_sync
-from andon.testing import call, forking
+from andon.testing import call, fork_server
 
 FORMS = ("anthropic", "chat", "responses")
 SCRIPT: list[Any] = [[call("charge", amount=10), call("mail", to="ann")], call("log"), "All done."]
@@ -83,4 +83,4 @@ def obey(raw: bytes) -> None:
 
 
 if __name__ == "__main__":
-    forking.serve(obey)
+    fork_server.serve(obey)

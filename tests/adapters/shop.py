@@ -27,7 +27,7 @@ import andon.store.sqlite.store
 from andon import points
 from andon.adapters.langgraph import AndonMiddleware, AndonSaver
 from andon.runtime.agent import Agent
-from andon.testing import forking
+from andon.testing import fork_server
 
 YES: Any = Command(resume=True)
 LOADED = (andon.runtime, andon.store)
@@ -151,4 +151,4 @@ def become(line: bytes) -> None:
 
 
 if __name__ == "__main__":
-    forking.serve(become)
+    fork_server.serve(become)

@@ -12,7 +12,7 @@ from tests.chaos import agents, worker
 import andon.runtime.requests.requests
 import andon.store.postgres.store
 import andon.store.sqlite.store
-from andon.testing import forking
+from andon.testing import fork_server
 
 LOADED = (
     andon.runtime.requests.requests,
@@ -27,4 +27,4 @@ def become(order: bytes) -> None:
 
 
 if __name__ == "__main__":
-    forking.serve(become)
+    fork_server.serve(become)

@@ -82,7 +82,7 @@ def test_two_workers_that_start_at_the_same_instant_on_an_empty_store(
 STARTER = """
 import sys, time
 sys.path[:0] = sys.argv[3:]
-from andon.runtime import requests
+from andon.runtime.requests import requests
 from andon.store import open_store
 from tests.chaos import agents
 store = open_store(sys.argv[1])

@@ -105,7 +105,7 @@ def test_calls_that_look_alike_are_told_apart() -> None:
 
 SAME = """
 from dataclasses import dataclass
-from andon.core import value
+from andon.core.values import value
 @dataclass
 class Point:
     x: int

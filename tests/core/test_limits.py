@@ -211,3 +211,9 @@ def test_a_value_that_no_database_keeps_still_counts_alone(value: str) -> None:
     ]
     assert found[0] == found[1] != found[2]
     assert all(len(slot.value.encode()) < 100 for slot in found if slot is not None)
+
+
+def test_runs_are_counted_in_each_slot_that_they_are_in() -> None:
+    limits = [Limit(Scope.QUEUE, "q", 3, 0, 1.0), Limit(Scope.LABEL, "tenant", 1, 0, 1.0)]
+    found = tally([(run(tenant="x"), 2), (run("s"), 1)], limits)
+    assert found == {Slot(Scope.QUEUE, "q"): 3, Slot(Scope.LABEL, "tenant", "x"): 2}

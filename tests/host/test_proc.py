@@ -252,7 +252,7 @@ def test_a_process_without_its_main_thread_is_ended_by_a_signal() -> None:
 REUSED = """
 import os, signal, time
 from andon.host import proc
-from andon.supervisor import linux
+from andon.host import syscalls as linux
 from andon.host.remains import Remains as Killing
 
 def sleeper():

@@ -19,7 +19,7 @@ from andon.runtime.worker import progress
 
 SPIN = """
 import asyncio, faulthandler, os, sys
-from andon.runtime import progress
+from andon.runtime.worker import progress
 progress.dump_stacks_on_request()
 def spins_for_ever():
     print("ready", flush=True)

@@ -216,7 +216,7 @@ def test_a_home_that_is_a_file_is_pulled(folder: Path) -> None:
 
 UNPRIVILEGED = """
 import os, sys
-from andon.supervisor import latch as latches
+from andon.host import latch as latches
 from andon.host.latch import Latch
 if os.geteuid() == 0:
     os.setgid(65534)
@@ -246,7 +246,7 @@ def test_a_home_that_may_not_be_looked_into_is_pulled(latch: Latch, folder: Path
 FULL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-from andon.supervisor import latch as latches
+from andon.host import latch as latches
 from andon.host.latch import Latch
 latch = Latch(sys.argv[1])
 """

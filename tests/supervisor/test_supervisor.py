@@ -366,7 +366,9 @@ print(*sorted(top & {"asyncio", "threading", "multiprocessing", "subprocess", "l
     )
     ours, strangers, heavy = done.stdout.split("\n")[:3]
     assert set(ours.split()) == {
-        "andon", "andon.errors", "andon.host", "andon.host.proc", "andon.points",
+        "andon", "andon.errors", "andon.host", "andon.host.home", "andon.host.ids",
+        "andon.host.latch", "andon.host.proc", "andon.host.signals", "andon.host.syscalls",
+        "andon.points",
     }  # fmt: skip
     assert strangers == ""
     assert heavy == ""

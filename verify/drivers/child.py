@@ -17,7 +17,7 @@ sys.path[0] = str(Path(__file__).parents[2])
 import andon.runtime.client  # noqa: E402 (the project is on the path now)
 import andon.store.postgres.store  # noqa: E402
 import andon.store.sqlite.store  # noqa: E402
-from andon.testing import FakeModel, forking  # noqa: E402
+from andon.testing import FakeModel, fork_server  # noqa: E402
 from verify.drivers import shop  # noqa: E402
 
 LOADED = (andon.runtime.client, andon.store.postgres.store, andon.store.sqlite.store)
@@ -72,4 +72,4 @@ def _driver(name: str) -> Any:
 if __name__ == "__main__":
     for each in sys.argv[1:]:
         rehearse(each)
-    forking.serve(become)
+    fork_server.serve(become)

@@ -143,7 +143,7 @@ class Children:
             send=self._send,
         )
         time = SimpleNamespace(monotonic=lambda: fleet.clock.now, sleep=fleet.pass_time)
-        marks = SimpleNamespace(own=lambda: -1, put=lambda _: True)
+        marks = SimpleNamespace(own=lambda: -1, put=lambda _: True, has_children=lambda: False)
         replaced: list[tuple[Any, str, Any]] = [
             (remains, "proc", kernel),
             (remains, "mark", SimpleNamespace(carriers=self._carriers)),

@@ -1,4 +1,4 @@
-"""Frameworks by name, one file each: what they call, in andon's words.
+"""Adapters for agent frameworks, one file or folder each.
 
 Nothing else in andon imports a framework, and nothing else imports this package.
 """

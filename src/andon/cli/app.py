@@ -1,8 +1,9 @@
-"""The command line: parses, calls one operation, prints. Imports what a command needs when it runs.
+"""The command line: parses arguments, calls one operation, prints the answer.
 
-stdout is the answer and stderr everything else; `--json` makes the answer one JSON document.
-Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found or ambiguous,
-130 Ctrl-C. docs/reference/cli.md has a heading for each command.
+A command's imports happen when it runs. stdout carries the answer and stderr everything else;
+`--json` makes the answer one JSON document. Exit codes: 0 done, 1 error, 2 usage or bad input, 3
+not in time, 4 not found or ambiguous, 130 Ctrl-C. docs/reference/cli.md has a heading for each
+command.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from andon.errors import (
 
 DONE, ERROR, USAGE, LATE, MISSING, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
 
-# Each section is a file of andon.cli.commands, which is imported when one of its commands runs.
+# Each section is a module of andon.cli.commands, imported when one of its commands runs.
 _SECTIONS = {
     "Stop": ("stop", ("halt", "pause", "cancel", "kill", "receipts")),
     "Start again": ("resume", ("resume", "reauthorize")),
@@ -42,22 +43,22 @@ _SECTIONS = {
     "Prove": ("check", ("verify", "doctor", "drill", "crashtest", "version")),
 }
 _FILES = {name: file for file, names in _SECTIONS.values() for name in names}
-_FILES["halt"] = "halt"  # its work is done elsewhere, before any of this is imported
-_FILES["k8s"] = "k8s"  # needs no store, and nothing else of its section
+_FILES["halt"] = "halt"  # handled by fast_path, before any of this is imported
+_FILES["k8s"] = "k8s"  # needs no store, nor anything else of its section
 _FILES["top"] = "top"
-_FILES["init"] = "init"  # before there is anything
-_FILES["crashtest"] = "crashtest"  # the only one that needs andon.testing
+_FILES["init"] = "init"  # runs before there is a store or an agent
+_FILES["crashtest"] = "crashtest"  # the only command that needs andon.testing
 
 
 class Asked:
-    """What was said before or after the command, wherever."""
+    """The options that every command takes, given before or after its name."""
 
     store: str | None = None
     json: bool = False
 
 
 class _Unread(Exception):
-    """The reader of the answer went away. click would turn a BrokenPipeError into exit code 1."""
+    """The reader of stdout has gone. click would turn a BrokenPipeError into exit code 1."""
 
 
 @contextlib.contextmanager
@@ -69,12 +70,12 @@ def _past_click() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """Commands by what they are for."""
+    """The top-level commands, grouped by purpose in the help."""
 
     command_class = Command
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        with _past_click():  # prints the help and the version
+        with _past_click():  # click prints the help and the version here
             return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -110,7 +111,7 @@ class _Commands(click.Group):
 
 
 class Family(click.Group):
-    """Commands under a command."""
+    """A command that has subcommands."""
 
     command_class = Command
 
@@ -123,7 +124,7 @@ class Family(click.Group):
 
 
 def unknown(word: str, known: Iterable[str], path: str) -> click.UsageError:
-    """Nothing is ever executed by a guess: the command that was probably meant is named."""
+    """Return a usage error that suggests the likely command; andon never executes a guess."""
     meant = stop_options.MEANT.get(word.lower(), ()) if path == "andon" else ()
     close = [f"{path} {one}" for one in meant or get_close_matches(word, list(known), 2)]
     hint = f"did you mean {either(close)}?" if close else f"{path} --help lists them."
@@ -143,13 +144,12 @@ def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
         setattr(ctx.ensure_object(Asked), option.name or "", given)
 
 
-# The options that every command takes.
 _EVERYWHERE: dict[str, Any] = {"expose_value": False, "callback": _remember, "is_eager": True}
 everywhere = understands(*stop_options.EVERYWHERE, **_EVERYWHERE)
 
 
 def everywhere_but_json(function: F) -> F:
-    """For a command whose output is not andon's; --json is refused with that reason."""
+    """Add the common options but hide --json, for commands that refuse it with a reason."""
     store, json = stop_options.EVERYWHERE
     function = understands(json, hidden=True, **_EVERYWHERE)(function)
     return understands(store, **_EVERYWHERE)(function)
@@ -182,7 +182,7 @@ def asked() -> Asked:
 
 
 def advise(text: str) -> None:
-    """With --json, stderr has an error as JSON or nothing."""
+    """Print advice on stderr, but not with --json: then stderr has an error as JSON or nothing."""
     if not asked().json:
         output.note(text)
 
@@ -202,11 +202,11 @@ def opened(
     reserved: bool = True,
     lasting: bool = False,
 ) -> Iterator[Any]:
-    """The store of a command that is over soon.
+    """Open the store for a command that ends soon.
 
-    `look`: it only reads, "once" or for "long", and also what cannot be written. `reserved`: see
-    open_store; not for one that follows something. `lasting`: for a process that goes on and on; it
-    waits for a place.
+    `look`: the command only reads, "once" or for "long", and may read stores that cannot be
+    written. `reserved`: see open_store; not for a command that follows something. `lasting`: the
+    process keeps running, so it waits until the database has capacity for it.
     """
     from andon.store import open_store
 
@@ -234,7 +234,7 @@ def opened(
 
 
 def refuse_still(store: Any, row: Any = None) -> None:
-    """Whoever waits for something to change in a copy would wait for ever."""
+    """Refuse to wait on a copy of a store: nothing in it changes, so the wait would never end."""
     from andon.core.run import TERMINAL
 
     still: str = getattr(store, "still", "")
@@ -243,7 +243,7 @@ def refuse_still(store: Any, row: Any = None) -> None:
 
 
 def _refuse_damaged(store: Any, error: Exception) -> None:
-    """What is not what was written may lead anywhere: then say so, and not where it led."""
+    """Raise Corrupt if the store is damaged: an error caused by damage would mislead."""
     from andon.control.verification import verify
 
     found = verify(store).damage
@@ -254,27 +254,27 @@ def _refuse_damaged(store: Any, error: Exception) -> None:
         ) from error
 
 
-# ── how it ends ───────────────────────────────────────────────────────────────────────────────
+# ── exit codes and error messages ─────────────────────────────────────────────────────────────
 
 
 def run(arguments: list[str]) -> int:
-    """Carry a command line out; answers its exit code."""
+    """Execute a command line and return its exit code."""
     output.prepare()
     try:
         code = cli.main(arguments, prog_name="andon", standalone_mode=False)
         sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last place for words)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (explains any error)
         return explain(error, as_json="--json" in arguments)
     return code if isinstance(code, int) else DONE
 
 
 def explain(error: BaseException, *, as_json: bool) -> int:
-    """Say what went wrong; answers the exit code."""
+    """Print an explanation of the error and return the exit code."""
     match error:
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
         case BrokenPipeError() | _Unread():
-            # Whoever read the answer has seen enough; what is left must not fail at exit.
+            # The reader closed the pipe; flushing the remaining output must not fail at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return UNREAD
         case click.exceptions.NoArgsIsHelpError():

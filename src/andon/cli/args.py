@@ -1,18 +1,18 @@
-"""What people type: values, name=value pairs, times."""
+"""Parsing of what people type: values, name=value pairs, times."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from andon.control.runs.run_input import NO_JSON, Word
-from andon.control.stop.target import pair as pair  # noqa: PLC0414 (it is one of these)
+from andon.control.stop.target import pair as pair  # noqa: PLC0414 (re-exported)
 from andon.core import duration
 from andon.core.values import value
 from andon.errors import BadInput
 
 
 def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
-    """The arguments of a run: a JSON object, and name=value words, which are still to be read."""
+    """Parse a run's arguments: a JSON object, and name=value words that are decoded later."""
     given: dict[str, Any] = {}
     if document is not None:
         expected = 'the input: expected a JSON object, like {"orders": [1, 2]}'
@@ -32,7 +32,7 @@ def arguments(words: Sequence[str], document: str | None) -> dict[str, Any]:
 
 
 def moment(text: str, now: float) -> float:
-    """A time: ISO 8601 (local, unless it says otherwise), or +30s, +5m, +2h, +1d from now."""
+    """Parse a time: ISO 8601 (local unless it has an offset), or +30s, +5m, +2h, +1d from now."""
     try:
         if text.startswith("+"):
             later = duration.seconds(text[1:])

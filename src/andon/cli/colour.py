@@ -1,7 +1,7 @@
-"""Colour on terminals: four tints, from the palette that the terminal's owner has chosen.
+"""Colours on terminals: four tints, from the palette that the owner of the terminal has chosen.
 
-Colour repeats what words and symbols say and never says anything alone. Red is for what is wrong
-or not proved, and for nothing else.
+Colour repeats what words and symbols say and never carries meaning alone. Red marks what is wrong
+or not proved, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO
 
-# No yellow, white or black: one of them cannot be read on a light or on a dark ground.
+# No yellow, white or black: each is unreadable on either a light or a dark background.
 CODES = {"wrong": "31", "good": "32", "held": "35", "alive": "36", "quiet": "2", "head": "1"}
 TINTS = {
     "running": "alive",
@@ -45,21 +45,21 @@ TINTS = {
 
 
 class Tinted(str):
-    """Text with a tint, for whoever prints it; in another string it is plain."""
+    """Text with a tint, applied when it is printed; inside another string it is plain."""
 
     __slots__ = ("tint",)
     tint: str
 
 
 def tinted(text: str, word: str) -> Tinted:
-    """Text in the tint of a state."""
+    """Return the text in the tint of a state."""
     found = Tinted(text)
     found.tint = TINTS.get(word, word)
     return found
 
 
 def paint(text: str, stream: IO[str] | None = None) -> str:
-    """The text as its stream shows it; nothing else may be measured or cut afterwards."""
+    """Add colour codes if the stream shows them; the result must not be measured or cut."""
     code = CODES.get(getattr(text, "tint", ""))
     if code is None or not text or not shown_on(stream or sys.stdout):
         return str(text)
@@ -67,7 +67,7 @@ def paint(text: str, stream: IO[str] | None = None) -> str:
 
 
 def shown_on(stream: IO[str]) -> bool:
-    """Whether a stream takes colours; NO_COLOR outranks FORCE_COLOR, as in Python itself."""
+    """Whether a stream shows colours; NO_COLOR outranks FORCE_COLOR, as in Python itself."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):

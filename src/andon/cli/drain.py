@@ -1,4 +1,4 @@
-"""Carrying `andon drain` out: who is meant, by which way they are told, and what is said."""
+"""Executes `andon drain`: chooses workers, reaches them by store or signal, reports the outcome."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ DONE, LATE = 0, 3
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. Neither names nor `this`: everybody."""
+    """The options of one `andon drain`. Without names and without `this` it means every worker."""
 
     names: tuple[str, ...]
     this: bool
@@ -38,7 +38,7 @@ def drain(
     *,
     json: bool,
 ) -> int:
-    """0 once all have ended, 3 if not in time."""
+    """Drain the workers; return 0 once all have ended, 3 if they did not end in time."""
     store, error = drains.reachable(lambda: open_store(settings.store, create=False, reserved=True))
     if error is not None:
         return _signal_processes(settings.store, order, error, advise, json=json)
@@ -123,7 +123,7 @@ def _count(lines: Sequence[Any]) -> str:
 def _signal_processes(
     url: str, order: Order, error: AndonError, advise: Callable[[str], None], *, json: bool
 ) -> int:
-    """Workers elsewhere cannot be reached without it; those of this container can."""
+    """Signal the workers of this container, the only ones that can be reached without the store."""
     if not order.this or not isinstance(error, StoreError):
         raise error
     return _signal(drains.processes(url), order, error, advise, ticks=None, json=json)

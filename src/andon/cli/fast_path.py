@@ -1,7 +1,7 @@
-"""`andon kill`, `pause` and `cancel`: the order first, everything else after it.
+"""`andon kill`, `pause` and `cancel`: writes the order first and does everything else after it.
 
-Until the order is in the store nothing is imported but the standard library, what an order is, and
-the driver of the database (tests/test_imports.py).
+Until the order is in the store, only the standard library, the definition of an order and the
+database driver are imported (tests/test_imports.py).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from andon.store.messages.stops import StopRow
 
 PROVED, NOT_PROVED = 0, 3
-# For the proof, after the time that the step in hand had.
+# Time for the proof, on top of the time that the current step has.
 PROOF_SECONDS = 5.0
 HARD_SECONDS = 10.0
-# After so long without an answer somebody who wants to stop something must know another way.
+# If the store has not answered by now, point the operator to `andon halt`.
 AWAY_SECONDS = 0.9
 ANOTHER_WAY = "andon halt needs no store: it stops everything on this host at once"
 
 
 def main(arguments: Sequence[str]) -> int | None:
-    """The exit code; None if what was said is not plain, and nothing was done."""
+    """Return the exit code; None if the words need click's parser, and then nothing was done."""
     said = stop_options.read(arguments[0], arguments[1:])
     if said is None:
         return None
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int | None:
     try:
         code = stop(arguments[0], **said)
         sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (they are explained there)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (explain() handles them)
         from andon.cli.app import explain
 
         return explain(error, as_json=said["json"])
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int | None:
 
 
 class Stop(Struct):
-    """What was said about one stop, but for whom."""
+    """The options of one stop, except its target."""
 
     kind: Kind
     within: float
@@ -62,7 +62,7 @@ class Stop(Struct):
     spare: bool | None = None
 
     def tell(self, text: str) -> None:
-        """Whoever does not read on does not keep a process from being ended."""
+        """Print progress. A closed pipe must not delay the kill."""
         if not self.json:
             with contextlib.suppress(OSError):
                 output.note(text)
@@ -85,7 +85,7 @@ def stop(
     spare_worker: bool = False,
     end_worker: bool = False,
 ) -> int:
-    """Give the order and wait for its proof; answers the exit code."""
+    """Give the order and wait for its proof; return the exit code."""
     from andon.settings import load
     from andon.store import open_store
 
@@ -115,7 +115,7 @@ def stop(
 
 @contextlib.contextmanager
 def _perhaps_away(asked: Stop, url: str, then: str) -> Iterator[None]:
-    """Who waits for a store that does not answer hears soon that there is a way without it."""
+    """If the store does not answer soon, tell the operator about the way that needs no store."""
     import threading
 
     from andon.errors import StoreError
@@ -161,7 +161,7 @@ def _stop(asked: Stop, store: Any, whom: target.Whom, settings: Settings) -> int
 
 
 def _tell_if_alone(asked: Stop, store: Any, found: dict[str, Any]) -> None:
-    """A worker that nobody starts again has ended with its run: then nothing goes on."""
+    """Print how to start a worker if the stop ended the last one and no supervisor restarts it."""
     ended = [
         line
         for line in found["targets"]
@@ -175,7 +175,7 @@ def _tell_if_alone(asked: Stop, store: Any, found: dict[str, Any]) -> None:
 
 
 def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dict[str, Any]:
-    """Until it is proved, or the time is over; answers what was tried with processes here."""
+    """Wait until the proof or the time limit; return the outcomes of ending processes here."""
     from andon.control.changes import Patience
     from andon.control.stop.proof import Stopping
 
@@ -191,14 +191,14 @@ def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dic
 
 @contextlib.contextmanager
 def _interruptible(asked: Stop, store: Any, stop_id: str) -> Iterator[list[str]]:
-    """Ctrl-C ends the waiting and not the stop, whose receipt is told."""
-    known = [stop_id]  # until it is known whether it joined another one
+    """On Ctrl-C stop waiting and name the receipt; the stop itself continues."""
+    known = [stop_id]  # the order may turn out to have joined an earlier stop
     try:
         yield known
     except KeyboardInterrupt:
         from andon.control.stop import receipts
 
-        with contextlib.suppress(NotFound):  # it was not given yet
+        with contextlib.suppress(NotFound):  # the order was not given yet
             found = receipts.receipt(store, known[-1])
             show = command("show", found["id"])
             asked.tell(f"stopped waiting; the stop continues: {show}")

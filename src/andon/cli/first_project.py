@@ -70,13 +70,13 @@ FILES = {"agent.py": AGENT, "test_agent.py": TEST, "andon.toml": SETTINGS}
 
 
 def test_command() -> str:
-    """How its test is run, with what that needs if it is not there."""
+    """Return the command that runs the tests; it installs pytest first if that is missing."""
     install = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
     return f"{install}python -m pytest -q"
 
 
 def write(folder: Path) -> list[Path]:
-    """Write the files into a folder, which is made if it is not there; all of them or none."""
+    """Write all files into a folder, creating it if needed, or write none of them."""
     there = [name for name in FILES if (folder / name).exists()]
     if there:
         raise BadInput(

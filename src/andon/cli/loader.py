@@ -1,8 +1,8 @@
-"""Agents out of people's files and modules.
+"""Loads agents from users' files and modules.
 
-A file is imported as Python would run it: its folder can be imported from. Its module gets its
-own name, unless that name is taken: an agent file called queue.py must not become everybody's
-`queue`.
+A file is imported as Python would run it, with its folder on the import path. Its module keeps its
+own name unless that name is taken: an agent file called queue.py must not replace `queue` for
+everybody.
 """
 
 import importlib
@@ -23,7 +23,7 @@ _OURS = Path(andon.__file__).parent
 
 
 def load(target: str) -> list[Agent]:
-    """The agents that `target` means: FILE or MODULE, or one of them with :NAME."""
+    """Return the agents that `target` names: FILE or MODULE, or either with :NAME."""
     source, name = _split(target)
     module = _import_file(source) if _is_file(source) else _import_module(source)
     agents = [
@@ -44,7 +44,7 @@ def load(target: str) -> list[Agent]:
 
 
 def load_to_execute(target: str) -> list[Agent]:
-    """The same, by a worker: a process that their code starts at import belongs to this one."""
+    """Load agents in a worker, which then owns the processes that their code starts at import."""
     attribution.follow()
     attribution.marks_of(mark_of(this_process()), put=True)
     return load(target)
@@ -117,9 +117,9 @@ def _importable_from(folder: Path) -> None:
 
 
 def _broken(source: str, error: BaseException) -> AndonError:
-    """What went wrong in their code: their frames as a note, and one line.
+    """Describe an error in the user's code: one line, with the frames of their code as a note.
 
-    What andon itself refuses, such as an extra that is not installed, needs no more than the line.
+    An error that andon raises itself, such as a missing extra, needs only the line.
     """
     frames = [
         frame

@@ -1,6 +1,6 @@
-"""Options of the command line: the same word for the same thing on every command.
+"""Options of the command line: one spelling for one meaning on every command.
 
-Old spellings go on working and are not shown. `--all` means everything on commands that act;
+Earlier spellings are accepted but not shown. `--all` means everything on commands that act;
 commands that look have `--old` for rows of earlier days.
 """
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Duration(click.types.FloatParamType):
-    """How long: 10s, 5m, 2h, 1d; a plain number is seconds."""
+    """A duration: 10s, 5m, 2h, 1d; a plain number is seconds."""
 
     name = "duration"
 
@@ -37,7 +37,7 @@ class Duration(click.types.FloatParamType):
 
 
 class Whole(click.IntRange):
-    """A whole number; its limits are named when something else is given."""
+    """A whole number; a refusal names its limits."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         least = -math.inf if self.min is None else self.min
@@ -51,7 +51,7 @@ class Whole(click.IntRange):
 
 
 class Spelled(click.Option):
-    """An option with old spellings, which are understood and not shown."""
+    """An option with earlier spellings, which are accepted but not shown."""
 
     def __init__(self, names: Sequence[str], old: Sequence[str] = (), **given: Any) -> None:
         super().__init__([*names, *old], **given)
@@ -75,7 +75,7 @@ class Spelled(click.Option):
 
 
 class Command(click.Command):
-    """A command that offers no old spelling, to the Tab key or beside a typing error."""
+    """A command that hides earlier spellings from Tab completion and from suggestions for typos."""
 
     def _without_old(self, spelled: Iterable[str]) -> list[str]:
         old = {name for one in self.params for name in getattr(one, "old", ())}
@@ -118,7 +118,7 @@ def understands(*options: stop_options.Option, **more: Any) -> Callable[[F], F]:
 
 
 def _completed(begun: str, question: Callable[[Any], Iterable[str]]) -> list[str]:
-    """Names of the store that begin so, for the Tab key; an error completes nothing."""
+    """Return the names in the store that begin so, for the Tab key; an error completes nothing."""
     from andon.settings import load
     from andon.store import open_store
 
@@ -142,7 +142,7 @@ def _agents(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 
 
 def files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Files, which the shell itself completes."""
+    """Let the shell itself complete file names."""
     return [CompletionItem(begun, type="file")]
 
 
@@ -156,10 +156,9 @@ def states(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 run = click.argument("run", shell_complete=_runs)
 perhaps_run = click.argument("run", required=False, shell_complete=_runs)
 agent = click.argument("agent", shell_complete=_agents)
-# Who says so, and why; neither is needed to stop something.
+# The name and the reason are optional: stopping something needs neither.
 signed = understands(*stop_options.SIGNED)
 by = understands(stop_options.BY)
-# Commands that look.
 old = option(
     "--old", "everything", old=("--all",), is_flag=True, help="Include older rows that have ended."
 )

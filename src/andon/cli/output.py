@@ -1,8 +1,8 @@
-"""What is printed: stdout is the answer, stderr is progress and advice.
+"""Printing: stdout carries the answer, stderr progress and advice.
 
-Text from the store was written by agents, and agents read the internet. Nothing of it may move
-the cursor, change a title, reorder or hide what stands beside it: every character that is not
-plainly visible is shown as an escape.
+Text in the store was written by agents, and agents read the internet. It must not move the cursor,
+change a title, or reorder or hide the text beside it: every character that is not plainly visible
+is printed as an escape.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ SYMBOLS = {
     "killed": ("■", "#"),
     "stopping": ("◐", "~"),
     "stalled": ("▲", "^"),
-    # of orders
+    # stop orders
     "proved": ("■", "#"),
     "nothing": ("·", "-"),
     "unproved": ("!", "!"),
-    # of workers
+    # workers
     "serving": ("●", "*"),
     "asked": ("◐", "~"),
     "draining": ("◐", "~"),
     "exited": ("■", "#"),
     "died": ("☠", "X"),
     "silent": ("!", "!"),
-    # of what was asked for
+    # commands
     "done": ("✓", "+"),
 }
-# When a stop, or its end, leaves nobody who could go on with the runs.
+# Printed when a stop, or lifting one, leaves no worker that could continue the runs.
 START_ONE = "To start one: andon work FILE, or andon up FILE, which starts it again when it ends"
-_UNUSUAL = re.compile(r"[^\x20-\x7e\n]")  # the newline is indentation
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n]")  # a newline is only indentation
 
 
 def prepare() -> None:
-    """No text may fail to print: what the terminal cannot show is escaped."""
+    """Make all text printable: characters that the terminal cannot show are escaped."""
     _keep_descriptors()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -62,7 +62,7 @@ def prepare() -> None:
 
 
 def _keep_descriptors() -> None:
-    """A closed one would become the number of the store's file, and then be written to."""
+    """Fill closed descriptors 0 to 2: the store's file would get the number and be written to."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -71,24 +71,24 @@ def _keep_descriptors() -> None:
 
 
 def say(text: str = "") -> None:
-    """A line of the answer."""
+    """Print a line of the answer."""
     sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
-    """A line of progress or advice."""
+    """Print a line of progress or advice."""
     sys.stdout.flush()
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def document(value: Any) -> None:
-    """The answer as one JSON document."""
+    """Print the answer as one JSON document."""
     say(as_json(value, indent=2))
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON whose every character is visible, and none beyond what stdout can encode."""
+    """Encode as JSON, escaping characters that are invisible or that stdout cannot encode."""
     text = json.dumps(value, ensure_ascii=not speaks_unicode(), indent=indent)
     return _UNUSUAL.sub(_visible_in_json, text)
 
@@ -110,7 +110,7 @@ def speaks_unicode() -> bool:
 
 
 def state(word: str) -> Tinted:
-    """A state as symbol and word, in its tint."""
+    """Return a state as symbol and word, in its tint."""
     return tinted(f"{symbol(word)} {word}", word)
 
 
@@ -120,12 +120,12 @@ def symbol(word: str) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Several short facts in one line."""
+    """Join several short facts into one line."""
     return (" · " if speaks_unicode() else ", ").join(parts)
 
 
 def clock(at: float | None) -> str:
-    """A time of the store, as the clock on the wall shows it."""
+    """Format a time of the store in local time."""
     if at is None:
         return "-"
     try:

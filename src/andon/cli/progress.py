@@ -1,8 +1,8 @@
-"""One line on stderr, drawn anew while a person waits: how far it is, and for how long already.
+"""One line of progress on stderr, redrawn while a person waits: how far, and for how long.
 
-It is on a terminal and nowhere else: a pipe, a log and `--json` have nothing of it. Lines that stay
-are printed above it, and its end leaves no trace. There is no thread behind it: each wait
-draws it.
+The line appears only on a terminal, never in a pipe, a log or with `--json`. Permanent lines are
+printed above it, and it is erased when the wait ends. It has no thread of its own: each wait
+redraws it.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from andon.cli.output import note
 from andon.cli.table import cut, room
 from andon.core.text import clean, length
 
-# Drawn no oftener: a slow connection must not slow down the work.
+# The shortest time between redraws: a slow connection must not slow down the work.
 LEAST_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
 
 
 class Line:
-    """The line, and what stays above it. Without a terminal only what stays is printed."""
+    """The progress line and the permanent lines above it; without a terminal only the latter."""
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown
@@ -29,7 +29,7 @@ class Line:
         self._text = ""
 
     def show(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        """What is going on, and how much of it is done."""
+        """Show the current activity, and how much of it is done."""
         if not self.shown:
             return
         count = "" if done is None else f"{done:,}" if total is None else f"{done:,} of {total:,}"
@@ -38,18 +38,18 @@ class Line:
             return
         self._text, self._drawn_at = text, now
         most = (room(sys.stderr) or 80) - 1
-        # The numbers come first: they are what a narrow terminal must still show.
+        # The numbers come first, because a narrow terminal cuts the rest.
         parts = [length(now - self._began), count, clean(text)]
         sys.stderr.write(_CLEAR + cut("  ".join(filter(None, parts)), most))
         sys.stderr.flush()
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self.clear()
         note(text)
 
     def above(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """`say`, whose lines stay above this one."""
+        """Wrap `say` so that its lines appear above this one."""
 
         def told(text: str) -> None:
             self.clear()
@@ -66,7 +66,7 @@ class Line:
 
 @contextlib.contextmanager
 def line(*, json: bool = False) -> Iterator[Line]:
-    """A line for as long as something lasts."""
+    """Provide a progress line while the block runs, and erase it afterwards."""
     found = Line(shown=sys.stderr.isatty() and not json)
     try:
         yield found

@@ -1,7 +1,7 @@
-"""The words that commands which stop understand: one table, read in two ways.
+"""The options of the commands that stop something: one table with two parsers.
 
-The short way, here, imports nothing. It takes only what is plainly right; a mistake and a cry for
-help go the long way, click's, whose options are made from the same table and which has the words.
+The parser in this module imports nothing and accepts only what is plainly right. Mistakes and
+--help go to click, whose options are built from the same table and which prints the explanations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLAG, TEXT, SECONDS = "flag", "text", "seconds"
 
 
 class Option(Struct):
-    """One option, and the argument of the command's function that it becomes."""
+    """One option, and the argument of the command's function that it fills."""
 
     name: str
     field: str
@@ -29,9 +29,9 @@ class Option(Struct):
     kind: str = TEXT
     metavar: str | None = None
     default: Any = None
-    environ: str | None = None  # the variable that says it too
-    shown: bool = False  # its default, in the help
-    old: tuple[str, ...] = ()  # spellings that go on working and are not shown
+    environ: str | None = None  # the environment variable that sets it, too
+    shown: bool = False  # whether the help shows its default
+    old: tuple[str, ...] = ()  # earlier spellings, accepted but not shown
 
 
 WHOM = (
@@ -124,11 +124,11 @@ VERBS = {
     "cancel": (*WHOM, *WITHIN, *WAITS, *SIGNED),
     "kill": (*WHOM, *WORKERS, *WAITS, *SIGNED),
 }
-# What names whom; one of them is enough, and two contradict each other.
+# The ways to name a target; one is enough, and two contradict each other.
 _NAMES = ("run", "agent", "label", "fleet")
 
 
-# What people type who know other tools, and the commands that do it here.
+# Words that users of other tools type, and the commands that do the same here.
 MEANT = {
     **dict.fromkeys(
         ("stop", "end", "terminate", "abort", "quit"), ("pause", "cancel", "kill", "halt")
@@ -153,7 +153,7 @@ MEANT = {
 
 
 def read(verb: str, words: Sequence[str]) -> dict[str, Any] | None:
-    """What was said, by field; None if that is not plain."""
+    """Parse the words into values by field; None if click has to parse them instead."""
     options = {
         name: option
         for option in (*VERBS[verb], *EVERYWHERE)

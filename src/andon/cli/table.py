@@ -1,8 +1,8 @@
-"""Tables and long lines that fit the terminal. Where there is no terminal nothing is cut.
+"""Tables and long lines that fit the terminal; nothing is cut where there is no terminal.
 
-A table that is too wide first cuts the columns that may be cut, the widest first, then leaves out
-the least important ones. What is copied (ids, commands) is never cut: an id that is too long for
-its column has a line of its own.
+A table that is too wide first cuts the columns that allow it, the widest first, then leaves out the
+least important ones. Text that people copy (ids, commands) is never cut: an id that is too long for
+its column gets a line of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 GAP = "  "
-# What the rest of a line needs at least, beside what stands before it.
+# The least room for the rest of a line beside its head; with less, the text goes below.
 LEAST_TEXT = 24
 BELOW = " " * 4
 _EMOJI_STYLE, _JOINER = "\ufe0f", "\u200d"
@@ -30,12 +30,12 @@ _LEFT_TO_RIGHT = "\u200e"
 
 
 class Column(Struct):
-    """A column, and what it gives up when the terminal is narrow."""
+    """A column, and how it shrinks when the terminal is narrow."""
 
     title: str
-    rank: int = 0  # 0 stays; of the others the highest is left out first
-    least: int = 0  # it may be cut to so many columns; 0: never
-    whole: bool = False  # an id: it may get a line of its own instead
+    rank: int = 0  # 0 is always shown; of the others the highest is left out first
+    least: int = 0  # the width it may be cut to; 0: never cut
+    whole: bool = False  # an id: gets a line of its own instead of being cut
 
 
 def column(title: str, rank: int = 0, *, least: int = 0, whole: bool = False) -> Column:
@@ -54,7 +54,7 @@ def lines(
     most: int | None = None,
     indent: str = "",
 ) -> list[str]:
-    """The lines of a table, at most so many columns wide, but for an id that is wider alone."""
+    """Return the lines of a table, at most `most` columns wide unless an id alone is wider."""
     cells = [[_visible(cell) for cell in row] for row in rows]
     head: list[str] = [tinted(one.title, "head") for one in columns]
     left = None if most is None else max(most - len(indent), 1)
@@ -72,7 +72,7 @@ def _visible(cell: str) -> str:
 def _fit(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int | None
 ) -> tuple[list[int], list[int]]:
-    """Which columns are shown, and how wide each is."""
+    """Return the columns to show and the width of each."""
     natural = [max((width(row[n]) for row in rows), default=0) for n in range(len(columns))]
     kept = [n for n in range(len(columns)) if natural[n]]
     if most is None:
@@ -90,7 +90,7 @@ def _fit(
 
 
 def _beside(rows: Sequence[Sequence[str]], n: int, most: int) -> int:
-    """The width of a column of ids; longer ones have a line of their own."""
+    """Return the width of a column of ids; longer ids get a line of their own."""
     return max((width(row[n]) for row in rows if width(row[n]) <= most), default=0)
 
 
@@ -106,7 +106,7 @@ def _cut(widths: list[int], least: list[int], most: int) -> list[int]:
 
 
 def _squeeze(widths: list[int], most: int) -> list[int]:
-    """The last resort of a very narrow terminal: ids on lines of their own, the rest cut."""
+    """For a very narrow terminal: put ids on lines of their own and cut everything else."""
     return _cut(
         widths, [min(one, 1) for one in widths], max(most, _total([min(one, 1) for one in widths]))
     )
@@ -137,7 +137,7 @@ def _lines(
 
 
 def cut(text: str, most: int, sign: str | None = None) -> str:
-    """The text, with an ellipsis where it is too wide; its tint stays."""
+    """Shorten the text with an ellipsis if it is too wide; keep its tint."""
     if width(text) <= most:
         return text
     sign = ("…" if speaks_unicode() else "...")[: max(most, 0)] if sign is None else sign
@@ -151,7 +151,7 @@ def cut(text: str, most: int, sign: str | None = None) -> str:
 
 
 def _signs(text: str) -> list[str]:
-    """Characters, together with what is written on top of them or joined to them."""
+    """Split text into characters, each with the marks combined with it or joined to it."""
     found: list[str] = []
     for character in text:
         if found and (
@@ -164,12 +164,12 @@ def _signs(text: str) -> list[str]:
 
 
 def width(text: str) -> int:
-    """How many columns a terminal needs for it; rather one more than one less."""
+    """Return how many columns a terminal needs for the text, too many rather than too few."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def _columns(character: str) -> int:
-    if character.isascii() or character == _EMOJI_STYLE:  # which makes a narrow sign a wide one
+    if character.isascii() or character == _EMOJI_STYLE:  # the emoji style widens its character
         return 1
     if unicodedata.category(character) in ("Mn", "Me", "Cf") or "\u1160" <= character <= "\u11ff":
         return 0
@@ -177,7 +177,7 @@ def _columns(character: str) -> int:
 
 
 def _runs_left(text: str) -> bool:
-    """Whether the terminal would turn round what stands to the right of it, too."""
+    """Whether right-to-left text here would make the terminal reorder the cells after it, too."""
     if text.isascii() or not sys.stdout.isatty():
         return False
     return any(unicodedata.bidirectional(one) in ("R", "AL", "AN") for one in text)
@@ -187,7 +187,7 @@ def _runs_left(text: str) -> bool:
 
 
 def room(stream: IO[str]) -> int | None:
-    """The columns of a terminal, or what COLUMNS says of it; None if it is none."""
+    """Return the columns of a terminal, or COLUMNS if it is set; None without a terminal."""
     if not stream.isatty():
         return None
     try:
@@ -203,9 +203,9 @@ def room(stream: IO[str]) -> int | None:
 
 
 def hang(head: str, text: str, *, tint: str = "") -> None:
-    """A line whose text, where it is too long, goes on below where it began.
+    """Print a line and continue text that is too long below the column where it began.
 
-    Without room there it goes on below the head, a little to the right of it.
+    Where that leaves too little room, the text continues below the head with a small indent.
     """
     most, before = room(sys.stdout), width(head)
     shown = paint(tinted(head, tint)) if tint else head
@@ -224,7 +224,7 @@ def hang(head: str, text: str, *, tint: str = "") -> None:
 
 
 def wrapped(text: str, most: int) -> list[str]:
-    """Lines of whole words; a word that is wider than a line has one of its own, uncut."""
+    """Split text into lines of whole words; a word wider than a line gets its own line, uncut."""
     found: list[str] = []
     for word in text.split(" "):
         if found and width(found[-1]) + 1 + width(word) <= most:

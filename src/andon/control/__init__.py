@@ -1,1 +1,5 @@
-"""What can be asked, one module per noun: values in, values out, nothing printed."""
+"""Queries and commands of the control plane, one module per noun.
+
+Functions take values and return values. They print nothing and know nothing of HTTP: the command
+line and the server translate.
+"""

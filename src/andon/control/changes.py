@@ -1,4 +1,4 @@
-"""Waiting for a change in the store: by wake-ups, and by looking, as wake-ups may be lost."""
+"""Waiting for a change in the store: by notification, and by polling, as these may be lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from andon.errors import StoreError, StoreUnavailable
 from andon.runtime.requests.lookup import find
 
-TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+TYPE_CHECKING = False  # not typing's: that import would delay every stop
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Wake-ups may be lost; then this is how late a change is seen.
+# A change is noticed at most this late if its notification was lost.
 POLL_SECONDS = 0.5
 
 
 @contextlib.contextmanager
 def rings(store: Store) -> Iterator[Callable[[float], Any]]:
-    """A function that pauses until something may have changed, and no longer than it is told."""
+    """Yield a function that pauses until the store may have changed, or the time given is over."""
     rung = threading.Event()
     try:
         end = store.listen(rung.set)
-    except (StoreError, OSError):  # looking every now and then does it too
+    except (StoreError, OSError):  # without notifications, polling is enough
 
         def end() -> None:
             pass
@@ -46,14 +46,14 @@ def rings(store: Store) -> Iterator[Callable[[float], Any]]:
 
 
 class Patience:
-    """Ask a database that may be away for a while."""
+    """Queries a database that may be unavailable for a while."""
 
     def __init__(self, seconds: float, on_away: Callable[[StoreError], None]) -> None:
         self._seconds, self._on_away = seconds, on_away
         self._since: float | None = None
 
     def ask(self, question: Callable[[], T]) -> T | None:
-        """The answer; None if the database is away, which is borne only for so long."""
+        """The answer, or None if the database is away; raises once it is away for too long."""
         try:
             answer = question()
         except StoreUnavailable as error:
@@ -77,7 +77,7 @@ def wait(
     on_look: Callable[[RunRow], None],
     reached: Callable[[RunRow], bool] | None = None,
 ) -> RunRow | None:
-    """The run once it is over, or `reached` says that it is far enough; None if not in time."""
+    """The run once it is over or `reached` accepts it; None if that takes longer than `timeout`."""
     from andon.runtime.requests.requests import is_over
 
     until = None if timeout is None else time.monotonic() + timeout
@@ -97,14 +97,14 @@ def wait(
 def follow(
     store: Store, run_id: str, patience: Patience, on_line: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Every line of a run's log, as it comes, until the run is over."""
+    """Pass on each line of a run's log as it is written, until the run is over."""
     from andon.control.runs import runs
     from andon.runtime.requests.requests import is_over
 
     after = 0
     with rings(store) as pause:
         while True:
-            # Looked at before the lines: what was written before the end is then certainly read.
+            # Read the row before the lines: every line written before the end is then seen.
             row = patience.ask(lambda: find(store, run_id))
             for line in patience.ask(partial(runs.lines, store, run_id, after)) or ():
                 on_line(line)

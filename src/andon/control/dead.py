@@ -1,7 +1,7 @@
-"""Dead runs: what they died of, and what becomes of them, which is for a person to say.
+"""Dead runs: why they died, and the two decisions a person can make about them.
 
-A redriven run goes on with what its journal has. The step that failed it is tried again, and its
-retries count anew. A dropped run has failed for good.
+A redriven run continues from its journal: the step that failed is tried again, with a fresh count
+of retries. A dropped run has failed for good.
 """
 
 import json
@@ -54,7 +54,7 @@ def every(store: Store, agent: str | None) -> list[str]:
 def each(
     store: Store, ids: Sequence[str], decide: Callable[..., RunRow], by: str
 ) -> Iterator[tuple[str, Refused | None]]:
-    """Decide about each; one that is refused does not keep the others from it."""
+    """Apply a decision to each run; a refusal for one does not stop the others."""
     for run_id in ids:
         try:
             yield decide(store, run_id, by=by).id, None
@@ -63,7 +63,7 @@ def each(
 
 
 def redrive(store: Store, run_id: str, *, by: str) -> RunRow:
-    """Put a dead run back into the queue, as if it had never failed."""
+    """Put a dead run back into the queue with its failures forgotten."""
     row = find(store, run_id)
     state = advance(State(row.state), Event.REDRIVE, run_id=row.id)
     _refuse_compensated(store, row)
@@ -71,7 +71,8 @@ def redrive(store: Store, run_id: str, *, by: str) -> RunRow:
     error = {} if end is None else json.loads(requests.body_of(store, end))
     places = error.pop("places", None)
     body = json.dumps({**error, "by": by})
-    # Nobody knows which step it was: only what was cancelled because of it is tried again.
+    # An empty `places` means that the failed step is unknown: "-" retries only the steps that were
+    # cancelled because of it.
     drafts = [
         Entry(seq=0, kind=EntryKind.RETRY, state=Mark.REOPENED, place=place, body=body)
         for place in ([] if places is None else places or ["-"])
@@ -84,7 +85,7 @@ def redrive(store: Store, run_id: str, *, by: str) -> RunRow:
 
 
 def drop(store: Store, run_id: str, *, by: str) -> RunRow:
-    """Let a dead run have failed for good."""
+    """Mark a dead run as failed for good."""
     row = find(store, run_id)
     state = advance(State(row.state), Event.DROP, run_id=row.id)
     owed = store.obligations(row.id)
@@ -115,7 +116,7 @@ def _refuse_compensated(store: Store, row: RunRow) -> None:
 
 
 def _chained(store: Store, row: RunRow, drafts: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries as the next ones of the run's journal."""
+    """The drafts numbered and hashed as the next entries of the run's journal."""
     now, head = store.now(), row.head_hash
     for number, entry in enumerate(drafts, row.head_seq + 1):
         entry.seq, entry.fence, entry.since, entry.at = number, row.fence, now, now

@@ -1,6 +1,6 @@
-"""Deploys: what became of the runs when workers left, told from attempts, journal and ledger.
+"""Deploys: the fate of every run whose worker left, derived from attempts, journal and ledger.
 
-A worker's own report only adds what nobody else can know: how long its phases took.
+A worker's own report is used only for what no other source has: how long its phases took.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,9 +34,9 @@ from andon.runtime.requests import requests
 from andon.store.messages.rows import Held, RunRow
 from andon.store.store import Store, WorkerRow
 
-# Of a larger deploy the journals of so many runs are walked, and the answer says so.
+# At most this many journals are walked per deploy; the answer says how many were (checked_runs).
 MOST_RUNS = 2000
-# What may fail a pipeline, and which number of a deploy it is about.
+# The words of --fail-on, each with the count of a deploy that it refers to.
 FAILURES = {
     "lost": "lost",
     "doubled": "doubled",
@@ -48,7 +48,7 @@ FAILURES = {
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A worker that left, and what it had in hand then."""
+    """A worker that left, and the runs it had in hand."""
 
     worker: WorkerRow
     stands: str
@@ -68,7 +68,7 @@ def recent(
     leaving = [
         Leaving(worker=one.id, told_at=fleet.told_at(one), ended_at=one.ended_at)
         for one in rows.values()
-        # A worker inside a program carries nothing: its end is the program's, and no deploy.
+        # A worker embedded in a program serves no agents: its end is the program's, not a deploy.
         if one.agents != "[]" and (one.ended_at is not None or fleet.told_at(one) is not None)
     ]
     groups = deploys(leaving, around.now)[-most:]
@@ -88,7 +88,7 @@ def _deploy(
     left = [_gone(store, around, rows[one.worker]) for one in group]
     holds = [hold for one in left for hold in one.holds]
     counted = tally(holds)
-    # Nobody was there to take these back.
+    # These runs were never taken back from workers that have ended.
     stuck = sum(hold.part is Part.HELD for one in left if not one.alive for hold in one.holds)
     over = not counted.held and not counted.unresumed and not any(one.alive for one in left)
     times = [hold.next_claimed_at for hold in holds if hold.recovery is not None]
@@ -138,13 +138,13 @@ def _gone(store: Store, around: Surroundings, worker: WorkerRow) -> Gone:
         )
         for one in store.held_by(worker.id, since)
     ]
-    if told is None:  # what it finished or gave back before was its ordinary work
+    if told is None:  # it was never asked to drain: earlier endings were its ordinary work
         holds = [hold for hold in holds if hold.part in (Part.HELD, Part.INTERRUPTED)]
     return Gone(worker, fleet.stand(worker, around), holds)
 
 
 def _ended_with(one: Held, worker: WorkerRow) -> bool:
-    """Whether a run was given back because its worker was ended for another one's sake."""
+    """Whether a run was given back because its worker was killed on account of another run."""
     return (
         worker.state == "dead"
         and worker.ended_at is not None
@@ -184,7 +184,7 @@ def _line(store: Store, gone: Gone, now: float) -> dict[str, Any]:
 
 
 def _serving(store: Store, around: Surroundings, rows: Iterable[WorkerRow]) -> list[dict[str, Any]]:
-    """Who is there to take over."""
+    """The workers that can take over."""
     return [
         {"worker": row.id, "in_hand": len(store.held_by(row.id, inf))}
         for row in rows
@@ -206,7 +206,7 @@ def _versions(
     return versions_after(fleet.carried(left), fleet.carried(staying))
 
 
-# ── each run of it ────────────────────────────────────────────────────────────────────────────
+# ── its runs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _walk(
@@ -220,7 +220,7 @@ def _walk(
     last = {hold.run_id: hold for hold in holds}
     back = {hold.run_id: hold for hold in holds if hold.part in GIVEN_BACK}
     rows = {run_id: store.run(run_id) for run_id in list(last)[:MOST_RUNS]}
-    # Read after the runs: whoever holds one of them now is among these.
+    # Read after the runs, so that every worker that holds one of them is included.
     ended = {one.id: one.ended_at for one in store.fleet(began) if one.ended_at is not None}
     lost, twice = [], []
     in_doubt = registered = executed = kept = 0
@@ -260,16 +260,16 @@ def _doubts(store: Store, hold: Hold) -> int:
 
 
 def _is_kept(row: RunRow, versions: Mapping[str, tuple[list[str], list[str]]]) -> bool:
-    """Whether it goes on with the code it was started with, beside newer code."""
+    """Whether the run continues on its old version while newer versions are served."""
     _, after = versions.get(row.agent, ([], []))
     return bool(after) and row.version not in after and row.state not in TERMINAL
 
 
-# ── what may fail a pipeline ──────────────────────────────────────────────────────────────────
+# ── failures of a pipeline ────────────────────────────────────────────────────────────────────
 
 
 def failures_named(words: str) -> list[str]:
-    """The words of --fail-on."""
+    """Parse the words of --fail-on."""
     found = [word.strip().replace("-", "_") for word in words.split(",") if word.strip()]
     unknown = [word for word in found if word not in FAILURES]
     if unknown or not found:
@@ -281,7 +281,7 @@ def failures_named(words: str) -> list[str]:
 
 
 def failed(found: Iterable[Mapping[str, Any]], words: Sequence[str]) -> dict[str, int]:
-    """How many of each word there were, without those that did not occur."""
+    """The count of each failure over all deploys; words that did not occur are left out."""
     found = list(found)
     counts = {word: sum(one[FAILURES[word]] for one in found) for word in words}
     return {word: count for word, count in counts.items() if count}

@@ -1,7 +1,7 @@
-"""`andon drain`: ask workers to go, and wait until they have gone.
+"""`andon drain`: asks workers to drain, and waits until they have exited.
 
-Through the store, which reaches every machine. Workers of this container are told by a signal
-when the store cannot be reached: a drain must not depend on it.
+The request goes through the store, which reaches every machine. If the store cannot be reached,
+workers of this container get SIGTERM instead: a drain must not depend on the store.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from andon.store.store import AskDrain, Store, WorkerRow
 
 
 def ask(store: Store, chosen: Sequence[WorkerRow], by: str) -> None:
-    """Ask them to drain; one that has ended meanwhile needs no asking."""
+    """Ask workers to drain; workers that have ended meanwhile are skipped."""
     outcomes = store.write([AskDrain(worker_id=worker.id, by=by) for worker in chosen])
     for outcome in outcomes:
         if isinstance(outcome, Exception):
@@ -34,7 +34,7 @@ def ask(store: Store, chosen: Sequence[WorkerRow], by: str) -> None:
 
 
 class Watch:
-    """Looks at workers until all have ended; `on_change` hears of each that does something new."""
+    """Polls workers until all have ended; calls `on_change` for each whose state changed."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Watch:
         self.lines: list[dict[str, Any]] = []
 
     def look(self) -> bool:
-        """Whether all have ended."""
+        """Poll once; returns whether all workers have ended."""
         around = Surroundings(self._store)
         rows = {row.id: row for row in self._store.fleet(around.now - workers.RECENT_SECONDS)}
         self.lines = [
@@ -83,7 +83,7 @@ class Watch:
 
 
 def wait(store: Store, watch: Watch, timeout: float, patience: Patience) -> bool:
-    """Whether all have ended in time."""
+    """Wait for the workers; returns whether all have ended in time."""
     until = time.monotonic() + timeout
     with rings(store) as pause:
         while not patience.ask(watch.look):
@@ -98,7 +98,7 @@ def wait(store: Store, watch: Watch, timeout: float, patience: Patience) -> bool
 
 
 def processes(url: str) -> list[int]:
-    """The workers of this store among the processes of this user that can be seen from here."""
+    """The pids of workers of this store, among this user's processes in this pid namespace."""
     found = []
     for pid in proc.every_pid():
         if pid == os.getpid() or os.geteuid() not in proc.uids(pid)[1:2]:
@@ -112,7 +112,7 @@ def processes(url: str) -> list[int]:
 
 
 def serves(line: Sequence[str], environ: bytes, folder: Path, url: str) -> bool:
-    """Whether a worker was started for this store: by its own words, or in the same folder."""
+    """Whether a worker serves this store, by its arguments, its environment or its folder."""
     for word, following in zip(line, [*line[1:], ""], strict=True):
         if word == "--store" or word.startswith("--store="):
             return url == (following if word == "--store" else word.removeprefix("--store="))
@@ -124,7 +124,7 @@ def serves(line: Sequence[str], environ: bytes, folder: Path, url: str) -> bool:
 
 
 def is_worker(line: Sequence[str]) -> bool:
-    """Whether a command line is `andon work` or `python -m andon work`, whatever Python it is."""
+    """Whether a command line is `andon work` or `python -m andon work`, with any Python."""
     words = list(line)
     if words and Path(words[0]).name.startswith("python"):
         del words[0]
@@ -134,13 +134,14 @@ def is_worker(line: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def signalled(pids: Iterable[int], ticks: dict[int, int] | None = None) -> Iterator[dict[int, int]]:
-    """Send SIGTERM to these processes and to no others; answers pidfd → pid."""
+    """Send SIGTERM to these processes and to no others; yields pidfd → pid."""
     told: dict[int, int] = {}
     try:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(pid)
-                # A pid may be another process by now; one that is open cannot become one.
+                # The pid may belong to another process by now. An open pidfd keeps its process, so
+                # the start time is compared after the open.
                 if ticks is None or ticks.get(pid) == proc.start_ticks(pid):
                     told[descriptor] = pid
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM)
@@ -166,7 +167,7 @@ def await_ends(told: dict[int, int], timeout: float) -> list[int]:
 
 
 def reachable(open_store: Callable[[], Any]) -> tuple[Any, AndonError | None]:
-    """The store, or why there is none."""
+    """The store, or the error that kept it from opening."""
     try:
         return open_store(), None
     except AndonError as error:

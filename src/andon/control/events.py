@@ -1,4 +1,4 @@
-"""Events: what happened to workers, versions and runs, in the order in which it did."""
+"""Events of workers, versions and runs, in the order in which they happened."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from andon.store.messages.rows import EventRow
 from andon.store.store import Store
 
 PAGE = 1000
-# Numbers are given out before a commit: one may become visible after a higher one.
+# Ids are assigned before the commit: an event may become visible after one with a higher id.
 LATE_SECONDS = 10.0
 
 
@@ -38,7 +38,7 @@ def as_event(row: EventRow) -> dict[str, Any]:
 def follow(
     store: Store, since: float, patience: Patience, on_event: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Every event since a time and each one that comes, for ever."""
+    """Pass on every event since a time, then each new one; never returns."""
     after: int | None = None
     seen: dict[int, float] = {}
 
@@ -62,7 +62,7 @@ def follow(
 
 
 def told(event: dict[str, Any]) -> str:
-    """An event in a few words: whom it is about, and what it says."""
+    """An event in a few words: its run and worker, then its details."""
     whom = [str(event[field]) for field in ("run", "worker") if event[field] is not None]
     return "  ".join([*whom, *([_words(event["about"])] if event["about"] else [])])
 

@@ -1,4 +1,4 @@
-"""The log of a process that lasts, on stderr."""
+"""Logging of long-lived processes, to stderr."""
 
 import logging
 import sys
@@ -9,14 +9,14 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class Inert(logging.Formatter):
-    """Names and messages of agents appear in log lines too."""
+    """Escapes control characters: log lines contain names and messages of agents."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(clean(line) for line in super().format(record).split("\n"))
 
 
 def prepare_logging(verbose: int) -> None:
-    # For everything, not only for andon: what libraries of the agent warn about belongs here too.
+    # The root logger, not only andon's: warnings of the agent's libraries belong in the log too.
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(Inert("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[stream])

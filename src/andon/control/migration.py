@@ -1,4 +1,4 @@
-"""Moving a run to another version, once a worker has found that its code fits the journal."""
+"""Migration of a run to another version, once a worker has checked its code on the journal."""
 
 import json
 import time
@@ -14,7 +14,7 @@ LOOK_SECONDS = 0.05
 
 
 def migrate(store: Store, row: RunRow, version: str, by: str, timeout: float) -> dict[str, Any]:
-    """Ask for it and wait for the outcome: migrated, refused (with the error), or late."""
+    """Request a migration and wait for its outcome: migrated, refused (with the error) or late."""
     carried = Surroundings(store).is_version_carried(row.agent, version)
     if not carried and _is_known(store, row, version):
         raise Conflict(
@@ -41,6 +41,6 @@ def _is_known(store: Store, row: RunRow, version: str) -> bool:
 
 
 def _outcome(store: Store, row: RunRow) -> str:
-    """How the trial ended: the first attempt since then that was one."""
+    """How the trial ended: read from the first attempt since the request that was a trial."""
     later = [one.ending for one in store.attempts(row.id) if one.fence > row.fence]
     return next((one for one in later if one in ("migrated", "refused")), "refused")

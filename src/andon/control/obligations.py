@@ -1,4 +1,4 @@
-"""Obligations: confirmed effects that are undone if their run goes no further, and when."""
+"""Obligations: confirmed effects that will be undone unless their run goes on, and when."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from andon.store.store import Store
 
 
 def listing(store: Store, limit: int) -> list[dict[str, Any]]:
-    """What would have to be undone, the nearest deadline first."""
+    """The effects that would have to be undone, nearest deadline first."""
     now = store.now()
     return [
         {
@@ -30,7 +30,7 @@ def listing(store: Store, limit: int) -> list[dict[str, Any]]:
 
 
 def when(one: Obligation, now: float) -> str:
-    """When it will be undone."""
+    """When the effect will be undone, in words."""
     if one.state == "undoing":
         return "now"
     if one.undo_at is not None:

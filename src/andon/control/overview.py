@@ -1,4 +1,4 @@
-"""The fleet at one moment: what `andon top` shows. A store in, plain values out."""
+"""A snapshot of the fleet, for `andon top`: takes a store, returns plain values."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from andon.runtime.requests import scope_latches
 from andon.store.messages.rows import AskRow, Filter, RunRow
 from andon.store.store import Store
 
-# More unfinished runs than this are counted by their stored states and listed in part.
+# With more unfinished runs than this, they are counted by stored state and listed in part.
 MOST_RUNS = 500
-# A run that has ended stays on the screen for so long.
+# An ended run stays on the screen for this long.
 ENDED_SECONDS = 300.0
 MOST_ENDED = 50
 
-# What needs a person comes first, what has ended comes last.
+# Runs that need a person come first, runs that have ended come last.
 _ORDER = {
     STALLED: 1,
     State.STRANDED: 1,
@@ -42,7 +42,7 @@ def overview(
     label: tuple[str, str] | None = None,
     limit: int = 100,
 ) -> dict[str, Any]:
-    """Counts of everything, and the first rows: what needs a person, what runs, what has ended."""
+    """Counts of runs and workers, and the first rows, those that need a person on top."""
     around = Surroundings(store)
     which = Filter(states=UNFINISHED, agent=agent, label=label, limit=MOST_RUNS)
     rows = store.runs(which)
@@ -80,7 +80,7 @@ def _ended(store: Store, which: Filter, around: Surroundings) -> list[RunRow]:
 def _sorted(
     rows: Sequence[RunRow], around: Surroundings, asks: dict[str, list[AskRow]]
 ) -> list[RunRow]:
-    """By what a person should see first; of the same importance the newest first."""
+    """Rows in order of urgency; within the same urgency, newest first."""
 
     def rank(row: RunRow) -> int:
         if row.state in TERMINAL:
@@ -107,13 +107,16 @@ def _line(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> dict[str
 
 
 def _workers(store: Store, around: Surroundings) -> dict[str, int]:
-    """Workers that have not ended, by how they stand."""
+    """Counts of the workers that have not exited, by state."""
     found = Counter(workers.standing(store, row, around)[1] for row in store.fleet(around.now))
     return {stand: found[stand] for stand in sorted(found) if stand != workers.EXITED}
 
 
 def _halted(around: Surroundings) -> dict[str, Any] | None:
-    """The order that holds everything, here or in the store; a kill or halt before a pause."""
+    """The order that stops the whole fleet, in the store or on this host.
+
+    A kill or halt comes before a pause.
+    """
     everything = [one for one in around.latches if one.scope == Scope.FLEET]
     hard = [one for one in everything if one.kind != Kind.PAUSE]
     if not hard:

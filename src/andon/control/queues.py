@@ -1,4 +1,4 @@
-"""What people ask about queues and limits, and about versions: one function per request."""
+"""Queries and changes of queues, limits and agent versions, one function per request."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from andon.store.messages.rows import LimitRow
 from andon.store.sql.limits import CODE
 from andon.store.store import AgentRow, Promote, SetLimit, Store, WorkerRow
 
-# Longer ones fit into no index.
+# Longer names do not fit into an index.
 LONGEST_NAME = 200
 _PERIODS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 
@@ -49,7 +49,7 @@ def queues(store: Store) -> list[dict[str, Any]]:
 
 
 def limits(store: Store) -> list[dict[str, Any]]:
-    """Every limit, with what counts against it now."""
+    """Every limit, with its current usage."""
     now, rows, usage = store.now(), store.limits(), store.usage()
     return [
         {
@@ -67,7 +67,7 @@ def limits(store: Store) -> list[dict[str, Any]]:
 def _used(
     limit: Limit, running: dict[Slot, int], buckets: dict[Slot, Bucket], now: float
 ) -> list[dict[str, Any]]:
-    """Slot by slot: of a label each value, of anything else the one there is."""
+    """The usage of each slot: one per value of a label, a single one for any other limit."""
     slots = {slot for slot in buckets if (slot.scope, slot.name) == (limit.scope, limit.name)}
     slots |= running.keys()
     if limit.scope != Scope.LABEL:
@@ -89,7 +89,7 @@ def _used(
 def set_limit(
     store: Store, what: str, *, at_most: int | None, rate: str | None, off: bool, by: str
 ) -> dict[str, Any]:
-    """Set or remove a limit; what is not said is not limited."""
+    """Set or remove a limit; the part that is left out is unlimited."""
     scope, colon, name = what.partition(":")
     if scope not in set(Scope) or not colon or not name:
         raise BadInput(f"limit {what!r:.80}: expected queue:NAME, agent:NAME or label:NAME")
@@ -128,7 +128,7 @@ def _rate(row: LimitRow) -> str | None:
 
 
 def versions(store: Store, agent: str | None = None) -> list[dict[str, Any]]:
-    """Every version of every agent, the promoted one first: who carries it, what it still has."""
+    """Every version of every agent, the promoted one first, with its workers and its runs."""
     rows = store.agents(agent)
     if agent is not None and not rows:
         known = ", ".join(sorted({row.name for row in store.agents()})) or "none"
@@ -157,6 +157,6 @@ def _carries(worker: WorkerRow, row: AgentRow) -> bool:
 
 
 def promote(store: Store, version: str, *, agent: str | None, by: str) -> Sequence[str]:
-    """New runs take this version; answers the agents that have it."""
+    """Make new runs use this version; returns the agents that have it."""
     names: list[str] = write(store, Promote(version=version, agent=agent, by=by))
     return names

@@ -1,10 +1,11 @@
-"""Is what is stored what was written? The walk behind `andon verify`.
+"""Verifies stored journals against their hash chain, for `andon verify`.
 
-A run's journal is a chain of hashes that ends at the run's own row; the ledger and the blobs
-follow from the journal, and most of the row from the journal and its attempts. A run that works
-meanwhile is read as of its row: what is newer is left for the next walk.
+A run's journal is a chain of hashes that ends at the run's own row. The ledger and the blobs
+follow from the journal, and most of the row follows from the journal and its attempts. A run that
+executes meanwhile is read as of its row; newer entries are left for the next walk.
 
-Damage has any shape: what cannot even be read is damaged, and no reason to stop walking.
+Damage can have any shape: data that cannot even be read counts as damage and does not stop the
+walk.
 """
 
 import json
@@ -23,17 +24,17 @@ from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
 from andon.store.store import EffectRow, Store
 
-# What the ledger may say after an entry; every other state of an effect is its own.
+# The ledger states that are valid after an entry; every other entry state must match exactly.
 _LEDGER: dict[str, frozenset[str]] = {
     Mark.CANCELLED: frozenset({EffectState.IN_DOUBT}),
-    # It happened, and its result could not be stored: the agent was told that it failed.
+    # CONFIRMED: it happened, but its result could not be stored, so the agent got an error.
     Mark.FAILED: frozenset({EffectState.FAILED, EffectState.CONFIRMED}),
     Mark.RETRYING: frozenset(EffectState),
 }
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """What was walked, and what is wrong with it."""
+    """Counts of what was checked, and the damage found."""
 
     runs: int = 0
     entries: int = 0
@@ -48,7 +49,7 @@ class Tally(msgspec.Struct, kw_only=True):
 def verify(
     store: Store, run_id: str | None = None, on_progress: Callable[[Tally], None] = lambda _: None
 ) -> Tally:
-    """Check one run, or every run and the database itself."""
+    """Check one run, or the database itself and every run."""
     tally = Tally()
     if run_id is not None:
         _check(store, operations.find(store, run_id), tally)
@@ -57,7 +58,7 @@ def verify(
         found = store.integrity()
         if found != "ok":
             tally.add(None, f"the database: {found}")
-        operations.Surroundings(store)  # what is said of workers can be read
+        operations.Surroundings(store)  # fails if the rows of workers cannot be read
         for row in operations.every_run(store):
             _check(store, row, tally)
             on_progress(tally)
@@ -102,13 +103,13 @@ def _wrong(store: Store, row: RunRow, tally: Tally) -> Iterator[str]:
     yield from _attempts(store, row)
     yield from _blobs(store, blobs)
     yield from _ledger(store, row, effects)
-    requests.described(store, row)  # what is shown of it can be read
+    requests.described(store, row)  # fails if the values that `andon show` prints cannot be read
     for ask in store.asks(row.id, open_only=False):
         operations.as_ask(ask)
 
 
 def _walk(store: Store, row: RunRow) -> Iterator[Entry]:
-    """The entries up to the run's head, each checked against the one before."""
+    """Yield the entries up to the run's head, each checked against the one before."""
     seq, head = -1, GENESIS
     while seq < row.head_seq:
         page = [entry for entry in store.journal(row.id, seq) if entry.seq <= row.head_seq]
@@ -152,7 +153,7 @@ def _end(row: RunRow, last: Entry) -> Iterator[str]:
 
 
 def _attempts(store: Store, row: RunRow) -> Iterator[str]:
-    """Of a run that nobody executes now."""
+    """Check the attempts of a run that no worker executes now."""
     found = store.attempts(row.id)
     if row.worker is not None or store.run(row.id) != row:
         return
@@ -163,7 +164,7 @@ def _attempts(store: Store, row: RunRow) -> Iterator[str]:
 
 
 def _parts(store: Store, entry: Entry, known: set[str]) -> Iterator[str]:
-    """Of a snapshot; a part that is missing is found with the other blobs."""
+    """Check the parts of a snapshot; `_blobs` reports parts that are missing."""
     try:
         snapshot_parts.names(requests.body_of(store, entry), store.blob, known)
     except AndonError as error:
@@ -187,7 +188,7 @@ def _ledger(
     for identity, entries in effects.items():
         found = rows.pop(identity, None)
         if found is None:
-            # What was cancelled before anything was written about it has no line.
+            # An effect that was cancelled before it was written has no ledger row.
             if any(entry.state != Mark.CANCELLED for entry in entries):
                 yield f"effect {identity[0]!r} (key {identity[1]!r}) is not in the ledger"
         elif found.seq <= row.head_seq:
@@ -197,9 +198,9 @@ def _ledger(
 
 
 def _line(found: EffectRow, entries: list[Entry]) -> Iterator[str]:
-    """What the ledger's line must be after those entries."""
+    """Check an effect's ledger row against its journal entries."""
     where = f"effect {found.name!r} (key {found.key!r})"
-    # A wait for the effect that was cancelled is written down and changes nothing about it.
+    # The journal records a cancelled wait for the effect, which does not change the effect.
     told = [n for n, entry in enumerate(entries) if entry.state != Mark.CANCELLED]
     candidates = entries[told[-1] :] if told else entries
     entry = next((one for one in candidates if one.seq == found.seq), None)

@@ -1,4 +1,4 @@
-"""What people ask about workers: who is there, what each is about to do, and what holds it up."""
+"""Queries about workers: which ones exist, their states, and the runs that delay their drain."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,25 +11,26 @@ from andon.errors import NotFound
 from andon.runtime.worker.peers import is_gone, this_process
 from andon.store.store import Store, WorkerRow
 
-# Workers that have ended are of interest for a day.
+# Workers that have ended stay in listings for a day.
 RECENT_SECONDS = 86_400.0
 
 SERVING, ASKED, DRAINING, EXITED, DIED, SILENT = (
     "serving",
-    "asked",  # to drain, and it has not begun to
+    "asked",  # asked to drain, not draining yet
     "draining",
-    "exited",  # it said so
+    "exited",  # ended, and reported its own end
     "died",
-    "silent",  # neither alive nor certainly dead
+    "silent",  # lease expired, death not proved
 )
 LEAVING = frozenset({ASKED, DRAINING})
 ENDED = {"gone": EXITED, "dead": DIED, "silent": SILENT}
 
 
 def stand(worker: WorkerRow, around: Surroundings) -> str:
-    """How a worker stands, also if nobody was there to notice its end."""
+    """The state of a worker; finds its death even if nothing has recorded it yet."""
     if worker.state != "live":
-        # It may have left its plain functions to the end of its process: that was no accident.
+        # A worker that reported its exit may have left plain functions to the end of its process:
+        # that is an exit and no accident.
         said = "exit" in report_of(worker)
         return EXITED if said else ENDED.get(worker.state, worker.state)
     if is_gone(around.here, worker):
@@ -44,10 +45,10 @@ def stand(worker: WorkerRow, around: Surroundings) -> str:
 
 
 def standing(store: Store, worker: WorkerRow, around: Surroundings) -> tuple[WorkerRow, str]:
-    """How a worker stands, and its row, which is not older than that.
+    """The state of a worker, and a row that is not older than that state.
 
-    One that goes says so and ends its process; whoever had read its row before that would find the
-    process gone and call it dead.
+    An exiting worker records its exit and then ends its process. A reader with a row from before
+    the record would find the process gone and call the worker dead, so the row is read again.
     """
     found = stand(worker, around)
     if found == DIED and worker.state == "live":
@@ -67,7 +68,7 @@ def carried(workers: Iterable[WorkerRow]) -> frozenset[tuple[str, str]]:
 
 
 def _read(text: str | None) -> Any:
-    """What a worker or its supervisor wrote; as text if it is no JSON."""
+    """Decode JSON that a worker or its supervisor wrote; other text is returned as it is."""
     try:
         return None if text is None else json.loads(text)
     except ValueError:
@@ -75,7 +76,7 @@ def _read(text: str | None) -> Any:
 
 
 def report_of(worker: WorkerRow) -> dict[str, Any]:
-    """What a worker wrote about its drain; nothing if it wrote nothing that can be read."""
+    """The worker's own report about its drain; empty if there is none that can be read."""
     try:
         found = json.loads(worker.drain or "{}")
     except ValueError:
@@ -84,7 +85,7 @@ def report_of(worker: WorkerRow) -> dict[str, Any]:
 
 
 def overrun(worker: WorkerRow, now: float) -> list[str]:
-    """Which limits of its drain a worker has overrun."""
+    """The limits of its drain that a worker has overrun."""
     report, told = report_of(worker), told_at(worker)
     took = None if told is None else (worker.ended_at or now) - told
     phases = [
@@ -97,7 +98,7 @@ def overrun(worker: WorkerRow, now: float) -> list[str]:
 
 
 def blocked_by(store: Store, run_ids: Sequence[str], now: float) -> list[dict[str, Any]]:
-    """What a worker waits for before it can go, by the journal; the longest first."""
+    """The runs that a worker must finish before it can exit, by the journal; longest first."""
     found = []
     for run_id in run_ids:
         last = store.last_entry(run_id)
@@ -109,7 +110,7 @@ def blocked_by(store: Store, run_ids: Sequence[str], now: float) -> list[dict[st
 
 
 def workers(store: Store, *, everything: bool = False) -> list[dict[str, Any]]:
-    """The workers that have not ended; with `everything` also those of the last day."""
+    """The workers that have not exited; with `everything` also those that did in the last day."""
     around = Surroundings(store)
     found = []
     for row in store.fleet(around.now - RECENT_SECONDS if everything else inf):
@@ -146,11 +147,11 @@ def workers(store: Store, *, everything: bool = False) -> list[dict[str, Any]]:
     return found
 
 
-# ── who is meant ──────────────────────────────────────────────────────────────────────────────
+# ── names ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def find(store: Store, names: Sequence[str]) -> list[WorkerRow]:
-    """Workers by id, host (all that are there) or the beginning of an id."""
+    """Find workers by id, by host (all live workers on it) or by a unique prefix of an id."""
     fleet = store.fleet(store.now() - RECENT_SECONDS)
     found: dict[str, WorkerRow] = {}
     for name in names:
@@ -181,7 +182,7 @@ def live(store: Store) -> list[WorkerRow]:
 
 
 def here(store: Store) -> list[WorkerRow]:
-    """The live workers of this machine and pid namespace: of this container."""
+    """The live workers of this machine and pid namespace, that is, of this container."""
     mine = this_process()
     return [
         worker

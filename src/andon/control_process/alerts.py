@@ -1,7 +1,7 @@
-"""Alerts: somebody is told when a stop does not go as it should.
+"""Sends alerts when a stop does not go as it should.
 
-To an address (POST, signed) and to a command, from a thread of their own: neither a slow receiver
-nor a dead one holds anything up. The same thing is said once.
+An alert goes to a URL (POST, signed) and to a command, from a separate thread: a slow or dead
+receiver delays nothing else. Each alert is sent once.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ log = logging.getLogger("andon")
 POST_SECONDS, COMMAND_SECONDS = 5.0, 10.0
 TRIES = 3
 BACKOFF_SECONDS = 0.5
-# A receiver that is away must not make us keep everything that ever happened.
+# Bounds the memory for alerts while a receiver is away.
 MOST_WAITING = 1000
 MOST_REMEMBERED = 10_000
 SIGNATURE = "X-Andon-Signature"
 
 
 def signature(secret: str, body: bytes) -> str:
-    """What a receiver compares with the header, by hmac.compare_digest."""
+    """The value of the signature header; receivers compare it by hmac.compare_digest."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 class Alerts:
-    """Sends alerts; `about` and `layer` together say whether it is the same one again."""
+    """Sends alerts; two with the same `layer` and `about` are the same alert."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._sent: dict[tuple[str, str], None] = {}
         self._thread: threading.Thread | None = None
-        self._telling = threading.Lock()  # whoever hears and whoever attends are two
+        self._telling = threading.Lock()  # two threads call `tell`: main and reader
         self.lost = 0
 
     @property
@@ -51,7 +51,7 @@ class Alerts:
         return bool(self._settings.alert_url or self._settings.alert_command)
 
     def tell(self, layer: str, about: str, text: str, **facts: Any) -> bool:
-        """Send it, unless it was sent before; whether it was new."""
+        """Send an alert unless it was sent before; returns whether it was new."""
         with self._telling:
             if (layer, about) in self._sent:
                 return False
@@ -65,7 +65,7 @@ class Alerts:
         return True
 
     def close(self, seconds: float = POST_SECONDS) -> None:
-        """Give what waits a moment to go out."""
+        """Wait briefly until the alerts in the queue are sent."""
         if self._thread is not None:
             self._put(None)
             self._thread.join(seconds)
@@ -91,7 +91,7 @@ class Alerts:
         for number in range(TRIES):
             try:
                 send()
-            except Exception as error:  # noqa: BLE001 (whatever a receiver does: others go out)
+            except Exception as error:  # noqa: BLE001 (one receiver's failure must not stop the others)
                 log.warning("%s: an alert was not taken: %s", name, error)
                 if number < TRIES - 1:
                     time.sleep(BACKOFF_SECONDS * 2**number)

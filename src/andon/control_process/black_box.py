@@ -1,9 +1,9 @@
-"""A black box: the run of a command that knows nothing of andon.
+"""The run of a command that does not use andon itself, executed by `andon exec`.
 
-The control process is its worker: it holds the run for the supervisor, lets the command begin,
-carries stops to it and settles it when it has ended. Nothing is remembered here that the store or
-the supervisor does not know: what is to be done follows from the run's row and the child's state,
-so a control process that was started again goes on where the last one died.
+The control process is the run's worker: it holds the run for the supervisor, lets the command
+begin, passes stops on to it and settles it when it has ended. It keeps no state that the store or
+the supervisor does not have: the next action follows from the run's row and the child's state, so
+a restarted control process continues where the last one died.
 
     pause = freeze · resume = thaw · cancel = TERM, its window, then KILL · kill, halt = KILL
 """
@@ -41,12 +41,12 @@ from andon.store.store import (
 )
 
 PARAMETERS = {"parameters": [{"name": "argv", "required": True}], "extra": False}
-# Asked to go, and not by an order about this run: it goes on another time.
+# Endings of a command that was stopped without an order about its run: the run continues later.
 _RETURNS = {"drain": "returned", "lost contact": "interrupted"}
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What `andon exec -- CMD` told the control process."""
+    """The command that `andon exec -- CMD` passes to the control process."""
 
     child: str
     run: str
@@ -57,7 +57,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row(self) -> AgentRow:
-        """So that it is known by name, to whoever stops or limits it."""
+        """The agent row that gives the command a name, under which it can be stopped or limited."""
         parameters = json.dumps(PARAMETERS)
         return AgentRow(name=self.agent, version=VERSION, queue="default", parameters=parameters)
 
@@ -74,16 +74,17 @@ class Box:
     ) -> None:
         self.command, self._supervisor, self._settings = command, supervisor, settings
         self._send = send
-        self._said: set[tuple[str, ...]] = set()  # orders that are out: one is enough
+        self._said: set[tuple[str, ...]] = set()  # requests already sent: one of each is enough
         self.worker_id = ""
         self.settled = False
-        # Longer than the supervisor waits: whoever takes the run over finds nothing of it alive.
+        # The supervisor stops the command when contact is lost. The lease is longer than it waits
+        # for that, so a worker that takes the run over finds no process of it alive.
         self.lease_seconds = settings.lost_contact_seconds + settings.lease_seconds
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────
+    # ── each turn ─────────────────────────────────────────────────────────────────────────────
 
     def attend(self, store: Store, ward: Ward, told: list[Told]) -> None:
-        """Bring the run's row and the child together, by one step or several."""
+        """Bring the run's row and the child into agreement, by one action or several."""
         if not self.worker_id:
             self._register(store, ward)
         row = store.run(self.command.run)
@@ -106,7 +107,7 @@ class Box:
         return told.run_id == self.command.run or told.worker == self.worker_id
 
     def lost(self) -> None:
-        """The store has given this worker up: the run must be claimed again, or ended."""
+        """Forget the worker that the store has given up: the run must be claimed anew, or ended."""
         self.worker_id = ""
 
     def leave(self, store: Store) -> None:
@@ -116,7 +117,7 @@ class Box:
     # ── beginning ─────────────────────────────────────────────────────────────────────────────
 
     def _register(self, store: Store, ward: Ward) -> None:
-        """A row for the supervisor's own process: others see when that is gone."""
+        """Register a worker with the supervisor's own process, so that others notice its death."""
         one = self._supervisor
         for row in store.workers():
             same = (row.supervisor, row.pid, row.start_ticks) == (one.id, one.pid, one.start_ticks)
@@ -138,7 +139,7 @@ class Box:
             worker=row,
             agents=(self.command.row,),
             lease_seconds=self.lease_seconds,
-            promote=False,  # nobody but `andon run` can start it
+            promote=False,  # only `andon exec` starts runs of it
         )
         write(store, message)
         self.worker_id = row.id
@@ -180,7 +181,7 @@ class Box:
         return any(one.id == self.command.run for one in write(store, message).runs)
 
     def _dead(self, store: Store, row: RunRow) -> tuple[tuple[str, str], ...]:
-        """The one who had it, if that is gone and nobody was there to say so."""
+        """The run's previous worker, if its process is gone and no process has recorded that."""
         if row.worker is None or row.worker == self.worker_id:
             return ()
         here = this_process()
@@ -190,7 +191,7 @@ class Box:
             if one.id == row.worker and is_gone(here, one)
         )
 
-    # ── while it lives ────────────────────────────────────────────────────────────────────────
+    # ── while the command runs ────────────────────────────────────────────────────────────────
 
     def _follow(self, store: Store, ward: Ward, row: RunRow) -> None:
         if self.is_mine(row):
@@ -202,15 +203,16 @@ class Box:
             if ward.state != "frozen":
                 self._say("freeze", ward, again=row.fence)
         elif row.state == State.QUEUED:
-            # Resumed; or we were out of contact for longer than our lease, and nobody has it.
+            # The run was resumed; or its lease expired while we had no contact, and no other
+            # worker has claimed it.
             self._claim(store, row)
         else:
-            # Killed, cancelled, or somebody else's: what is alive here is nobody's.
+            # The run is killed, cancelled or held by another worker: this process must not go on.
             order = json.loads(row.stop)["order"] if row.stop else ""
             self._say("kill", ward, order=order)
 
     def _obey(self, store: Store, ward: Ward, row: RunRow) -> None:
-        """A polite order, which is carried out when the attempt is over."""
+        """Carry out a polite order: freeze the command for a pause, else terminate it."""
         assert row.stop is not None
         mark = json.loads(row.stop)
         if mark["kind"] == Kind.PAUSE:
@@ -225,7 +227,7 @@ class Box:
         self._say("term", ward, order=mark["order"], grace=grace)
 
     def _say(self, do: str, ward: Ward, *, again: int = 0, **words: Any) -> None:
-        """Once for each process, order and claim."""
+        """Send a request to the supervisor, once for each process, order and claim."""
         name = (do, str(ward.pid), str(words.get("order") or again))
         if name not in self._said:
             self._said.add(name)
@@ -234,7 +236,7 @@ class Box:
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     def _is_final(self, ward: Ward) -> bool:
-        """Whether it is not started again."""
+        """Whether the supervisor will not start the command again."""
         if ward.state in OVER or ward.asked:
             return True
         return self.command.restart == "never" or ward.code == 0
@@ -246,7 +248,7 @@ class Box:
         if ward.state == "refused" or ward.asked in _RETURNS:
             self._settle(store, row, Event.RETURN, _RETURNS.get(ward.asked, "untouched"))
         elif ward.asked == "halt":
-            return  # by its own order, which the store is told first
+            return  # the halt, which the store learns first, settles the run
         elif ward.asked == "kill":
             write(store, self._kill_order(ward))
         elif row.stop is not None and ward.asked == "term":
@@ -257,7 +259,7 @@ class Box:
             self._settle(store, row, Event.FAIL, "", error=_failure(ward))
 
     def _kill_order(self, ward: Ward) -> Order:
-        """Somebody killed it through the socket: here it is written down."""
+        """An order that records a kill given through the supervisor's socket."""
         return Order(
             id=ward.order or f"rcp_{uuid.uuid4().hex[:12]}",
             kind=Kind.KILL,
@@ -292,15 +294,15 @@ class Box:
         )
         try:
             write(store, message)
-        except Fenced:  # an order came first; the next look sees it
+        except Fenced:  # an order came first; the next turn sees it
             return
 
     def _prove(self, store: Store, ward: Ward, told: list[Told]) -> None:
-        """Tell the store that nothing of the command is left."""
+        """Report to the store that no process of the command is left."""
         if ward.alive or not ward.quiet:
             return
         if ward.asked == "kill" and ward.killed is None and ward.state not in OVER:
-            return  # how it went is said in a moment
+            return  # the supervisor's "killed" event, with the evidence, follows in a moment
         for one in told:
             if self.concerns(one) and one.hard:
                 write(
@@ -315,7 +317,7 @@ class Box:
 
 
 def proof(ward: Ward) -> str:
-    """What is known of its end, in words."""
+    """The evidence of the command's end, in words."""
     if ward.killed is not None:
         took, by = ward.killed.get("took_ms"), ward.killed.get("by")
         number = ward.killed.get("pids")
@@ -324,7 +326,7 @@ def proof(ward: Ward) -> str:
 
 
 def refusal_of(store: Store, row: RunRow) -> str:
-    """Why a run cannot be begun, or gone on with, here; nothing if it can."""
+    """Why a run cannot begin or continue here; empty if it can."""
     if row.state in TERMINAL:
         return f"run {row.id} is {row.state} already; to start another leave out --id"
     if row.state in (State.PAUSED, State.KILLED, State.STRANDED):
@@ -338,7 +340,7 @@ def refusal_of(store: Store, row: RunRow) -> str:
 
 
 def held(store: Store, agent: str, labels: dict[str, str]) -> str:
-    """Which latch keeps a run of this agent with these labels from beginning."""
+    """The latch that keeps a run of this agent with these labels from starting; empty if none."""
     latch = scope_latches.on_path_of(store.latches(), agent, labels)
     if latch is None:
         return ""

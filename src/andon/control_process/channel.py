@@ -1,7 +1,7 @@
-"""The wire to the supervisor: JSON lines over a descriptor that was inherited from it.
+"""The channel to the supervisor: JSON lines over a descriptor inherited from it.
 
-A thread reads, so that an order of the supervisor never waits for a database; whoever attends
-takes what has come. The end of the wire is the end of the supervisor.
+A thread reads, so that messages of the supervisor are received while the main thread waits for a
+database; the main thread takes them later. End of file means that the supervisor has ended.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ LONGEST_LINE = 8_388_608
 
 
 class Wire:
-    """`at_once` is called from the thread that reads, for each message, before it is taken."""
+    """The channel. The reading thread calls `at_once` for each message, before it can be taken."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Wire:
         self._thread.start()
 
     def take(self) -> list[dict[str, Any]]:
-        """What has come since the last time, in order."""
+        """The messages received since the last call, in order."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -44,7 +44,7 @@ class Wire:
         return found
 
     def send(self, do: str, **words: Any) -> None:
-        """An order for the supervisor. One that is gone needs none."""
+        """Send a request to the supervisor; does nothing if the supervisor has ended."""
         line = json.dumps({"do": do, **words}).encode() + b"\n"
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(line)

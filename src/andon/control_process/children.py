@@ -1,7 +1,7 @@
-"""What the control process knows of the supervisor's children.
+"""The supervisor's children, as the control process knows them.
 
-Everything comes by the wire: all of it with the greeting, then what changes. A process is named by
-pid and start time together.
+All knowledge comes through the channel: the hello lists all children, and events report changes. A
+process is identified by pid and start time together.
 """
 
 import signal
@@ -29,10 +29,10 @@ class Ward:
     containment: dict[str, Any] = field(default_factory=dict)
     code: int | None = None
     signal: int | None = None
-    asked: str = ""  # what its end was asked by
+    asked: str = ""  # the kind of request that its end answers: kill, term, drain, halt ...
     order: str = ""
-    left: frozenset[int] = frozenset()  # it has ended, and these of its processes had not
-    killed: dict[str, Any] | None = None  # how the last kill of it went
+    left: frozenset[int] = frozenset()  # its processes that were still alive when it ended
+    killed: dict[str, Any] | None = None  # the event that reports its last kill
 
     @property
     def alive(self) -> bool:
@@ -40,7 +40,7 @@ class Ward:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of it executes any more."""
+        """Whether none of its processes executes any more."""
         return not self.alive and not any(proc.alive(pid) for pid in self.left)
 
     def how(self) -> str:
@@ -51,13 +51,13 @@ class Ward:
 
 
 class Wards:
-    """All children, by name; and the worker rows that are theirs."""
+    """All children, by name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Ward] = {}
 
     def greet(self, described: list[dict[str, Any]]) -> None:
-        """Everything anew: what was known before may be long over."""
+        """Replace all children by those of a hello: earlier knowledge may be out of date."""
         known, self.by_name = self.by_name, {}
         for one in described:
             name = str(one.get("child"))
@@ -87,7 +87,7 @@ class Wards:
         return self.by_name.get(str(event.get("child")))
 
     def of(self, row: WorkerRow) -> Ward | None:
-        """The living child that a worker's row is about."""
+        """The live child whose process a worker's row describes."""
         for ward in self.by_name.values():
             if ward.alive and ward.pid == row.pid and ward.ticks == row.start_ticks:
                 return ward

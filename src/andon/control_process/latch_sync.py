@@ -1,8 +1,8 @@
-"""The latch of this host and the halt of the fleet: each makes the other.
+"""Keeps the latch of this host and the fleet's halt in the store in agreement.
 
-A pull here becomes a halt in the store, as soon as that answers. A halt in the store pulls the
-latch here. A latch here is lifted by the store only if the store knows this very pull and a named
-person has lifted it there since.
+A pull of the latch becomes a halt in the store as soon as the store answers, and a halt in the
+store pulls the latch. The latch is cleared from the store only if the store knows this very pull
+and a named person has lifted it there since.
 """
 
 import json
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("andon")
 
-# An order that was not answered by an event is given again.
+# A halt that the supervisor has not answered by an event is sent again after this time.
 AGAIN_SECONDS = 1.0
-# Two clocks are compared, one of them in milliseconds: in doubt the pull is the newer one.
+# Two clocks are compared, one of them in milliseconds: within this margin the pull counts as newer.
 DOUBT_SECONDS = 0.005
-# How often, and for how long after a pull, it is looked how that stands: somebody waits then.
+# How often, and for how long after a pull, its halt is polled: a person waits for it then.
 FOLLOW_SECONDS, FOLLOWED_SECONDS = 0.05, 15.0
 
 
@@ -37,7 +37,8 @@ class Latching:
         self._own, self._id = own, supervisor.id
         self._target = f"supervisor:{supervisor.id}"
         self._latch = Latch(supervisor.home)
-        # Which halt of the store a pull of this host is: two hosts may be pulled at once.
+        # Maps a pull of this host to its halt in the store, which may have another id: two hosts
+        # may be pulled at once.
         self._aliases = Path(supervisor.home, "state", "halts")
         self._receipt: dict[str, Any] | None = None
         self._known = ""  # the pull that the store knows of
@@ -50,7 +51,7 @@ class Latching:
         self._receipt = receipt
 
     def halted(self, event: dict[str, Any]) -> None:
-        """The supervisor has stopped everything, or says what it could not."""
+        """The supervisor has halted this host, or reports the survivors."""
         self._receipt = receipt = dict(event["receipt"])
         by = f" by {event['by']}" if event.get("by") else ""
         text = f"everything on this host is halted{by}"
@@ -60,7 +61,7 @@ class Latching:
         self._own.overruns.local(layer, str(event.get("order")), text, receipt=receipt)
 
     def look(self) -> None:
-        """Whether somebody has pulled or lifted it here; asked often."""
+        """Notice a pull or a lift on this host; called often."""
         found = self._latch.look()
         if not found.pulled:
             self._known, self._receipt = "", self._kept(found)
@@ -68,7 +69,7 @@ class Latching:
             self._own.hurry()
 
     def _kept(self, found: Pulled) -> dict[str, Any] | None:
-        """A pull that never reached the disk is not lifted by that."""
+        """The receipt, kept if its pull never reached the disk: an older latch file is no lift."""
         receipt = self._receipt
         return receipt if receipt is not None and found.epoch < int(receipt["epoch"]) else None
 
@@ -80,7 +81,7 @@ class Latching:
     # ── from here to the store ────────────────────────────────────────────────────────────────
 
     def tell(self, store: Store) -> None:
-        """The store knows of every pull here; and here of it when that was lifted there."""
+        """Write this host's pull to the store, or clear the latch if the halt was lifted there."""
         found = self._latch.read()
         if not found.pulled or not found.order or found.unreadable:
             return
@@ -88,7 +89,7 @@ class Latching:
         if row is None:
             self._order(found, found.order)
         elif row.lifted_at is not None:
-            # By the store's clock: when it was pulled here is known by ours.
+            # The time of the pull is by our clock: convert it to the store's, like lifted_at.
             pulled_at = store.now() - (time.time() - found.at)
             if row.lifted_by and pulled_at + DOUBT_SECONDS <= row.lifted_at:
                 self._clear(found, row)
@@ -139,7 +140,7 @@ class Latching:
         self._own.wire.send("cleared", epoch=found.epoch, by=by, why=why)
 
     def follow(self, store: Store) -> None:
-        """The supervisor hears how the halt of its pull stands: somebody may wait for that."""
+        """Report the state of the fleet's halt to the supervisor: a command may wait for it."""
         if not self._known:
             return
         order = self._name(self._known)
@@ -170,7 +171,8 @@ class Latching:
             self._pull(store.stop(wanted))
 
     def _pull(self, row: StopRow | None) -> None:
-        # Looked at after the latch: whoever lifts both lifts the store's first.
+        # Read after the latch: reauthorize lifts the store's latch before the host's, so a host
+        # latch that was seen lifted is lifted in this row too.
         if row is None or row.lifted_at is not None:
             return
         self._sent, self._sent_at = row.id, time.monotonic()

@@ -1,7 +1,7 @@
 """`andon up` and `andon exec -- CMD`: check, then become the supervisor.
 
-What can be known to be wrong is said here, before anything is started; then this process executes
-the supervisor in its place, which is small, and imports nothing of what was imported here.
+All checks are made before anything starts. Then this process executes the supervisor in its place,
+which is small and shares none of the imports made here.
 """
 
 import json
@@ -35,14 +35,14 @@ WHAT = ("kill", "pause", "parent_death")
 # -P: the files of this folder are an agent's, and must not be taken for Python's own.
 PYTHON = [sys.executable, "-P", "-m"]
 EXIT_SECONDS = 2.0
-# What the control process needs and a child must not have.
+# Variables that the control process needs and a child must not see.
 _PRIVATE = ("ANDON_ALERT_SECRET", "ANDON_ALERT_URL", "ANDON_ALERT_COMMAND", "ANDON_FAULTS")
-# And one of another user, which is kept from the store on purpose.
+# Hidden from a child of another user as well, which must not reach the store.
 _STORE = ("ANDON_STORE", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
 
 
 def requirements(given: str | None) -> dict[str, str]:
-    """kill=A,pause=C as a table."""
+    """Parse --require, such as kill=A,pause=C."""
     found: dict[str, str] = {}
     for part in filter(None, (given or "").split(",")):
         what, _, grade = part.strip().partition("=")
@@ -56,7 +56,7 @@ def requirements(given: str | None) -> dict[str, str]:
 
 
 def user(name: str | None) -> int | None:
-    """The uid of another user, under which children are to run."""
+    """The uid that children run under; None for this user."""
     if name is None:
         return None
     if os.geteuid() != 0:
@@ -67,11 +67,11 @@ def user(name: str | None) -> int | None:
         raise BadInput(f"--uid {name}: there is no user of that name on this host") from None
 
 
-# ── what is checked ───────────────────────────────────────────────────────────────────────────
+# ── checks ────────────────────────────────────────────────────────────────────────────────────
 
 
 def refuse_latched(home: str) -> None:
-    """Nothing is begun on a host whose latch is pulled, or cannot be read."""
+    """Refuse to start on a host whose latch is pulled or cannot be read."""
     found = Latch(home).init()
     if found.pulled:
         by = found.by or "an unnamed person"
@@ -83,7 +83,7 @@ def refuse_latched(home: str) -> None:
 
 
 def refuse_held(store: Store, command: Command) -> None:
-    """A run that could not begin is not started."""
+    """Refuse a run that could not begin."""
     row = store.run(command.run)
     if row is not None and row.state not in TERMINAL:
         why = refusal_of(store, row) or _other_than(store, row, command)
@@ -96,7 +96,7 @@ def refuse_held(store: Store, command: Command) -> None:
 
 
 def _other_than(store: Store, row: RunRow, command: Command) -> str:
-    """A run goes on with the command that it was begun with: nobody would take it otherwise."""
+    """Why a run cannot continue with this command: no worker would take it with another one."""
     [first, *_] = requests.journal(store, row.id)
     given = value.decode(requests.body_of(store, first))
     if row.version != VERSION:
@@ -122,11 +122,11 @@ def command_of(argv: Sequence[str], options: Mapping[str, Any]) -> Command:
     )
 
 
-NO_PROGRAM = 127  # as a shell says it
+NO_PROGRAM = 127  # the exit code of a shell
 
 
 def why_nowhere(program: str) -> str:
-    """Why there is certainly no such program; nothing is made then for its run. Else nothing."""
+    """Why a program certainly does not exist, in which case no run is created; empty if it may."""
     if shutil.which(program) is not None or os.path.exists(program):
         return ""
     where = "there is no such file" if os.sep in program else "there is no such program in PATH"
@@ -134,7 +134,7 @@ def why_nowhere(program: str) -> str:
     return f"cannot execute {program!r}: {where}{agent}"
 
 
-# ── what is told ──────────────────────────────────────────────────────────────────────────────
+# ── spec ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def spec(
@@ -145,7 +145,7 @@ def spec(
     command: Command | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Everything a supervisor is told."""
+    """The specification that a supervisor starts from."""
     env = {**environ, "ANDON_STORE": settings.store, "ANDON_HOME": homes.find(environ)}
     env.pop("ANDON_FAULTS", None)
     if command is not None:
@@ -161,7 +161,7 @@ def spec(
     names: tuple[str, ...] = ("lost_contact_seconds", "lost_contact", "watchdog_seconds")
     names += ("grace_seconds", "restart_limit", "restart_seconds", "on_stall")
     limits = {name: getattr(settings, name) for name in names}
-    if command is None:  # a drain takes all of its grace, and then the process has to end
+    if command is None:  # a drain may use its whole grace period; the exit needs time after it
         limits["grace_seconds"] += EXIT_SECONDS
     return {
         "home": env["ANDON_HOME"],
@@ -174,7 +174,7 @@ def spec(
 
 
 def environment(settings: Settings, uid: int | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a child sees of ours."""
+    """The environment of a child: ours without the variables it must not see."""
     hidden = {*_PRIVATE, *(_STORE if uid is not None else ())}
     env = {name: text for name, text in environ.items() if name not in hidden}
     env["ANDON_HOME"] = homes.find(environ)
@@ -182,7 +182,7 @@ def environment(settings: Settings, uid: int | None, environ: Mapping[str, str])
 
 
 def _names(uid: int) -> dict[str, str]:
-    """What programs take for their own folder and user."""
+    """The variables that tell programs their home folder and user."""
     try:
         found = pwd.getpwuid(uid)
     except KeyError:  # a number without a name
@@ -197,7 +197,7 @@ def workers(
     uid: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> list[dict[str, Any]]:
-    """`words`: what comes after `andon work`."""
+    """Specify `number` workers; `words` are the arguments of `andon work`."""
     env = environment(settings, None, environ)
     env |= _names(uid) if uid is not None else {}
     env |= {"ANDON_STORE": settings.store, "ANDON_GRACE_SECONDS": f"{settings.grace_seconds:g}"}
@@ -209,7 +209,7 @@ def workers(
             "env": env,
             "cwd": os.getcwd(),
             "wait": True,
-            "restart": "on-failure",  # one that was drained has gone because somebody wanted it to
+            "restart": "on-failure",  # a worker that exits after a drain was asked to
             "uid": uid,
             "log": "tee",
         }
@@ -239,7 +239,7 @@ def boxed(
 
 
 def become(told: dict[str, Any]) -> None:
-    """Execute the supervisor in the place of this process; does not return."""
+    """Replace this process by the supervisor; does not return."""
     descriptor = os.memfd_create("andon-spec", 0)
     os.write(descriptor, json.dumps(told).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)

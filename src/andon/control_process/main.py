@@ -1,12 +1,11 @@
-"""The control process: the supervisor's memory and its way to the fleet.
+"""The control process: the connection between a supervisor and the store.
 
     python -m andon.control_process.main     (started by the supervisor, again when it dies)
 
-It attends the store every few seconds, and at once when rung: what it is told there it carries to
-the supervisor, and what the supervisor says it writes down. It kills nobody and may die at any
-moment: what is to be done follows from the store, from the latch, and from what the supervisor
-answers.
-Nothing it owes the store is forgotten while the store is away.
+It polls the store every few seconds, and at once when notified: it passes orders on to the
+supervisor, and writes the supervisor's events to the store. It asks the supervisor to kill its
+children, and may die at any moment: the next action follows from the store, the latch and the
+supervisor's answers. While the store is away, everything that must be written to it is kept.
 """
 
 import contextlib
@@ -50,16 +49,16 @@ from andon.store.store import Beat, Look, Message, Seen, Store
 
 log = logging.getLogger("andon")
 
-# Without a ring: as rarely as a lease allows, and every second where no ring is heard.
+# The poll interval where the store sends no notifications; with them, as long as leases allow.
 ATTEND_SECONDS = 1.0
-# How often the latch of this host is looked at; and how soon an order that was rung is read.
+# How often the latch of this host is polled: the longest pause between two turns.
 LOOK_SECONDS = 0.1
-# A busy fleet rings for every run: this often it is looked whether there is a new order.
+# A busy fleet notifies for every run: notifications are checked for a new order this often.
 RING_SECONDS = 0.02
 HELLO_SECONDS = 30.0
-# How often the supervisor is told that this process is there, and whether it gets on.
+# How often this process sends its heartbeat and progress to the supervisor.
 HERE_SECONDS = 0.5
-# Less than the supervisor waits for it: what is not written then is found out by others.
+# Shorter than the supervisor waits for this process; other processes find out what is not written.
 LEAVE_SECONDS = 4.0
 
 
@@ -80,14 +79,14 @@ class Attending:
         self._enlisted = False
         self._ending = False
         self._turns = 0
-        self._rang = False  # the store did; else it was the wire
+        self._rang = False  # by the store; otherwise the channel woke us
         self._looked = 0.0
         self._due = 0.0
         self._newest: tuple[str, ...] = ()
         self._told: list[Told] = []
 
     def run(self) -> int:
-        """Until the supervisor has nothing more to say, and everything is written down."""
+        """Serve until the supervisor has ended and all its events are written; the exit code."""
         self.wire.start()
         threading.Thread(target=self._be_here, name="andon-here", daemon=True).start()
         if not self._greeted():
@@ -95,7 +94,7 @@ class Attending:
         while True:
             self._turns += 1
             self._rung.clear()
-            over = self.wire.ended  # looked at first: what came before the end is then taken
+            over = self.wire.ended  # read first: all messages before the end are then taken
             self._hear()
             self._turn()
             if over:
@@ -105,13 +104,16 @@ class Attending:
         return 0
 
     def _be_here(self) -> None:
-        """From a thread: silent when the process is frozen; the same turn when the store hangs."""
+        """Send heartbeats from a thread.
+
+        They stop when the process is frozen, and repeat the same turn when the store hangs.
+        """
         while not self.wire.ended:
             self.wire.send("here", turn=self._turns)
             time.sleep(HERE_SECONDS)
 
     def _greeted(self) -> bool:
-        """Nothing can be done before the supervisor has said who it is."""
+        """Wait for the supervisor's hello, without which nothing can be done."""
         end = time.monotonic() + HELLO_SECONDS
         while self.supervisor is None and time.monotonic() < end:
             self._rung.clear()
@@ -124,7 +126,7 @@ class Attending:
         return self.supervisor is not None
 
     def hurry(self, seconds: float = 0.0) -> None:
-        """Attend the store not later than in so many seconds."""
+        """Poll the store in at most this many seconds."""
         self._due = min(self._due, time.monotonic() + seconds)
 
     def _pause(self) -> float:
@@ -136,16 +138,16 @@ class Attending:
         self._rang = True
         self._rung.set()
 
-    # ── what the supervisor says ──────────────────────────────────────────────────────────────
+    # ── events of the supervisor ──────────────────────────────────────────────────────────────
 
     def _hear(self) -> None:
         for event in self.wire.take():
             heard = getattr(self, f"_on_{event.get('event')}", None)
             if heard is None:
-                continue  # of a newer supervisor
+                continue  # an event of a newer supervisor
             try:
                 heard(event)
-            except Exception:  # one event that is not understood must not hide the next
+            except Exception:  # a malformed event must not hide the next one
                 log.exception("an event of the supervisor: %s", event.get("event"))
             self._due = 0.0
 
@@ -215,16 +217,16 @@ class Attending:
         self._ending = True
 
     def _alert(self, event: dict[str, Any]) -> None:
-        """At once, from the thread that reads: the store may hang, and that may be the reason."""
+        """Alert from the reading thread: a store that hangs may be the very cause of the event."""
         found = overruns.described(event)
         if found is not None:
             layer, about, text = found
             self.alerts.tell(layer, about, text, event=event)
 
-    # ── what the store says ───────────────────────────────────────────────────────────────────
+    # ── orders of the store ───────────────────────────────────────────────────────────────────
 
     def _turn(self) -> None:
-        """Look at the latch; and at the store, if that is due."""
+        """Poll the latch, and the store if that is due."""
         self.latching.look()
         now = time.monotonic()
         if now < self._due and not self._is_rung(now):
@@ -237,7 +239,7 @@ class Attending:
             self._forget_store()
         except AndonError as error:
             log.warning("attending: %s", error)
-        except Exception:  # it must not end quietly: nobody would be told to stop
+        except Exception:  # an error here must not end the process: stops would go unheard
             log.exception("attending failed")
 
     @property
@@ -248,7 +250,7 @@ class Attending:
         return max(ATTEND_SECONDS, renew_every(least))
 
     def _is_rung(self, now: float) -> bool:
-        """Whether somebody has given an order since the last look."""
+        """Whether the store has notified us of a new order since the last poll."""
         if self.store is None or not self._rang or now - self._looked < RING_SECONDS:
             return False
         self._rang, self._looked = False, now
@@ -258,7 +260,7 @@ class Attending:
             return True
 
     def _seen(self, store: Store, newest: StopRow | None = None) -> tuple[str, ...]:
-        """What changes with every order, and with the run of the command."""
+        """Values that change with every order, and with the state of the command's run."""
         orders = store.stops(1) if newest is None else [newest]
         seen = tuple(f"{one.id} {one.closed_at} {one.lifted_at}" for one in orders)
         if self.box is not None:
@@ -268,7 +270,8 @@ class Attending:
 
     def _attend(self) -> None:
         store = self._opened()
-        # First: after a halt of this host nothing else is true, and its receipt has whom it ended.
+        # First, because a halt of this host overrides everything else, and its receipt names the
+        # processes that it killed.
         self.latching.tell(store)
         self.tending.bury(store)
         seen, attendance = self._beat(store)
@@ -299,7 +302,7 @@ class Attending:
         return self.store
 
     def _forget_store(self) -> None:
-        """It is opened anew: a connection that has failed may never answer again."""
+        """Close the store, to be reopened: a connection that has failed may never answer again."""
         store, self.store = self.store, None
         with contextlib.suppress(Exception):
             self._stop_listening()
@@ -320,7 +323,7 @@ class Attending:
         point("attend:reported")
 
     def _beat(self, store: Store) -> tuple[Seen, Attendance]:
-        """All of it in one commit. The look first: an order that comes between is seen again."""
+        """Write all that is due in one commit, Look first: an order in between is seen again."""
         assert self.supervisor is not None
         lease = self.settings.lease_seconds
         body = json.dumps({"children": self.wards.described(), "latch": self.latching.said()})
@@ -348,12 +351,12 @@ class Attending:
             return
         box.attend(store, ward, self._told)
         if not ward.alive and not ward.quiet:
-            self._due = 0.0  # what it left behind is being ended
+            self._due = 0.0  # the processes it left behind are being killed
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     def _leave(self) -> None:
-        """The supervisor has ended: by its own will, or by nobody's."""
+        """Write what is still due after the supervisor has exited or died."""
         end = time.monotonic() + LEAVE_SECONDS
         while True:
             try:
@@ -362,7 +365,7 @@ class Attending:
             except StoreError as error:
                 log.warning("the store does not answer: %s", error)
                 self._forget_store()
-            except Exception:  # the last words are worth less than the end of this process
+            except Exception:  # the end of this process matters more than its last writes
                 log.exception("leaving")
                 break
             if time.monotonic() > end:
@@ -385,9 +388,9 @@ class Attending:
 
 
 def main() -> int:
-    """What the supervisor started, with its descriptor in the environment."""
+    """The entry point; the supervisor passes its descriptor in the environment."""
     prepare_logging(0)
-    faulthandler.enable()  # its stack, when the supervisor ends it because it stands still
+    faulthandler.enable()  # prints the stack when the supervisor ends this process for a stall
     said = os.environ.get("ANDON_COMMAND")
     command = msgspec.json.decode(said, type=Command) if said else None
     return Attending(load(), int(os.environ["ANDON_SUPERVISOR_FD"]), command).run()

@@ -1,7 +1,8 @@
-"""Which of the things that happen somebody is alerted of.
+"""Decides which events cause an alert.
 
-What happens on this host, its own control process says. What the store knows of the whole fleet is
-said by one: that of the oldest live supervisor; the others keep up, and take over when it is gone.
+Each control process reports the events of its own host. Events of the whole fleet, read from the
+store, are reported by the control process of the oldest live supervisor only; the others read them
+too, and take over when it is gone.
 """
 
 import json
@@ -23,7 +24,7 @@ MOST_EVENTS = 1000
 
 
 def described(event: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Layer, subject and words of what a supervisor says, if it is to be alerted at once."""
+    """Layer, subject and text of a supervisor's event; None if it causes no alert."""
     name, seconds = event.get("child"), event.get("seconds")
     match event.get("event"):
         case "overrun":
@@ -50,7 +51,7 @@ class Overruns:
         self._alerts.tell(layer, about, text, supervisor=self._id, **facts)
 
     def look(self, store: Store) -> None:
-        """What the store says, since the last look."""
+        """Report the fleet's events since the last call."""
         if not self._alerts.wanted:
             return
         if self._after is None:

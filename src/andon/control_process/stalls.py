@@ -1,7 +1,7 @@
-"""Stalls that the supervisor does not see: a step that takes longer than a step may.
+"""Finds stalls that the supervisor cannot see: steps that exceed their time limit.
 
-What the process was doing is written to `stacks/` first: by py-spy where it is installed, else by
-the worker itself, if it has registered for the signal. Stacks only, no values.
+The stack of the process is written to `stacks/` first: by py-spy where it is installed, else by
+the worker itself, if it has registered for the signal. Stacks contain no values.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from andon.store.store import WorkerRow
 
 DUMP_SECONDS = 5.0
 FIRST_LINES = 12
-# Where the stack begins that matters: the main thread's by faulthandler, the first by py-spy.
-# What the kernel says stands before it.
+# The line at which the relevant stack begins: the main thread's by faulthandler, the first one by
+# py-spy. Evidence from the kernel may stand before it.
 STACKS = ("Current thread", "Thread ")
 ASK = signal.SIGRTMIN + 4
 
 
 def overlong(row: WorkerRow, limit: float) -> tuple[str, str, float] | None:
-    """The run, the step and its seconds, of the step that has lasted longest beyond the limit."""
+    """The run, the step and its seconds, of the longest step beyond the limit, if there is one."""
     if not limit or not row.progress:
         return None
     found = []
@@ -39,14 +39,14 @@ def overlong(row: WorkerRow, limit: float) -> tuple[str, str, float] | None:
 
 
 def tick(row: WorkerRow) -> int:
-    """How often its event loop had turned, at its last heartbeat."""
+    """The number of turns of the worker's event loop at its last heartbeat."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return int(json.loads(row.progress or "{}")["tick"])
     return 0
 
 
 def evidence(home: str, owner: str, child: str, pid: int) -> tuple[str, list[str]]:
-    """Where the stack of a process was written, and its first lines."""
+    """Write the stack of a process to a file; returns the path and the first lines."""
     path = Path(home, "stacks", f"{child}-{pid}-{int(time.time())}.txt".replace("/", "_"))
     text = _py_spy(pid) or _faulthandler(stacks_file(home, owner, child), pid) or _kernel(pid)
     with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ def described(why: str, seconds: float, path: str, lines: list[str]) -> str:
 
 
 def first_lines(path: str) -> list[str]:
-    """Of the stack, where there is one."""
+    """The first lines of the stack in a file; of the file, if it contains no stack."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
@@ -91,7 +91,7 @@ def _py_spy(pid: int) -> str:
 
 
 def _faulthandler(file: str, pid: int) -> str:
-    """Ask the process itself; only one that takes the signal, since it would end any other."""
+    """Ask the process for its stack, if it catches the signal: the signal would kill any other."""
     if not proc.catches(pid, ASK):
         return ""
     path = Path(file)
@@ -109,7 +109,7 @@ def _faulthandler(file: str, pid: int) -> str:
 
 
 def stacks_file(home: str, owner: str, child: str) -> str:
-    """What ANDON_STACKS names for a child of that supervisor."""
+    """The file that ANDON_STACKS names for a child of that supervisor."""
     return os.path.join(home, "stacks", f"{owner}-{child}.asked".replace("~", "-"))
 
 

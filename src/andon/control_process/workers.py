@@ -1,7 +1,7 @@
-"""Workers of this supervisor: they are let begin, killed when the store says so, and buried.
+"""Workers of this supervisor: starts them, has them killed on the store's orders, records deaths.
 
-A worker's end is written down at once, so that its runs go on elsewhere without waiting for a
-lease; but not before the last process it left behind is gone, which may be executing a step.
+A worker's death is recorded at once, so that its runs continue elsewhere without waiting for a
+lease, but not before the last process it left behind is gone: that may still execute a step.
 """
 
 import json
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("andon")
 
-# What a worker that was told to end an attempt has, before its process is ended.
+# The time that a worker has to end an attempt by itself, before its process is killed.
 OWN_CHANCE_SECONDS = 0.2
-# How often processes that a dead worker left are looked at.
+# How often the processes that a dead worker left behind are polled.
 GHOST_SECONDS = 0.005
 
 
@@ -45,16 +45,16 @@ class Tending:
     def __init__(self, own: "Attending", supervisor: SupervisorRow) -> None:
         self._own, self._supervisor = own, supervisor
         self._ended: list[Ended] = []
-        self._seen: dict[tuple[str, str], float] = {}  # orders, and since when they are known
+        self._seen: dict[tuple[str, str], float] = {}  # orders, and when each was first seen
         self._killed: set[tuple[int, int]] = set()
-        self._with_them: dict[tuple[int, int], str] = {}  # by pid and start time, for people
-        self._stalled: dict[int, str] = {}  # by pid, until the store knows
-        self._stuck: dict[str, int] = {}  # and where its event loop stood
+        self._with_them: dict[tuple[int, int], str] = {}  # killed together, by pid and start time
+        self._stalled: dict[int, str] = {}  # by pid, until written to the store
+        self._stuck: dict[str, int] = {}  # by worker: its event loop's tick at the stall
         self._shown: set[tuple[str, str]] = set()
         self._here = this_process()
 
     def wait(self) -> float:
-        """How long nothing is due."""
+        """Seconds until something is due."""
         if self._ended:
             return GHOST_SECONDS
         now = time.monotonic()
@@ -64,7 +64,7 @@ class Tending:
     # ── beginning ─────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Let workers begin: the store is there, and knows their supervisor."""
+        """Let workers start, now that the store is reachable and knows their supervisor."""
         one = self._supervisor
         for ward in self._own.wards.by_name.values():
             if ward.kind == "worker" and ward.state in ("new", "waiting"):
@@ -85,7 +85,7 @@ class Tending:
         self._ended.append(Ended(ward.pid, ward.ticks, evidence, ward, time.monotonic()))
 
     def bury(self, store: Store) -> None:
-        """Give back what the dead had."""
+        """Record ended workers once they have left no process, which gives back their runs."""
         quiet = [one for one in self._ended if one.ward.quiet]
         if quiet:
             rows = store.workers()
@@ -105,11 +105,11 @@ class Tending:
     def _bury(
         self, row: WorkerRow, evidence: str, *, seen_at: float = 0.0, ordered: bool = False
     ) -> None:
-        """Its tree is empty by now; what escaped from that, and was started by a run, is ended."""
+        """Record a worker's death, after killing what its runs started and escaped its tree."""
         state, _, words = end_remains(row, evidence).partition(":")
         if state != "dead":
             self._own.overruns.local("unproved", row.id, words)
-            return  # its lease goes on: nobody is told that it is gone
+            return  # not recorded: its lease must expire first
         limit = self._own.settings.interruption_limit
         message = Bury(
             worker_id=row.id,
@@ -120,10 +120,10 @@ class Tending:
         )
         self._own.write(message)
 
-    # ── what the store wants ──────────────────────────────────────────────────────────────────
+    # ── orders of the store ───────────────────────────────────────────────────────────────────
 
     def inherited(self, seen: Seen) -> list[Told]:
-        """Orders for workers that a dead supervisor left and this one has adopted."""
+        """Orders for workers of a dead supervisor that this one has adopted."""
         adopted = {ward.pid for ward in self._own.wards.by_name.values() if ward.alive}
         others = {
             row.supervisor
@@ -162,13 +162,13 @@ class Tending:
         self._look_for_stalls(rows)
 
     def _remember(self, row: WorkerRow) -> None:
-        """Who is ended with a worker: afterwards nobody can say."""
+        """Note the processes that a kill ends with a worker: they cannot be found afterwards."""
         remains = remains_of(row)
         pids = sorted(set(remains.look()) - {row.pid})
         self._with_them[row.pid, row.start_ticks] = remains.named(pids)
 
     def _look_for(self, store: Store, one: Told, row: WorkerRow | None, enders: Enders) -> None:
-        """What an attempt had started; or a worker that has said goodbye: is its process gone?"""
+        """Kill what an attempt had started, or record a worker that deregistered and is gone."""
         row = row or workers_of(store, {one.worker or ""}).get(one.worker or "")
         if row is None or not enders.is_here(row):
             return
@@ -179,24 +179,24 @@ class Tending:
             self._bury(row, f"process {row.pid} is gone", ordered=True)
 
     def _is_wanted(self, one: Told) -> bool:
-        """To be ended from outside. A halt ends everything anyway."""
+        """Whether this process must act on an order. A halt is the supervisor's: it kills all."""
         box = self._own.box
         ours = one.worker is not None and (box is None or not box.concerns(one))
         return ours and one.hard and one.kind != Kind.HALT
 
     def _reconcile(self, supervisors: list[SupervisorRow], rows: dict[str, WorkerRow]) -> None:
-        """Whose end nobody heard of: this process, or their supervisor, was not there."""
+        """Record deaths that were missed while this process or a supervisor was not running."""
         others = {one.id for one in supervisors} - {self._supervisor.id}
         for row in rows.values():
-            # Its supervisor is about to say how it ended, and what it has left behind.
+            # Its supervisor is about to report how it ended, and the processes it left behind.
             told = self._own.wards.of(row) or any(one.pid == row.pid for one in self._ended)
             if row.supervisor not in others and not told and is_gone(self._here, row):
                 self._bury(row, "its process is gone")
 
     def _dismiss(self, supervisors: list[SupervisorRow]) -> list[SupervisorRow]:
-        """Supervisors of this host that died: nobody else can know before their lease ends.
+        """Record supervisors of this host that died, instead of waiting for their leases.
 
-        Answers the others.
+        Returns the others.
         """
         left = []
         for one in supervisors:
@@ -211,7 +211,7 @@ class Tending:
     # ── stalls ────────────────────────────────────────────────────────────────────────────────
 
     def stalled(self, event: dict[str, Any]) -> None:
-        """The supervisor has seen a stall; it ends the worker itself."""
+        """Handle a stall that the supervisor has seen; it kills the worker itself."""
         why, seconds = str(event.get("why")), float(event.get("seconds") or 0.0)
         path = str(event.get("evidence") or "")
         found = stalls.described(why, seconds, path, stalls.first_lines(path))
@@ -227,7 +227,7 @@ class Tending:
                 self._stuck[row.id] = stalls.tick(row)
                 self._own.write(Stall(worker_id=row.id, stalled=known))
             elif row.id in self._stuck:
-                if stalls.tick(row) != self._stuck[row.id]:  # its event loop has turned since
+                if stalls.tick(row) != self._stuck[row.id]:  # its event loop runs again
                     del self._stuck[row.id]
                     self._own.write(Stall(worker_id=row.id, stalled=None))
             elif row.supervisor == self._supervisor.id:
@@ -258,7 +258,7 @@ class Tending:
     # ── without a supervisor ──────────────────────────────────────────────────────────────────
 
     def orphaned(self) -> None:
-        """The supervisor died: what can be seen to be gone is said to be."""
+        """The supervisor died: record every process that is certainly gone."""
         store = self._own.store
         assert store is not None
         left = self._dismiss(store.supervisors())
@@ -266,6 +266,6 @@ class Tending:
 
 
 def _as_worker(one: SupervisorRow) -> WorkerRow:
-    """Its process, as far as one can see whether it is gone."""
+    """The supervisor's process as a worker's row, for `is_gone`."""
     names = ("id", "host", "boot", "namespace", "pid", "start_ticks")
     return WorkerRow(**{name: getattr(one, name) for name in names})

@@ -1,4 +1,5 @@
-"""What may happen: states, transitions, plans and verdicts.
+"""The rules: states, transitions, plans and verdicts.
 
-Pure: no I/O, no clock, no randomness, no await. Time and chance come in as arguments.
+Everything here is pure: no I/O, no clock, no randomness, no await. The current time and random
+numbers come in as arguments.
 """

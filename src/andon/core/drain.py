@@ -1,8 +1,8 @@
-"""How a worker that is told to go divides the time it has.
+"""How a draining worker divides its grace period.
 
-A grace period is a budget: every phase gets its share of it, ends when it is done or its time is
-over, and what was not done by then is handed to the next, harsher one. The end of the last phase is
-the end of the process, whatever hangs.
+The grace period is a budget. Each phase gets a share and ends when it is done or its time is over;
+the next, harsher phase deals with what is left. The end of the last phase is the end of the
+process, whatever hangs.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What a draining worker is busy with."""
+    """The phases of a drain, in order."""
 
-    ANNOUNCE = "announce"  # take nothing any more, and say so
-    BOUNDARY = "boundary"  # the steps in hand go on, none begins
-    CHECKPOINT = "checkpoint"  # what does not end in time is cut off, its partial value is kept
-    COMPENSATE = "compensate"  # what would have to be undone is registered with its deadline
-    CLEANUP = "cleanup"  # the journal is flushed; now what is not the journal's
+    ANNOUNCE = "announce"  # stop claiming runs and announce the drain
+    BOUNDARY = "boundary"  # steps in hand continue, none begins
+    CHECKPOINT = "checkpoint"  # steps still running are cut, their partial values kept
+    COMPENSATE = "compensate"  # effects that would have to be undone are registered with a deadline
+    CLEANUP = "cleanup"  # the journal is flushed; then everything else is cleaned up
 
 
-# What becomes of what a phase did not get done.
+# How the drain deals with the part that a phase did not finish.
 OVERRUN: dict[Phase, str] = {
     Phase.ANNOUNCE: "the drain continues; other workers see it when the runs are requeued",
     Phase.BOUNDARY: "steps that have not ended are cut off",
@@ -28,7 +28,7 @@ OVERRUN: dict[Phase, str] = {
     Phase.CLEANUP: "the process exits; cleanups that did not finish are left",
 }
 
-# The most that a phase needs, and its share of a short grace period.
+# The most seconds that a phase needs, and its share of a short grace period.
 _MOST: dict[Phase, tuple[float, float]] = {
     Phase.ANNOUNCE: (0.05, 0.05),
     Phase.CHECKPOINT: (3.0, 0.15),
@@ -39,7 +39,7 @@ _MOST: dict[Phase, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The share of each phase, and when it ends at the latest, in seconds since the order."""
+    """Each phase's share, and its latest end in seconds since the order."""
 
     grace_seconds: float
     share: dict[Phase, float]
@@ -47,7 +47,7 @@ class Plan:
 
 
 def plan(grace_seconds: float) -> Plan:
-    """Divide the grace period; most of it goes to the steps in hand."""
+    """Divide the grace period; the steps in hand get most of it."""
     share = {phase: min(most, part * grace_seconds) for phase, (most, part) in _MOST.items()}
     share[Phase.BOUNDARY] = grace_seconds - sum(share.values())
     ends, end = {}, 0.0

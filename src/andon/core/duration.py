@@ -1,15 +1,15 @@
-"""How long, as people write it everywhere: 10s, 5m, 2h, 1d; a plain number is seconds."""
+"""Durations as people write them: 10s, 5m, 2h, 1d; a plain number is seconds."""
 
 from __future__ import annotations
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-# Thirty years: longer ones are mistakes, and no clock has to add them.
+# Thirty years: longer durations are mistakes, and no clock has to add them.
 MOST_SECONDS = 1e9
 EXAMPLES = "10s, 5m, 2h or 1d (a plain number is seconds)"
 
 
 def seconds(text: str) -> float | None:
-    """The seconds that a text means, 0 or more; None if it means none."""
+    """Return the seconds, 0 or more, that a text means; None if it is no duration."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
     try:
         found = float(number) * UNITS[unit]

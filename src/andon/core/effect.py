@@ -1,43 +1,43 @@
 """The life of an effect: one action on the outside world.
 
 The intent is durable before the action starts, and the outcome before the run moves on. After a
-crash the outcome is known, asked, or shown in doubt to a person; it is never guessed.
+crash the outcome is known, probed, or shown to a person as in doubt; it is never guessed.
 
-The takeover rule: what an earlier owner started may be probed or repeated only when that owner is
-certainly not executing it any more. Else it could wake up after the probe and act a second time.
-Only an idempotent effect is exempt: its provider refuses the second one by its key.
+The takeover rule: an effect that an earlier owner started may be probed or repeated only when that
+owner certainly no longer executes it. Otherwise the owner could wake up after the probe and act a
+second time. Only idempotent effects are exempt: the provider refuses the second one by its key.
 
-An owner is everything that can act for it: its process, and all that its attempts have started. A
-program that outlives its worker acts as well as a worker that wakes up.
+An owner is everything that can act for it: its process and everything its attempts have started. A
+program that outlives its worker can act just as a worker that wakes up can.
 """
 
 from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an effect declares itself to be."""
+    """The kind an effect declares."""
 
     PURE = "pure"  # changes nothing outside
     IDEMPOTENT = "idempotent"  # the provider knows the key and does it once
-    PROBEABLE = "probeable"  # the outside can be asked whether it happened
-    COMPENSATABLE = "compensatable"  # can be undone, also when it is not known to have happened
+    PROBEABLE = "probeable"  # the provider can be asked whether it happened
+    COMPENSATABLE = "compensatable"  # can be undone, even if it is unknown whether it happened
     IRREVERSIBLE = "irreversible"  # the default: never repeated on a guess
 
 
 class EffectState(StrEnum):
-    """Where an effect is in the ledger."""
+    """The state of an effect in the ledger."""
 
-    PLANNED = "planned"  # written down, certainly not done
+    PLANNED = "planned"  # recorded; certainly not done
     STARTED = "started"  # the call may have left this machine
-    IN_DOUBT = "in_doubt"  # started, and its outcome is not known
+    IN_DOUBT = "in_doubt"  # started, outcome unknown
     CONFIRMED = "confirmed"  # it happened
-    FAILED = "failed"  # it certainly did not happen, and the agent was told so
-    UNDOING = "undoing"  # it happened; its undo was started
-    COMPENSATED = "compensated"  # it may have happened, and was undone
+    FAILED = "failed"  # it certainly did not happen, and the agent has been told
+    UNDOING = "undoing"  # it happened, and its undo has started
+    COMPENSATED = "compensated"  # it may have happened, and has been undone
 
 
 class Verdict(StrEnum):
-    """What the outside, or a person, says about an effect in doubt."""
+    """The answer of a probe or a person about an effect in doubt."""
 
     NOT_ASKED = "not_asked"
     HAPPENED = "happened"
@@ -46,19 +46,19 @@ class Verdict(StrEnum):
 
 
 class Sight(StrEnum):
-    """What somebody has seen of the end of an owner."""
+    """How much is known about the end of an owner."""
 
-    ALL = "dead"  # its process is gone, and so is all that it had started: looked for on its host
-    PROCESS = "process"  # its process is gone; from here nobody can see what it had started
-    NOTHING = "silent"  # nothing is heard of it
+    ALL = "dead"  # its process and every process it started are gone, checked on its host
+    PROCESS = "process"  # its process is gone; those it started cannot be checked from here
+    NOTHING = "silent"  # it no longer reports
 
 
 class Move(StrEnum):
-    """What has to be done about an effect next."""
+    """The next action for an effect."""
 
     EXECUTE = "execute"
     PROBE = "probe"
-    RECORD = "record"  # it happened: write the outcome down
+    RECORD = "record"  # it happened: record the outcome
     UNDO = "undo"  # then execute
     ASK = "ask"  # a person decides; the run waits
     ANSWER = "answer"  # the outcome is in the journal
@@ -72,9 +72,9 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.IN_DOUBT,
             EffectState.FAILED,
             EffectState.PLANNED,  # it raised that it did not happen, and is retried
-            EffectState.STARTED,  # the same key again, by a new owner
+            EffectState.STARTED,  # retried with the same key by a new owner
             EffectState.COMPENSATED,  # by a new owner
-            EffectState.UNDOING,  # by a new owner, whose run goes no further
+            EffectState.UNDOING,  # by a new owner, whose run does not continue
         }
     ),
     EffectState.IN_DOUBT: frozenset(
@@ -83,38 +83,38 @@ TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.PLANNED,
             EffectState.FAILED,
             EffectState.COMPENSATED,
-            EffectState.STARTED,  # the same key again
-            EffectState.IN_DOUBT,  # a person is asked
-            EffectState.UNDOING,  # its run goes no further
+            EffectState.STARTED,  # retried with the same key
+            EffectState.IN_DOUBT,  # waiting for a person
+            EffectState.UNDOING,  # the run does not continue
         }
     ),
     EffectState.CONFIRMED: frozenset({EffectState.UNDOING}),
     EffectState.UNDOING: frozenset(
         {
-            EffectState.UNDOING,  # again, after an error or a crash
+            EffectState.UNDOING,  # undone again after an error or a crash
             EffectState.COMPENSATED,
             EffectState.CONFIRMED,  # a person decided to leave it
         }
     ),
     EffectState.FAILED: frozenset({EffectState.PLANNED}),  # the agent is retried
-    # Again, or the agent is told that its tries ran out.
+    # Started again, or reported to the agent as failed because its tries ran out.
     EffectState.COMPENSATED: frozenset({EffectState.STARTED, EffectState.FAILED}),
 }
 
 SETTLED = frozenset({EffectState.CONFIRMED, EffectState.FAILED})
 OPEN = frozenset({EffectState.STARTED, EffectState.IN_DOUBT})
-OWED = frozenset({EffectState.CONFIRMED, EffectState.UNDOING})  # if it has an undo
+OWED = frozenset({EffectState.CONFIRMED, EffectState.UNDOING})  # only if the effect has an undo
 
 _WHEN_PROBED: dict[Verdict, Move] = {
     Verdict.NOT_ASKED: Move.PROBE,
     Verdict.HAPPENED: Move.RECORD,
     Verdict.DID_NOT_HAPPEN: Move.EXECUTE,
-    Verdict.UNKNOWN: Move.ASK,  # guessing is how duplicates are made
+    Verdict.UNKNOWN: Move.ASK,  # guessing would produce duplicates
 }
 
 
 def kind_of(kind: str | None, *, probe: bool, undo: bool) -> Kind:
-    """The declared kind, or the one that the declared functions imply."""
+    """Return the declared kind, or the one implied by the declared functions."""
     if kind is not None:
         return Kind(kind)
     if probe:
@@ -129,13 +129,14 @@ def next_move(
     quiet: bool,
     verdict: Verdict = Verdict.NOT_ASKED,
 ) -> Move:
-    """What to do about an effect found in `state` (None: not in the ledger yet).
+    """Return what to do about an effect in `state` (None: it is not in the ledger yet).
 
-    `quiet`: nobody can still be executing it. Its owner wrote that itself, or is confirmed dead.
+    `quiet` means that nobody can still be executing it: its owner recorded that itself, or is
+    confirmed dead.
     """
     if state in SETTLED:
         return Move.ANSWER
-    if state is EffectState.UNDOING:  # no code of the agent's runs any more
+    if state is EffectState.UNDOING:  # the agent's code no longer runs
         return Move.ASK
     if state not in OPEN or kind in (Kind.PURE, Kind.IDEMPOTENT):
         return Move.EXECUTE
@@ -147,13 +148,13 @@ def next_move(
 
 
 def is_certain(sight: Sight, *, has_started: bool) -> bool:
-    """Whether an owner certainly executes nothing any more; then what it did may be probed.
+    """Whether an owner certainly executes nothing any more, so that its effects may be probed.
 
-    `has_started`: it has started processes that may go on without it.
+    `has_started` means that it started processes that may outlive it.
     """
     return sight is Sight.ALL or (sight is Sight.PROCESS and not has_started)
 
 
 def after_answer(verdict: Verdict) -> Move:
-    """What a person's word about an effect in doubt leads to."""
+    """Return what to do once a person has answered about an effect in doubt."""
     return _WHEN_PROBED[verdict] if verdict is not Verdict.NOT_ASKED else Move.ASK

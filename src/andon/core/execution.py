@@ -1,14 +1,14 @@
 """How often a step was executed, as far as its journal can tell.
 
-The beginning of a step is written down only for a run that has lost a worker: what a worker was
-executing when it died is otherwise not known. Then the answer is from how often to how often.
+The journal records the beginning of a step only for a run that has already lost a worker. Otherwise
+nobody knows what a worker was executing when it died, and the answer is a range.
 """
 
 from collections.abc import Iterable, Sequence
 
 from andon.core.journal import Entry, Mark
 
-# How attempts end that leave no step unfinished and unmentioned.
+# Endings of an attempt that leave no unrecorded step execution behind.
 _ORDERLY = frozenset(
     {"suspended", "returned", "untouched", "succeeded", "failed", "stranded", "migrated", "refused"}
 )
@@ -16,7 +16,7 @@ _TRIED = (Mark.RETRYING, Mark.DONE, Mark.FAILED)
 
 
 class _Hold:
-    """What one attempt has written of a step."""
+    """The entries one attempt wrote about a step."""
 
     def __init__(self) -> None:
         self.begun = self.ended = 0
@@ -24,7 +24,7 @@ class _Hold:
 
     def add(self, state: str) -> None:
         self.begun += state == Mark.BEGUN
-        # Cancelled while it waited for its next try it was not executed once more, or nobody knows.
+        # A step cancelled while it waited for its next try was not executed again, as far as known.
         self.ended += state in _TRIED or (state == Mark.CANCELLED and self.last != Mark.RETRYING)
         self.last = state
 
@@ -33,7 +33,7 @@ class _Hold:
         return max(self.begun, self.ended)
 
     def may_have_begun(self, ending: str | None) -> bool:
-        """Whether it may have been executed once more than was written."""
+        """Whether the step may have been executed once more than was recorded."""
         if self.begun or not self.last:
             return False
         return self.last == Mark.RETRYING and ending not in _ORDERLY
@@ -42,10 +42,10 @@ class _Hold:
 def counts(
     step: Sequence[Entry], before: int, attempts: Iterable[tuple[int, str | None]]
 ) -> tuple[int, int]:
-    """How often at least and at most a step was executed.
+    """Return the least and greatest number of times a step was executed.
 
-    `step` are its entries; `before` is the fence under which what comes before it was finished;
-    `attempts` are the fences of the run's attempts with their endings.
+    `step` holds its entries, `before` is the fence under which the operation before it finished,
+    and `attempts` holds the fences of the run's attempts with their endings.
     """
     holds: dict[int, _Hold] = {}
     for entry in step:
@@ -63,7 +63,7 @@ def counts(
 
 
 def place_before(place: str) -> str:
-    """The place of the operation before that one in its branch; "" if it is named by a key."""
+    """Return the place of the preceding operation in the branch, or "" if it is named by a key."""
     branch, _, number = place.rpartition(":")
     named = place.startswith("@") or not number
     return "" if named else f"{branch}:{int(number) - 1}"

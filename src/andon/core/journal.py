@@ -1,13 +1,13 @@
-"""The journal: what is written of a run, and what a replaying run is answered from it.
+"""The journal of a run: its entries, and the answers it gives to a replaying run.
 
-An operation (a step, an effect, a wait, …) has a place: the branch of the run's code it stands in,
-and its number there. A branch is a chain of `await`s; asyncio.gather, TaskGroup and anyio start
-new ones, numbered in the order in which their parent starts them. So parallel code that finishes
-in another order on replay still finds its own entries. An operation with a key is found by its
-name and key, wherever it stands.
+An operation (a step, an effect, a wait, …) has a place: a branch of the run's code and the number
+of the operation in that branch. A branch is a chain of `await`s; asyncio.gather, TaskGroup and
+anyio start new branches, numbered in the order in which their parent starts them. So parallel code
+that finishes in another order on replay still finds its own entries. An operation with a key is
+found by its name and key, wherever it stands.
 
-Code and journal must agree on kind, name, key and argument digest at every place; else they have
-diverged, and nothing is executed.
+Code and journal must agree on kind, name, key and argument digest at every place; otherwise they
+have diverged and nothing is executed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EntryKind(StrEnum):
-    """What an entry is about."""
+    """The kinds of journal entries."""
 
     START = "start"
     STEP = "step"
@@ -37,24 +37,24 @@ class EntryKind(StrEnum):
     VALUE = "value"
     SNAPSHOT = "snapshot"
     RETRY = "retry"
-    COMPENSATE = "compensate"  # from here on what the run did is undone
+    COMPENSATE = "compensate"  # from here on the run's effects are undone
     END = "end"
 
 
 class Mark(StrEnum):
-    """How far an operation other than an effect has come (an effect has its own states)."""
+    """The states of an operation other than an effect (effects have states of their own)."""
 
     BEGUN = "begun"
     RETRYING = "retrying"
     WAITING = "waiting"
     DONE = "done"
     FAILED = "failed"
-    CANCELLED = "cancelled"  # by the agent's own code, e.g. its timeout
+    CANCELLED = "cancelled"  # by the agent's own code, e.g. by a timeout
     REOPENED = "reopened"
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False):
-    """One line of a run's journal."""
+    """One entry of a run's journal."""
 
     seq: int
     kind: str
@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     key: str | None = None
     digest: str = ""
     body: str | None = None  # JSON
-    blob: str | None = None  # the address of the body, when it is large
+    blob: str | None = None  # the address of the body, if it is large
     fence: int = 0
     since: float = 0.0  # when the operation began
     at: float = 0.0
@@ -72,7 +72,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
 
 
 def chain(previous: str, entry: Entry) -> str:
-    """The hash of an entry, which covers everything before it."""
+    """Return the hash of an entry, which covers everything before it."""
     fields = (
         previous,
         entry.seq,
@@ -92,7 +92,7 @@ def chain(previous: str, entry: Entry) -> str:
 
 
 def check_chain(entries: Iterable[Entry], *, run_id: str, previous: str | None = GENESIS) -> str:
-    """Walk the chain and return its head; `previous` None trusts the first entry as given."""
+    """Verify the hash chain and return its head; `previous` None trusts the first entry."""
     head, expected = previous, None
     for entry in entries:
         if expected is not None and entry.seq != expected:
@@ -110,7 +110,7 @@ def check_chain(entries: Iterable[Entry], *, run_id: str, previous: str | None =
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """All entries about one operation, folded into how it stands now."""
+    """The current state of one operation, folded from all its entries."""
 
     kind: str
     name: str
@@ -122,14 +122,14 @@ class Record(msgspec.Struct, kw_only=True):
     blob: str | None = None
     failures: int = 0
     fence: int  # the claim under which it was last started
-    seq: int = 0  # the entry that brought it into its state
-    later: str | None = None  # what is known of an effect that the agent's code has cancelled
-    undone: bool = False  # an effect that was confirmed, and whose undo was started since
-    stale: bool = False  # nothing was written about it since the code cancelled it
-    waits: str | None = None  # of a wait: for what, and until when
+    seq: int = 0  # the entry that led to its state
+    later: str | None = None  # the ledger's state of an effect that the agent's code has cancelled
+    undone: bool = False  # a confirmed effect whose undo has started
+    stale: bool = False  # nothing was recorded about it since the code cancelled it
+    waits: str | None = None  # for a wait: its target and deadline
 
     def reopen(self) -> None:
-        """Try it again; but an effect only as far as it is known not to have happened."""
+        """Try it again; an effect only as far as it is known not to have happened."""
         if self.kind == EntryKind.EFFECT and self.state == Mark.CANCELLED:
             self.state = _AGAIN.get(self.later or "", EffectState.IN_DOUBT)
         else:
@@ -144,7 +144,7 @@ _AGAIN: dict[str, str] = {
     EffectState.FAILED: Mark.REOPENED,
 }
 ANSWERS = _SETTLED - {"cancelled"}
-# About the run, not an operation of it.
+# Entries about the run rather than about one of its operations.
 _ENDS = frozenset({EntryKind.START, EntryKind.END, EntryKind.COMPENSATE})
 _UNDOES = frozenset({EffectState.COMPENSATED, EffectState.CONFIRMED})
 
@@ -159,13 +159,13 @@ def split(place: str) -> tuple[str, int]:
 
 
 class Replay:
-    """The journal of a run since its last snapshot, by place and by key."""
+    """The journal of a run since its last snapshot, indexed by place and by key."""
 
     def __init__(self, entries: Iterable[Entry], *, run_id: str) -> None:
         self.run_id = run_id
         self.snapshot: Entry | None = None
-        self.compensation: Entry | None = None  # the run goes no further: what it did is undone
-        self.root = ""  # the branch of the agent's main code; after a snapshot, its number
+        self.compensation: Entry | None = None  # the run does not continue; its effects are undone
+        self.root = ""  # the branch of the agent's main code; after a snapshot, its seq
         self._placed: dict[str, Record] = {}
         self._keyed: dict[tuple[str, str, str], Record] = {}
         self.ends: dict[str, int] = {}  # branch → the number of its last operation
@@ -173,7 +173,7 @@ class Replay:
             self.add(entry)
 
     def add(self, entry: Entry) -> None:
-        """Fold one more entry in."""
+        """Fold in one more entry."""
         if entry.kind == EntryKind.SNAPSHOT:
             self.snapshot, self.root = entry, str(entry.seq)
             self._placed.clear()
@@ -200,30 +200,30 @@ class Replay:
             )
             self._enter(record)
         if entry.state == EffectState.UNDOING or (record.undone and entry.state in _UNDOES):
-            record.undone = True  # what the code has seen of it, it will see again
+            record.undone = True  # the code gets the same answer again as before the undo
             return
         if entry.state == Mark.RETRYING:
             record.failures += 1
         if entry.state == EffectState.STARTED:
-            # Not every entry's: a later owner that only asked about it is not who executes it, and
-            # the end of that owner says nothing about the one that may still act.
+            # Not every entry sets the fence: a later owner that merely asked about the effect does
+            # not execute it, and its end says nothing about the owner that may still act.
             record.fence = entry.fence
         if record.state == Mark.CANCELLED != entry.state and entry.kind == EntryKind.EFFECT:
-            # For the ledger, not for the code: that has seen a cancellation, and will again.
+            # The ledger records this, but the code has seen a cancellation and sees it again.
             record.later, record.body, record.blob = entry.state, entry.body, entry.blob
             record.stale = False
             return
         before, record.state, record.seq = record.state, entry.state, entry.seq
         record.stale = entry.state == Mark.CANCELLED
         if entry.state == Mark.CANCELLED and before == EffectState.CONFIRMED:
-            record.later = before  # it was confirmed while it was being cancelled
+            record.later = before  # confirmed while it was being cancelled
             return
         if entry.state == Mark.WAITING:
             record.waits = entry.body
         if entry.state == Mark.CANCELLED and before in ANSWERS and _is_wait(record):
-            # How it had ended nobody has got: if it is asked for again, it is waited for again.
+            # The code never saw how the wait ended, so asking again waits again.
             record.body, record.blob = record.waits, None
-        if entry.state not in (Mark.BEGUN, Mark.CANCELLED):  # these know nothing new
+        if entry.state not in (Mark.BEGUN, Mark.CANCELLED):  # these carry no new body
             record.body, record.blob = entry.body, entry.blob
 
     def _enter(self, record: Record) -> None:
@@ -240,10 +240,10 @@ class Replay:
         return self._placed.get(place)
 
     def _reopen(self, entry: Entry) -> None:
-        """A retried agent tries the step that failed it again, not only the code around it.
+        """Reopen the step that failed the agent, so that a retry executes the step again.
 
-        What its code cancelled after that failure it cancelled because of it: that would wait for
-        ever for a cancellation which does not come again.
+        Operations that the code cancelled after that failure are reopened too, because the failure
+        caused it. Otherwise the code would wait for ever for a cancellation that does not recur.
         """
         failed = [one for one in self.records() if self._failed_at(one, entry.place)]
         since = min((one.seq for one in failed), default=self._last_answer())
@@ -258,13 +258,13 @@ class Replay:
         return max((one.seq for one in self.records() if one.state != Mark.CANCELLED), default=0)
 
     def answers(self) -> list[int]:
-        """Which entries answer the code, in the order in which they were written."""
+        """Return the entries that answer the code, in the order they were written."""
         answering = (one for one in self.records() if one.state in ANSWERS)
         return sorted(one.seq for one in answering if one.kind != EntryKind.VALUE)
 
     def find(self, kind: str, name: str, key: str | None, place: str, digest: str) -> Record | None:
-        """What the journal has for this operation; None if it is new. Raises Diverged."""
-        if key is None and not self.ends:  # nothing has a place: the way of every new step
+        """Return the journal's record of this operation, or None if it is new. Raises Diverged."""
+        if key is None and not self.ends:  # fast path of every new step: nothing has a place yet
             return None
         record = self._lookup(kind, name, key, place)
         if record is None:
@@ -280,7 +280,7 @@ class Replay:
         return record
 
     def knows(self, kind: str, name: str, key: str) -> bool:
-        """Whether it has an operation of that name and key."""
+        """Whether the journal has an operation of that name and key."""
         return (kind, name, key) in self._keyed
 
     def _refuse_gap(self, kind: str, name: str, place: str) -> None:
@@ -300,11 +300,11 @@ class Replay:
         )
 
     def replaying(self, branch: str, number: int) -> bool:
-        """Whether the branch's next operation will be answered from the journal."""
+        """Whether the branch's next operation is answered from the journal."""
         return number <= self.ends.get(branch, -1)
 
     def check_end(self, number: int) -> None:
-        """Refuse an agent that returns although the journal goes on. `number`: the next place."""
+        """Refuse an agent that returns before the journal's end. `number` is the next place."""
         end = self.ends.get(self.root, -1)
         if number <= end:
             record = self._placed[f"{self.root}:{end}"]

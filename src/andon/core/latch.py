@@ -1,21 +1,21 @@
-"""What counts as pulled: the decision over what the latch file says and whether STOP is there.
+"""Decides from the latch file and the STOP file whether the latch is pulled.
 
-The file has one JSON record a line: {"pulled": EPOCH, …} or {"cleared": EPOCH, …}. It is pulled
-while some pull has a higher epoch than every clear, so the order of lines does not matter, and a
-late clear cannot undo a pull that it has not seen. What cannot be understood counts as a pull.
+The file has one JSON record per line: {"pulled": EPOCH, …} or {"cleared": EPOCH, …}. The latch is
+pulled while some pull has a higher epoch than every clear. So the order of lines does not matter,
+and a late clear cannot undo a pull that it has not seen. Anything unreadable counts as a pull.
 """
 
 import json
 from typing import Any, NamedTuple
 
-# Of the end of the file: the last records decide, and a huge file is as quick to read as a small.
+# Only the end of the file is read: its last records decide, and a huge file costs no more.
 WINDOW_BYTES = 65_536
 LONGEST_WHY, LONGEST_TEXT = 1_000, 200
 EPOCH_LIMIT = 2**53
 
 
 class Pulled(NamedTuple):
-    """Whether the latch is pulled, since when, by whom; `unreadable`: what could not be read."""
+    """The state of the latch; `unreadable` says what could not be read."""
 
     pulled: bool
     epoch: int = 0
@@ -25,9 +25,9 @@ class Pulled(NamedTuple):
     via: str = ""
     order: str = ""
     unreadable: str = ""
-    unwritten: str = ""  # a pull that is not on the disk, and why
+    unwritten: str = ""  # why the pull is not on disk
     refused: str = ""  # why it was not lifted
-    stop: str = ""  # which STOP file belongs to this pull
+    stop: str = ""  # the identity of the STOP file that belongs to this pull
 
     def __str__(self) -> str:
         return describe(self)
@@ -37,14 +37,14 @@ FREE = Pulled(pulled=False)
 
 
 def record(verdict: Pulled) -> bytes:
-    """The line that says so."""
+    """Return the line that records this state."""
     said = {"pulled" if verdict.pulled else "cleared": verdict.epoch, "at": verdict.at}
     texts = {name: _text(name, getattr(verdict, name)) for name in _TEXTS}
     return json.dumps(said | {k: v for k, v in texts.items() if v}).encode() + b"\n"
 
 
 def judge(content: bytes, *, whole: bool = True) -> Pulled:
-    """What the end of the file says; `whole`: it is all of the file."""
+    """Return the state from the end of the latch file; `whole` means that this is all of it."""
     *lines, torn = content.split(b"\n")
     records = [line for line in (lines if whole else lines[1:]) if line]
     if not records and not torn:
@@ -52,12 +52,12 @@ def judge(content: bytes, *, whole: bool = True) -> Pulled:
     state = FREE
     for line in records:
         state = _after(state, line)
-    # A pull or a clear on its way when somebody died: nothing was promised yet.
+    # A process died while it wrote a pull or a clear, so it has confirmed nothing yet.
     return _doubtful(state, "its last record is not complete") if torn else state
 
 
 def with_stop(found: Pulled, stop: str, unseen: str = "") -> Pulled:
-    """What holds with a STOP file (its identity, "" if there is none) that may be unreadable."""
+    """Return the state with a STOP file: its identity (empty if none), or why it is unreadable."""
     if found.pulled or not (stop or unseen):
         return found
     pulled = Pulled(pulled=True, epoch=found.epoch + 1, via="STOP", stop=stop)
@@ -65,15 +65,16 @@ def with_stop(found: Pulled, stop: str, unseen: str = "") -> Pulled:
 
 
 def pulled_again(found: Pulled, new: Pulled) -> Pulled:
-    """The record of one more pull. The order and who it was stay the first one's: it has one
-    receipt. The time is the newest one's: what was lifted before it does not concern it.
+    """Return the record of one more pull.
 
-    A new gesture gets a new epoch: whoever reauthorizes has not seen it. The same order that
-    arrives by another way is not a new gesture.
+    The first pull's order and author stay, because the pull has one receipt. The time is the
+    newest pull's, because clears before it do not concern it. A new gesture gets a new epoch,
+    so that a reauthorization that has not seen it does not lift it. The same order arriving by
+    another way is not a new gesture.
     """
     if not found.pulled:
         return new._replace(pulled=True, epoch=found.epoch + 1)
-    if not found.order:  # of a STOP file or of something unreadable: it has no name yet
+    if not found.order:  # a STOP file or an unreadable latch has no order yet
         return new._replace(pulled=True, epoch=found.epoch + 1, via=found.via or new.via)
     known = new.order == found.order and not found.unreadable
     if known:
@@ -83,7 +84,7 @@ def pulled_again(found: Pulled, new: Pulled) -> Pulled:
 
 
 def may_clear(found: Pulled, epoch: int, stop: str) -> str:
-    """Why it must not be lifted by somebody who saw `epoch`; nothing if it may."""
+    """Return why a caller who saw `epoch` must not lift it, or an empty string."""
     if not found.pulled:
         return "it is not pulled"
     if found.epoch != epoch:
@@ -94,7 +95,7 @@ def may_clear(found: Pulled, epoch: int, stop: str) -> str:
 
 
 def describe(found: Pulled) -> str:
-    """For people, in a few words."""
+    """Describe the state for people, in a few words."""
     if not found.pulled:
         return "not pulled"
     by = f" by {found.by}" if found.by else ""
@@ -112,9 +113,9 @@ def _after(state: Pulled, line: bytes) -> Pulled:
         return _doubtful(state, "it has a line that cannot be understood")
     word = said.pop("word")
     if word == "pulled":
-        # Of two at the same time the first has given it its name.
+        # If two pulls have the same epoch, the first one has named it.
         return Pulled(pulled=True, **said) if said["epoch"] > state.epoch else state
-    # A clear that has seen less than the newest pull lifts nothing.
+    # A clear that has not seen the newest pull lifts nothing.
     return Pulled(pulled=False, **said) if said["epoch"] >= state.epoch else state
 
 
@@ -131,7 +132,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     if not isinstance(said, dict):
         return None
     word = "pulled" if "pulled" in said else "cleared"
-    epoch, first = said.get(word), int(word == "pulled")  # nothing is lifted before it is pulled
+    epoch, first = said.get(word), int(word == "pulled")  # a clear may have epoch 0, a pull may not
     if not isinstance(epoch, int) or isinstance(epoch, bool) or not first <= epoch < EPOCH_LIMIT:
         return None
     at = said.get("at")

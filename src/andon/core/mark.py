@@ -1,13 +1,13 @@
-"""Marks: a number that says for which worker, attempt and operation a process was started.
+"""Marks: the number that tells which worker, attempt and operation started a process.
 
-A process inherits its mark from the one that started it (`host/mark.py`), so an orphan still says
-whose it is. From the highest bit on:
+A process inherits its mark from the one that started it (`host/mark.py`), so even an orphan can be
+attributed. From the highest bit on:
 
     1 | worker's process, 28 bits | attempt, 22 bits | operation, 12 bits
 
-The first part is a digest of what names a process for ever: boot, pid namespace, pid, start time.
-Attempts and operations are numbered when they start their first process. Attempt 0: started by the
-worker itself, or by code that no run could be named for.
+The first part is a digest of boot, pid namespace, pid and start time, which identify a process for
+ever. Attempts and operations are numbered when they start their first process. Attempt 0 means that
+the worker itself started the process, or code that could not be attributed to a run.
 """
 
 import zlib
@@ -20,24 +20,24 @@ _FLAG = 1 << _FLAG_SHIFT
 
 
 def of_process(boot: str, namespace: str, pid: int, start_ticks: int) -> int:
-    """The mark of a worker's process."""
+    """Return the mark of a worker's process."""
     name = f"{boot} {namespace} {pid} {start_ticks}".encode("utf-8", "backslashreplace")
-    digest = zlib.crc32(name) >> (32 - _WORKER_BITS)  # no secret, and hashlib takes time to load
+    digest = zlib.crc32(name) >> (32 - _WORKER_BITS)  # not a secret; hashlib is slow to import
     return _FLAG | digest << _WORKER_SHIFT
 
 
 def of_attempt(worker: int, number: int) -> int:
-    """The mark of what the attempt of that number starts. Numbers begin anew after four million."""
+    """Return the mark for processes of an attempt. Numbers wrap around after four million."""
     return worker | (1 + (number - 1) % ((1 << _ATTEMPT_BITS) - 1)) << _ATTEMPT_SHIFT
 
 
 def of_operation(attempt: int, number: int) -> int:
-    """The mark of what one operation of an attempt starts. They begin anew after 4,095."""
+    """Return the mark for processes of one operation. Numbers wrap around after 4,095."""
     return attempt | (1 + (number - 1) % ((1 << _OPERATION_BITS) - 1))
 
 
 def is_mark(found: int) -> bool:
-    """Whether a limit that was read is a mark; an unlimited one is -1."""
+    """Whether a limit is a mark; an unlimited one reads as -1."""
     return found >> _FLAG_SHIFT == 1
 
 

@@ -1,7 +1,7 @@
-"""The order of waiting runs, how long to wait before a retry, when to give up, and who may start.
+"""The order of waiting runs, the delay before a retry, the limit of interruptions, and admission.
 
-Order: work that was returned or interrupted, then priority (higher first), then age. Limits hold
-runs back without changing that order: how many at once, and how many may begin in a time.
+Returned or interrupted runs come first, then higher priority, then age. Limits hold runs back
+without changing that order: how many run at once, and how many begin in a period.
 """
 
 import re
@@ -13,18 +13,19 @@ from typing import NamedTuple
 
 from andon.errors import BadInput
 
-# A run that interrupts its worker this often without coming further is buried.
+# A run that loses its worker this often in a row without progress is declared dead.
 INTERRUPTION_LIMIT = 10
-# Behind a pooler, after so long without a run: less than one transaction a second by default.
+# An idle worker behind a pooler polls less often after this time without a run: that keeps it below
+# one transaction a second with default settings.
 IDLE_SECONDS, IDLE_POLLS = 10.0, 3
-# And so many times as often if its checkpoint is another one each time, but no step is ever
-# finished: a step that writes the time into its checkpoint and dies must not circle for ever, and a
-# batch on machines that live for an hour has six weeks.
+# A run that never finishes a step, but leaves a new checkpoint each time, gets this many times as
+# many interruptions. A step that writes the time into its checkpoint and dies must not loop for
+# ever, while a batch on machines that live for an hour gets six weeks.
 MOVING_FACTOR = 100
 
 
 class Place(NamedTuple):
-    """Sorts as the queue does; the stores' ORDER BY says the same."""
+    """A sort key in queue order; the ORDER BY of each store says the same."""
 
     returned_last: bool
     priority_last: int
@@ -38,7 +39,7 @@ def place(*, returned: bool, priority: int, available_at: float, run_id: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often to try again, and how long to wait in between."""
+    """How often to retry, and how long to wait in between."""
 
     retries: int = 0
     first_seconds: float = 1.0
@@ -46,12 +47,12 @@ class Retry:
     most_seconds: float = 300.0
 
     def delay(self, failures: int, chance: float) -> float:
-        """Seconds before the next try, after `failures` failed ones.
+        """Return the seconds to wait before the next try, after `failures` failed ones.
 
-        `chance` in [0, 1) spreads it over the upper half, so that what failed together does not
-        come back together.
+        `chance` in [0, 1) spreads the delay over its upper half, so that runs that failed together
+        do not retry together.
         """
-        # 2.0 ** 1024 overflows a float; long before that the limit holds.
+        # 2.0 ** 1024 would overflow a float; the maximum applies long before.
         full = self.first_seconds * self.factor ** min(failures - 1, 64)
         return min(full, self.most_seconds) * (0.5 + chance / 2)
 
@@ -60,54 +61,56 @@ class Retry:
 
 
 class Lost(NamedTuple):
-    """How far a run had come when its worker was lost."""
+    """The progress of a run at the moment its worker was lost."""
 
-    fruitless: int  # how often in a row its workers were lost before, and it came no further
-    finished: bool  # a step was finished in this attempt
+    fruitless: int  # losses in a row without progress before this one
+    finished: bool  # this attempt finished a step
     checkpoint: str | None  # digest of its checkpoints, if it has any
     known: bool  # an attempt since the last finished step ended with the same checkpoints
-    moved: int  # how many attempts ended since then, and left a checkpoint
+    moved: int  # attempts since then that ended with a checkpoint
 
 
 def checkpoint_digest(kept: Iterable[tuple[str, str]]) -> str | None:
-    """Of the places and bodies of a run's checkpoints; None if there are none."""
+    """Return a digest of a run's checkpoints (their places and bodies), or None if it has none."""
     found = sorted(kept)
     return sha256(repr(found).encode()).hexdigest()[:32] if found else None
 
 
 def fruitless_after(lost: Lost) -> int:
-    """How often in a row a run has now lost its worker without coming further.
+    """Return how often in a row the run has now lost its worker without progress.
 
-    A checkpoint is progress if the run has never died with the same one: a step that begins from
-    the start each time, and writes what it wrote before, comes no further.
+    A checkpoint counts as progress only if no earlier loss left the same one. A step that starts
+    over each time and writes the same checkpoint makes no progress.
     """
     moved = lost.checkpoint is not None and not lost.known
     return 0 if lost.finished or moved else lost.fruitless + 1
 
 
 def bury(fruitless: int, limit: int = INTERRUPTION_LIMIT, moved: int = 0) -> bool:
-    """Whether a run that was interrupted so often is dead.
+    """Whether a run is dead after this many interruptions.
 
-    `fruitless` times in a row without progress, or `moved` times with nothing but checkpoints.
+    It is dead after `limit` losses in a row without progress (`fruitless`), or MOVING_FACTOR times
+    as many whose only progress was a new checkpoint (`moved`).
     """
     return fruitless >= limit or moved >= limit * MOVING_FACTOR
 
 
 def suspect_from(limit: int) -> int:
-    """From how many fruitless interruptions in a row on a run is suspected of killing its workers.
+    """Return the number of fruitless losses in a row that makes a run suspect.
 
-    A worker executes one suspect at a time, until it has finished a step: else the runs that are
-    executed beside the guilty one would be buried with it. Half of the limit: workers that are
-    killed by something else a few times in a row must not make everybody wait.
+    A suspect run may be killing its workers. A worker executes one suspect at a time until that
+    run has finished a step, because runs executed beside the guilty one would be buried with it.
+    The threshold is half the limit, so that workers killed a few times for another reason do not
+    hold everybody up.
     """
     return max(1, limit // 2)
 
 
 def note_begin(interruptions: int) -> bool:
-    """Whether to write a step down before it executes.
+    """Whether to record the beginning of a step before executing it.
 
-    Not needed for safety and not free, so it is done only for a run that has lost a worker: should
-    it lose another, the step that was in hand is known.
+    Safety does not need the record and it is not free, so only runs that have lost a worker get
+    it. If such a run loses another one, the step in hand is known.
     """
     return interruptions > 0
 
@@ -116,15 +119,15 @@ def note_begin(interruptions: int) -> bool:
 
 
 class Scope(StrEnum):
-    """What a limit is about."""
+    """The kinds of things a limit can apply to."""
 
     QUEUE = "queue"
     AGENT = "agent"
-    LABEL = "label"  # each value of that label by itself
+    LABEL = "label"  # each value of the label separately
 
 
 class Slot(NamedTuple):
-    """Where runs count together: a queue, an agent, or one value of a label."""
+    """A group of runs that are counted together: a queue, an agent, or one value of a label."""
 
     scope: str
     name: str
@@ -133,7 +136,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many runs of a slot may run at once, and how many may begin in a time."""
+    """How many runs of a slot may run at once, and how many may begin in a period."""
 
     scope: str
     name: str
@@ -142,7 +145,7 @@ class Limit:
     per_seconds: float = 1.0
 
     def slot(self, run: "Candidate") -> Slot | None:
-        """Where the run counts; None if this limit is not about it."""
+        """Return the slot the run counts in, or None if this limit does not apply to it."""
         match self.scope:
             case Scope.QUEUE:
                 return Slot(self.scope, self.name) if run.queue == self.name else None
@@ -153,62 +156,65 @@ class Limit:
                 return None if value is None else Slot(self.scope, self.name, _short(value))
 
     def fill(self, bucket: "Bucket | None", now: float) -> "Bucket":
-        """The bucket as it is now. A new one is full, and so is one after a whole period."""
+        """Return the bucket refilled up to now. A new bucket is full, as after a whole period."""
         if bucket is None:
             return Bucket(self.rate, now)
         gained = max(now - bucket.filled_at, 0.0) * self.rate / self.per_seconds
         return Bucket(min(bucket.unspent + gained, self.rate), now)
 
     def wait(self, bucket: "Bucket") -> float:
-        """Seconds until one more run may begin."""
+        """Return the seconds until one more run may begin."""
         return max(1 - bucket.unspent, 0.0) * self.per_seconds / self.rate
 
 
-# Longer ones fit into no index.
+# Longer values do not fit into an index.
 _LONGEST_VALUE = 300
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _short(value: str) -> str:
-    """A label's value as a slot is kept: one that no database keeps must not stop all claims."""
+    """Return a label's value in a form every database stores; a refused one would stop all claims.
+
+    Long values and values with lone surrogates are replaced by a digest.
+    """
     if len(value) <= _LONGEST_VALUE and not _SURROGATE.search(value):
         return value
     return f"sha256:{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class Bucket(NamedTuple):
-    """How many more runs of a slot may begin, counted at a moment."""
+    """How many more runs of a slot may begin, at a given time."""
 
     unspent: float
     filled_at: float
 
 
 class Candidate(NamedTuple):
-    """A waiting run, as far as limits look at it."""
+    """The fields of a waiting run that limits look at."""
 
     id: str
     queue: str
     agent: str
     labels: Mapping[str, str]
-    spends: bool  # it begins; what was begun before is never held back by a rate
+    spends: bool  # the run is new; a rate never holds back a run that has begun before
 
 
 class Admission(NamedTuple):
-    """Which runs may start, and how the slots stand then."""
+    """The runs that may start, and the state of the slots afterwards."""
 
     ids: list[str]
     running: dict[Slot, int]
-    buckets: dict[Slot, Bucket]  # those that were spent from
-    full: set[Slot]  # no run of these may start
-    spent: dict[Slot, float]  # no run of these may begin for so many seconds
+    buckets: dict[Slot, Bucket]  # only the buckets that changed
+    full: set[Slot]  # no run of these slots may start
+    spent: dict[Slot, float]  # seconds for which no run of the slot may begin
 
 
-# Adding up fractions of seconds must not make somebody wait for a billionth of a run.
+# Rounding errors of added fractions must not delay a run by a billionth.
 _WHOLE = 1 - 1e-6
 
 
 def tally(running: Iterable[tuple[Candidate, int]], limits: Sequence[Limit]) -> dict[Slot, int]:
-    """How many runs count in each slot."""
+    """Count the runs in each slot."""
     found: dict[Slot, int] = {}
     for run, count in running:
         for limit in limits:
@@ -227,13 +233,13 @@ def admit(
     now: float,
     room: int,
 ) -> Admission:
-    """Choose from the candidates, in their order, those that no limit holds back.
+    """Choose the candidates, in their order, that no limit holds back.
 
-    What is held back holds up nobody behind it.
+    A run that is held back does not delay the runs behind it.
     """
     ids: list[str] = []
     counts, left = dict(running), dict(buckets)
-    # A clock that was set back must not stop the filling until it has caught up.
+    # After the clock was set back, filling must not pause until it has caught up.
     changed = {slot for slot, bucket in left.items() if bucket.filled_at > now}
     left |= {slot: Bucket(left[slot].unspent, now) for slot in changed}
     for run in candidates:
@@ -295,7 +301,7 @@ _RATE = re.compile(r"(\d{1,9})/(\d{0,6}(?:\.\d{1,3})?)([smhd])")
 
 
 def rate_of(text: str) -> tuple[int, float]:
-    """A rate as people write it: 100/1h is (100, 3600.0)."""
+    """Parse a rate as people write it: 100/1h is (100, 3600.0)."""
     found = _RATE.fullmatch(text)
     rate, seconds = (0, 0.0) if found is None else _rate(*found.groups())
     if rate < 1 or seconds <= 0:
@@ -308,11 +314,11 @@ def _rate(count: str, length: str, unit: str) -> tuple[int, float]:
 
 
 def poll_after(poll_seconds: float, beats_every: float | None, idle_seconds: float) -> float:
-    """Seconds until a worker looks for work that nothing has announced.
+    """Return the seconds until a worker polls for work that was not announced.
 
-    One that hears wake-ups looks as rarely as it beats. One that hears none (`beats_every` is
-    None) looks less often when it has had no run for a while: many idle workers behind a pooler
-    would keep it busy.
+    A worker that receives notifications polls as rarely as it sends heartbeats (`beats_every`).
+    One without notifications (None) polls less often once it has had no run for a while, because
+    many idle workers would keep a pooler busy.
     """
     if beats_every is not None:
         return max(poll_seconds, beats_every)

@@ -1,7 +1,7 @@
-"""The life of a run.
+"""The life of a run: its states and the transitions between them.
 
-Every change of state is a row of TRANSITIONS; a store never writes a state this table did not
-answer, and docs/concepts/runs.md draws its diagram from it.
+Every change of state is a row of TRANSITIONS. A store never writes a state that this table did not
+return, and the diagram in docs/concepts/runs.md is drawn from it.
 """
 
 from enum import StrEnum
@@ -10,14 +10,14 @@ from andon.errors import IllegalTransition
 
 
 class State(StrEnum):
-    """Where a run is."""
+    """The states of a run."""
 
-    QUEUED = "queued"  # ready for any worker that carries its version
+    QUEUED = "queued"  # ready for any worker that has its version
     RUNNING = "running"  # one worker holds it
-    SUSPENDED = "suspended"  # the run itself waits: a timer, an event, an answer, a child
-    PAUSED = "paused"  # somebody told it to wait
-    KILLED = "killed"  # somebody ended it from outside; it can be resumed
-    STRANDED = "stranded"  # code and journal diverge, or the journal is damaged: a person looks
+    SUSPENDED = "suspended"  # the run waits for a timer, an event, an answer or a child
+    PAUSED = "paused"  # paused by an order
+    KILLED = "killed"  # ended from outside; it can be resumed
+    STRANDED = "stranded"  # code and journal diverge, or the journal is damaged; needs a person
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What may befall a run."""
+    """The events that change a run's state."""
 
     CLAIM = "claim"
     RETURN = "return"  # drained or interrupted: back to the queue, ahead of new work
@@ -41,7 +41,7 @@ class Event(StrEnum):
     CANCEL = "cancel"
     BURY = "bury"
     REDRIVE = "redrive"
-    COMPENSATE = "compensate"  # what it did is undone, by the next worker that claims it
+    COMPENSATE = "compensate"  # the next worker that claims it undoes its effects
     DROP = "drop"  # given up by a person
 
 
@@ -105,7 +105,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 def advance(state: State, event: Event, *, run_id: str = "?") -> State:
-    """The state that `event` leads to, or a refusal that changes nothing."""
+    """Return the state that `event` leads to. Raises IllegalTransition if there is none."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

@@ -1,4 +1,4 @@
-"""How far a step is that works through many items: what it says, and what people read."""
+"""The progress of a step that works through many items: as stored and as shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def progress_of(name: str, done: int, total: int | None) -> str:
-    """What a checkpoint says of its step, as it is stored."""
+    """Return the stored form of a checkpoint's progress."""
     for word, given in (("done", done), ("total", total)):
         if given is not None and (type(given) is not int or given < 0):
             raise BadInput(f"checkpoint: expected {word}= as a number of items, found {given!r}")
@@ -20,7 +20,7 @@ def progress_of(name: str, done: int, total: int | None) -> str:
 
 
 def told(progress: list[dict[str, Any]]) -> str:
-    """In a few words: batch 1010/3000."""
+    """Format progress for people, e.g. "batch 1010/3000"."""
     return ", ".join(
         f"{one['step']} {one['done']}" + (f"/{one['total']}" if one["total"] is not None else "")
         for one in progress

@@ -1,8 +1,9 @@
 """Stops: what an order does to a run, how severe it is, and when it is proved.
 
-An order has a kind and a scope. Polite ones (pause, cancel) ask whoever executes the run; hard ones
-(kill, halt) raise its fence at once and do not ask. A polite order whose window is over becomes
-hard. A stop is proved when every target is: until then the run is stopping, never stopped.
+An order has a kind and a scope. Polite orders (pause, cancel) ask the worker that executes the run;
+hard orders (kill, halt) raise the run's fence at once without asking. A polite order becomes hard
+when its window is over. A stop is proved when every target is; until then the run is stopping,
+never stopped.
 """
 
 from collections.abc import Iterable
@@ -10,21 +11,21 @@ from enum import StrEnum
 
 from andon.core.run import TERMINAL, State
 
-# How long a polite order waits for the step in hand before it becomes hard by itself.
+# How long a polite order waits for the step in hand before it becomes hard.
 WITHIN_SECONDS = 10.0
 
 
 class Kind(StrEnum):
-    """What is ordered, the mildest first."""
+    """The kinds of orders, mildest first."""
 
-    PAUSE = "pause"  # resumable
-    CANCEL = "cancel"  # final; what has an undo is undone
-    KILL = "kill"  # from outside, at once; resumable after a reauthorization
-    HALT = "halt"  # kill for everything
+    PAUSE = "pause"  # can be resumed
+    CANCEL = "cancel"  # final; effects that have an undo are undone
+    KILL = "kill"  # from outside, at once; can be resumed after a reauthorization
+    HALT = "halt"  # a kill for everything
 
 
 class Scope(StrEnum):
-    """Whom it concerns; the children of all these too."""
+    """The kinds of targets of an order; the children of each are included."""
 
     RUN = "run"
     AGENT = "agent"
@@ -33,21 +34,21 @@ class Scope(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far the stop of one target is known to be."""
+    """How far the stop of one target has come."""
 
     REQUESTED = "requested"
-    ACKNOWLEDGED = "acknowledged"  # whoever executes it has heard of it
-    FENCED = "fenced"  # nothing it writes is taken any more
+    ACKNOWLEDGED = "acknowledged"  # its executor has received it
+    FENCED = "fenced"  # its writes are refused from now on
     VERIFIED = "verified"
-    UNPROVED = "unproved"  # nobody can know any more; it is fenced, and its lease is over
+    UNPROVED = "unproved"  # can no longer be verified; the target is fenced and its lease is over
 
 
 class Deed(StrEnum):
-    """What is done to one run, in the commit of the order."""
+    """The action that the commit of an order takes on one run."""
 
-    NOTHING = "nothing"  # it is over, or stopped at least as firmly
-    ASK = "ask"  # its worker, to stop at the next boundary
-    FENCE = "fence"  # it is not its worker's any more
+    NOTHING = "nothing"  # the run is over, or stopped at least as firmly
+    ASK = "ask"  # ask its worker to stop at the next boundary
+    FENCE = "fence"  # take it away from its worker
     HOLD = "hold"
     END = "end"
     UNDO = "undo"  # it ends once its effects are undone
@@ -61,25 +62,25 @@ _WAITS = frozenset({State.QUEUED, State.SUSPENDED})
 
 
 def severest(kinds: Iterable[str]) -> Kind | None:
-    """The one in force when several latches lie on a run's path."""
+    """Return the order in force when several latches apply to a run."""
     return max((Kind(kind) for kind in kinds), key=_SEVERITY.__getitem__, default=None)
 
 
 def latches(kind: Kind, scope: Scope) -> bool:
-    """Whether the order keeps holding its scope: whatever would begin in it does not.
+    """Whether the order keeps holding its scope, so that nothing in it may begin.
 
-    A run is held by its own state; and a cancelled scope may be used again.
+    A single run is held by its own state, and a cancelled scope may be used again.
     """
     return scope is not Scope.RUN and kind is not Kind.CANCEL
 
 
 def lifted_by(kind: Kind) -> str:
-    """The command that lifts a latch. After a hard stop that costs a name and a reason."""
+    """Return the command that lifts a latch. After a hard stop it asks for a name and a reason."""
     return "resume" if kind in POLITE else "reauthorize"
 
 
 def deed(kind: Kind, state: State, *, owes: bool) -> Deed:
-    """What an order means for a run in that state; `owes`: it has effects that can be undone."""
+    """Return what an order does to a run in that state; `owes` means its effects can be undone."""
     if state in TERMINAL:
         return Deed.NOTHING
     if state is State.RUNNING:
@@ -92,7 +93,7 @@ def deed(kind: Kind, state: State, *, owes: bool) -> Deed:
 
 
 def afterwards(kind: Kind, *, owes: bool) -> Deed:
-    """What becomes of a run once nobody executes it any more."""
+    """Return what happens to the run once nobody executes it any more."""
     match kind:
         case Kind.PAUSE:
             return Deed.HOLD
@@ -103,9 +104,9 @@ def afterwards(kind: Kind, *, owes: bool) -> Deed:
 
 
 def replaces(new: Kind, old: Kind) -> bool:
-    """Whether a later order decides what becomes of a run that another one is stopping.
+    """Whether a later order takes over a run that another one is stopping.
 
-    The severer one does; and cancel, which is final, also after a kill.
+    The more severe order does, and so does cancel, which is final even after a kill.
     """
     return new is Kind.CANCEL or _SEVERITY[new] > _SEVERITY[old]
 
@@ -113,17 +114,17 @@ def replaces(new: Kind, old: Kind) -> bool:
 def ends_worker(spare: bool | None, *, embedded: bool) -> bool:
     """Whether a hard stop ends the whole process that executes a run.
 
-    Nothing else proves that a run executes nothing there. A program that only uses andon is left
-    alone, unless somebody says otherwise.
+    Nothing else proves that the process executes nothing of the run. A program that embeds andon
+    is spared unless the order says otherwise.
     """
     return not embedded if spare is None else not spare
 
 
 def after_word(kind: Kind, *, ends: bool) -> Stage:
-    """What a worker's word is worth: that nothing of a run executes in its process any more.
+    """Return the stage after a worker reports that its process executes nothing of the run.
 
-    It proves a polite stop. It never proves a hard one: until the process has ended the run is
-    stopping, and if nobody is to end it, the stop stays unproved.
+    The report proves a polite stop, never a hard one. The run is stopping until the process has
+    ended; if nobody is going to end it, the stop stays unproved.
     """
     if kind in POLITE:
         return Stage.VERIFIED
@@ -131,7 +132,7 @@ def after_word(kind: Kind, *, ends: bool) -> Stage:
 
 
 def verdict(stages: Iterable[str]) -> str:
-    """`stopping` while a target is open, then `proved`, or `unproved` if only one is not."""
+    """Return `stopping` while a target is open, else `unproved` if any target is, else `proved`."""
     found = {Stage(stage) for stage in stages}
     if found & OPEN:
         return "stopping"
@@ -139,5 +140,5 @@ def verdict(stages: Iterable[str]) -> str:
 
 
 def storable(text: str) -> str:
-    """What somebody says, as every store takes it: no character keeps a stop from happening."""
+    """Return text that every store accepts, so that no character can prevent a stop."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

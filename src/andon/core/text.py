@@ -1,8 +1,8 @@
 """Text for people, made from values of any origin.
 
-Text from the store was written by agents, and agents read the internet. Nothing of it may move
-the cursor, change a title, reorder or hide what stands beside it: every character that is not
-plainly visible is shown as an escape.
+Agents write the text in the store, and agents read the internet. So none of it may move the cursor,
+change a title, or reorder or hide the text beside it: every character that is not plainly visible
+is shown as an escape.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-# Invisible, but part of how some scripts and emoji are written.
+# Invisible, but some scripts and emoji need them.
 _JOINERS = "\u200c\u200d"
 
 
 def clean(text: object, limit: int | None = None) -> str:
-    """One line of visible text, cut at `limit` characters."""
+    """Return one line of visible text, cut at `limit` characters."""
     found = str(text)
     if not found.isprintable():
         found = "".join(map(_visible, found))
@@ -37,12 +37,12 @@ def _visible(character: str) -> str:
 
 
 def clean_lines(text: str, indent: str) -> str:
-    """Text of several lines; the indent keeps its lines from passing for others."""
+    """Return text of several lines, indented so that none can be mistaken for other output."""
     return ("\n" + indent).join(clean(line) for line in text.rstrip("\n").split("\n"))
 
 
 def brief(value: Any, limit: int = 200) -> str:
-    """A value for people: JSON, cut."""
+    """Return a value as JSON for people, cut at `limit` characters."""
     return clean(json.dumps(value, ensure_ascii=False), limit)
 
 
@@ -51,13 +51,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def either(names: Sequence[str]) -> str:
-    """'a', 'b' or 'c'."""
+    """Join quoted names: 'a', 'b' or 'c'."""
     quoted = [repr(name) for name in names]
     return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
 
 def age(seconds: float) -> str:
-    """How long, in the unit that says most."""
+    """Return a rough duration in the largest unit that still shows at least 2."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -65,7 +65,7 @@ def age(seconds: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """How long, exactly enough to compare."""
+    """Return a duration precisely enough to compare."""
     seconds = max(seconds, 0.0)
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -81,7 +81,7 @@ def length(seconds: float) -> str:
 
 
 def command(verb: str, *words: str, options: Sequence[str] = ()) -> str:
-    """A command to be copied: quoted, so that no name in it is more than a name."""
+    """Return a command line to copy, quoted so that no name is taken for anything but a name."""
     import shlex
 
     names = [shlex.quote(clean(word)) for word in words]
@@ -92,12 +92,12 @@ def command(verb: str, *words: str, options: Sequence[str] = ()) -> str:
 
 
 def failure(error: Mapping[str, Any]) -> str:
-    """An error in one line; of a stop its message says all: "killed by ana"."""
+    """Return an error in one line; a stop's message stands alone, like "killed by ana"."""
     kind, message = str(error.get("type", "error")), str(error.get("message", ""))
     stopped = kind == "Held" or message.startswith(f"{kind.lower()} by ")
     return message if stopped else f"{kind}: {message}"
 
 
 def sentence(text: str) -> str:
-    """With a full stop, so that another sentence may follow."""
+    """Add a full stop if the text has none, so that another sentence may follow."""
     return text if text.endswith((".", "!", "?")) else f"{text}."

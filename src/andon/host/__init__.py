@@ -1,4 +1,5 @@
-"""The machine, read in one place: processes, the home folder, the latch.
+"""Everything andon reads from the machine: processes, the home folder, the latch.
 
-The standard library and the pure core only; every stop command imports it.
+Modules here import the standard library and the pure core only, because every stop command
+imports them.
 """

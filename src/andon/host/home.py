@@ -1,9 +1,9 @@
-"""Home: where the latch is, and who is alive on this host.
+"""The home folder: where the latch is, and which processes are alive on this host.
 
     STOP  latch  id  run/ID.json  run/ID.sock  state/ID.json  logs/  stacks/
 
-Folders 0700, files 0600. A home that exists is used even when it cannot be written: a latch in
-another place would be seen by nobody who started before.
+Folders have mode 0700, files 0600. An existing home is used even if it is not writable: processes
+that started earlier would not see a latch in another place.
 """
 
 import contextlib
@@ -16,10 +16,13 @@ from typing import Any, NamedTuple
 
 from andon.host import proc
 
+# The folder that `import andon` has to find, for the PYTHONPATH of our own processes.
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 FOLDERS = ("run", "state", "logs", "stacks")
 LONGEST_ENTRY = 65_536
 LONGEST_RECEIPT = 1 << 24
-# A path of a Unix socket may have 107 bytes.
+# The path of a Unix socket may have at most 107 bytes.
 LONGEST_SOCKET = 107
 
 
@@ -34,19 +37,19 @@ class Entry(NamedTuple):
     store: str | None = None  # without its password
     started_at: float = 0.0
     boot: str = ""
-    namespace: str = ""  # of its process ids: in another container they mean others
+    namespace: str = ""  # the pid namespace: in another container a pid means another process
 
 
-# ── where ─────────────────────────────────────────────────────────────────────────────────────
+# ── finding and making the home ───────────────────────────────────────────────────────────────
 
 
 def find(environ: Mapping[str, str] = os.environ) -> str:
-    """$ANDON_HOME, else ~/.andon, else /tmp/andon-UID if that can neither be found nor made."""
+    """Return $ANDON_HOME, else ~/.andon, else /tmp/andon-UID if ~/.andon cannot be created."""
     given = environ.get("ANDON_HOME")
     if given:
         try:
             return os.path.abspath(given)
-        except OSError:  # the current folder is gone
+        except OSError:  # the current folder was deleted
             return given
     own = os.path.join(_user_folder(environ), ".andon")
     return own if os.path.isabs(own) and _can_be(own) else f"/tmp/andon-{os.geteuid()}"  # noqa: S108
@@ -59,7 +62,7 @@ def _user_folder(environ: Mapping[str, str]) -> str:
 
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:  # a container's user without a name
+    except KeyError:  # a container's user without an account
         return ""
 
 
@@ -76,16 +79,16 @@ def _can_be(path: str) -> bool:
 
 
 def foreign(home: str) -> str:
-    """Why this home must not be trusted; nothing if it may."""
+    """Return why this home must not be trusted, or an empty string."""
     found, me = os.stat(home), os.geteuid()
     if not stat.S_ISDIR(found.st_mode):
         return "it is not a folder"
-    # In /tmp somebody else may have made it first.
+    # In /tmp another user may have created it first.
     return "it belongs to another user" if me and found.st_uid not in {0, me} else ""
 
 
 def make(home: str) -> None:
-    """The folders, if they are not there; OSError if they cannot be made."""
+    """Create the missing folders. Raises OSError if that fails."""
     os.makedirs(home, 0o700, exist_ok=True)
     for folder in FOLDERS:
         with contextlib.suppress(FileExistsError):
@@ -93,7 +96,7 @@ def make(home: str) -> None:
 
 
 def write(path: str, content: bytes, *, durable: bool = False) -> None:
-    """All of it or nothing, 0600."""
+    """Replace a file atomically, with mode 0600."""
     temporary = f"{path}.{os.getpid()}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -111,18 +114,21 @@ def write(path: str, content: bytes, *, durable: bool = False) -> None:
         raise
 
 
-# ── who is alive ──────────────────────────────────────────────────────────────────────────────
+# ── entries of live processes ─────────────────────────────────────────────────────────────────
 
 
 def this_process(name: str, kind: str, **more: Any) -> Entry:
-    """The entry of the process that calls."""
+    """Return the entry of the calling process."""
     pid = os.getpid()
     more |= {"boot": proc.boot_id(), "namespace": proc.pid_namespace()}
     return Entry(name, kind, pid, proc.start_ticks(pid), **more)
 
 
 def register(home: str, entry: Entry) -> str:
-    """Write it down; answers the path. It is unregistered by its owner, or swept when it died."""
+    """Write the entry to disk and return its path.
+
+    Its owner unregisters it; `sweep` removes it if the owner died.
+    """
     path = _entry_path(home, entry.id)
     write(path, json.dumps(entry._asdict()).encode())
     return path
@@ -140,7 +146,7 @@ def socket_path(home: str, name: str) -> str:
 
 @contextlib.contextmanager
 def within_reach(path: str) -> Iterator[str]:
-    """A name for that socket, to bind or connect to, that is as short as the kernel wants it."""
+    """Yield a path to the socket that is short enough for the kernel to bind or connect to."""
     if len(os.fsencode(path)) <= LONGEST_SOCKET:
         yield path
         return
@@ -152,7 +158,7 @@ def within_reach(path: str) -> Iterator[str]:
 
 
 def entries(home: str) -> list[Entry]:
-    """Whoever is registered, dead or alive; what cannot be read is nobody."""
+    """Return all registered entries, dead or alive, and skip the unreadable ones."""
     try:
         names = sorted(os.listdir(os.path.join(home, "run")))
     except OSError:
@@ -162,7 +168,7 @@ def entries(home: str) -> list[Entry]:
 
 
 def left(home: str) -> list[Entry]:
-    """Supervisors that are not registered any more, and of which something was written down."""
+    """Return supervisors that are no longer registered but have left a state file."""
     known = {entry.id for entry in entries(home)}
     try:
         names = sorted(os.listdir(os.path.join(home, "state")))
@@ -173,12 +179,12 @@ def left(home: str) -> list[Entry]:
 
 
 def live(home: str) -> list[Entry]:
-    """Those whose process is there, or cannot be looked for from here."""
+    """Return the entries whose process is alive, or cannot be checked from here."""
     return [entry for entry in entries(home) if not is_gone(entry)]
 
 
 def sweep(home: str) -> list[Entry]:
-    """Forget those that are certainly gone; answers them."""
+    """Unregister the entries that are certainly gone, and return them."""
     gone = [entry for entry in entries(home) if is_gone(entry)]
     for entry in gone:
         unregister(home, entry.id)
@@ -186,13 +192,16 @@ def sweep(home: str) -> list[Entry]:
 
 
 def is_here(entry: Entry) -> bool:
-    """Whether its process id means the same process here."""
+    """Whether the entry's pid means the same process in this boot and pid namespace."""
     boot, namespace = proc.boot_id(), proc.pid_namespace()
     return (entry.boot or boot, entry.namespace or namespace) == (boot, namespace)
 
 
 def is_gone(entry: Entry) -> bool:
-    """Certainly gone: pid and start time name a process for ever, and a boot ends them all."""
+    """Whether the process is certainly gone.
+
+    Pid and start time identify a process for ever, and a reboot ends all of them.
+    """
     boot = proc.boot_id()
     if entry.boot and boot and entry.boot != boot:
         return True
@@ -200,12 +209,12 @@ def is_gone(entry: Entry) -> bool:
 
 
 def state_path(home: str, name: str) -> str:
-    """What a supervisor owns, for whoever comes after it."""
+    """Return the path of a supervisor's list of what it owns, which its successor reads."""
     return os.path.join(home, "state", f"{name}.json")
 
 
 def leave_receipt(home: str, name: str, receipt: dict[str, Any]) -> None:
-    """For whoever asks when the supervisor has ended; nothing of a halt depends on it."""
+    """Keep a receipt for clients that ask after the supervisor has ended; no halt depends on it."""
     with contextlib.suppress(OSError):
         write(_receipt_path(home, name), json.dumps(receipt).encode())
 
@@ -239,7 +248,7 @@ def _entry(path: str) -> Entry | None:
 
 
 def read_json(path: str, most: int = LONGEST_ENTRY) -> Any:
-    """What a file says; None if it cannot be read or is no JSON."""
+    """Parse a JSON file. Returns None if it cannot be read or is not JSON."""
     try:
         return json.loads(read(path, most))
     except (ValueError, RecursionError):
@@ -247,7 +256,7 @@ def read_json(path: str, most: int = LONGEST_ENTRY) -> Any:
 
 
 def read(path: str, most: int = LONGEST_ENTRY) -> str:
-    """The beginning of a file; nothing if it cannot be read."""
+    """Return the first `most` bytes of a file as text; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -264,7 +273,7 @@ def read(path: str, most: int = LONGEST_ENTRY) -> str:
 
 
 def without_password(url: str) -> str:
-    """A store's URL that may be shown."""
+    """Return a store's URL without its password, so that it may be shown."""
     from urllib.parse import urlsplit, urlunsplit
 
     try:

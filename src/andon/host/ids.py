@@ -1,4 +1,4 @@
-"""The names of orders."""
+"""Ids of orders."""
 
 import os
 
@@ -6,5 +6,5 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 def new_order() -> str:
-    """The name of a pull or an order, and of its receipt, on every host."""
+    """Return a random id for a pull or an order; its receipt has the same id on every host."""
     return "rcp_" + "".join(_LETTERS[byte & 31] for byte in os.urandom(12))

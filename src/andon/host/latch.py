@@ -1,8 +1,8 @@
-"""The latch of this host: a file and STOP; any one of them counts as pulled.
+"""The latch of this host: a latch file and a STOP file; either one makes it pulled.
 
-Whoever may write can pull; a pull is on the disk when it is answered. Deleting either file lifts
-nothing. Only `clear` does, and only for somebody who has seen the newest pull. Nothing here
-raises because of what the files are: what cannot be read is pulled, and says why.
+Anybody who may write here can pull. A pull is on disk before it is confirmed. Deleting either file
+lifts nothing: only `clear` does, and only for a caller who has seen the newest pull. The state of
+the files never raises: an unreadable latch counts as pulled and says why.
 """
 
 import contextlib
@@ -32,20 +32,23 @@ CLEAR_LOCK_SECONDS = 3.0
 
 
 class Latch:
-    """Cheap to read; it is looked at before every spawn and every 100 ms."""
+    """Reads and writes the latch.
+
+    Reading is cheap, because it happens before every spawn and every 100 ms.
+    """
 
     def __init__(self, home: str) -> None:
         self.home = home
         self.path = os.path.join(home, "latch")
         self.stop = os.path.join(home, "STOP")
         self._id = os.path.join(home, "id")
-        self._known = False  # it was there once: should it be missing, somebody took it away
+        self._known = False  # seen before: if it is missing now, it was deleted
         self._judged: tuple[tuple[bytes, bool] | None, Pulled] = (None, FREE)
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     def init(self) -> Pulled:
-        """Make what has never been there; answers what holds then."""
+        """Create the latch if this home never had one, and return its state."""
         try:
             homes.make(self.home)
             if not self._known and not os.path.lexists(self._id):
@@ -56,14 +59,14 @@ class Latch:
         return self.read()
 
     def read(self) -> Pulled:
-        """What holds now. A STOP that nobody has recorded is recorded, if it can be written."""
+        """Return the state, after recording a STOP file that has no record yet, if possible."""
         found = self.look()
         if found.pulled and not found.order and not found.unreadable:
             return self._convert()
         return found
 
     def look(self) -> Pulled:
-        """The same, and writes nothing."""
+        """Return the state like `read`, but write nothing."""
         stop, unseen = self._stop()
         return with_stop(self._file(), stop, unseen)
 
@@ -88,7 +91,7 @@ class Latch:
     def _missing(self) -> Pulled:
         if self._known or os.path.lexists(self._id):
             return _unreadable(f"{self.path} is missing")
-        return FREE  # it has never been there
+        return FREE  # it has never existed
 
     def _stop(self) -> tuple[str, str]:
         try:
@@ -102,9 +105,10 @@ class Latch:
     # ── pulling ───────────────────────────────────────────────────────────────────────────────
 
     def pull(self, by: str = "", why: str = "", via: str = "", order: str = "") -> Pulled:
-        """Pull it. Again: a new epoch, the same order; the same order again: nothing new.
+        """Pull the latch. Returns the state, which is on disk unless `unwritten` is set.
 
-        It is pulled on the disk, unless the answer is `unwritten`.
+        Pulling again adds a new epoch and keeps the first order's id. Pulling again with that same
+        order changes nothing.
         """
         new = Pulled(pulled=True, epoch=1, at=time.time(), by=by, why=why, via=via)
         new = new._replace(order=order or new_order())
@@ -119,13 +123,13 @@ class Latch:
                 return found
             missed = self._append(written)
             now = self._file()
-        if missed:  # STOP alone holds as well, once its name is on the disk
+        if missed:  # STOP alone holds too, once its name is on disk
             return written._replace(unwritten=missed if no_stop or self._unsynced() else "")
-        # Without the lock a clear of the same epoch may have come in between.
+        # Without the lock, a clear of the same epoch may have come in between.
         return now if now.pulled else self.pull(by, why, via, order)
 
     def _convert(self) -> Pulled:
-        """Write down that STOP was there, once: then deleting it does nothing."""
+        """Record the STOP file once, so that deleting it no longer lifts anything."""
         with self._locked(PULL_LOCK_SECONDS):
             found = self.look()
             if not found.pulled or found.order:
@@ -136,21 +140,21 @@ class Latch:
             return named._replace(unwritten=self._append(named))
 
     def _stop_says(self) -> Pulled:
-        """A pull that died after it had written STOP, and before its record."""
+        """Return the pull written in STOP by a process that died before it appended its record."""
         try:
             return judge(_tail(self.stop)[0])
         except OSError:
             return FREE
 
     def _write_stop(self, new: Pulled) -> str:
-        """Why there is no STOP. One that is there stays as it is."""
+        """Create STOP and return why that failed, or an empty string. An existing STOP is kept."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(self.stop, flags, 0o600)
         except FileExistsError:
             return ""
         except OSError as error:
-            with contextlib.suppress(OSError):  # a full disk has room for a name
+            with contextlib.suppress(OSError):  # a full disk still has room for a rename
                 os.rename(f"{self.stop}.ready", self.stop)
                 return ""
             return f"{self.stop}: {_words(error)}"
@@ -160,7 +164,7 @@ class Latch:
         return ""
 
     def _unsynced(self) -> bool:
-        """Whether the names in this home are not known to be on the disk."""
+        """Whether the names in this home may not be on disk yet."""
         try:
             _sync_folder(self.home)
         except OSError:
@@ -168,13 +172,13 @@ class Latch:
         return False
 
     def _append(self, verdict: Pulled) -> str:
-        """Write a line, durably; why not, if it cannot be done."""
+        """Append a line durably. Returns why that failed, or an empty string."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.path, flags, 0o600)
             try:
                 size = _size(descriptor)
-                # After a torn line: it stays one line, and this is another.
+                # A torn last line stays a line of its own.
                 apart = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
                 line = b"\n" * apart + record(verdict)
                 if os.write(descriptor, line) != len(line):
@@ -190,9 +194,9 @@ class Latch:
     # ── lifting ───────────────────────────────────────────────────────────────────────────────
 
     def clear(self, epoch: int, by: str = "", why: str = "") -> Pulled:
-        """Lift it, if `epoch` is still its newest pull; answers what holds then.
+        """Lift the latch if `epoch` is still its newest pull, and return the state.
 
-        It was not lifted if the answer is `pulled`; `refused` says why.
+        If the returned state is `pulled`, nothing was lifted; `refused` says why.
         """
         with self._locked(CLEAR_LOCK_SECONDS) as locked:
             if not locked:
@@ -201,7 +205,7 @@ class Latch:
             taken, kept = self._take_stop()
             refusal = may_clear(found, epoch, taken) or kept
             if not refusal:
-                # STOP is away: from here on a new one is a new pull.
+                # STOP has been moved aside: from here on, a new STOP is a new pull.
                 done = Pulled(pulled=False, epoch=epoch, at=time.time(), by=by, why=why)
                 refusal = self._append(done)
             if refusal:
@@ -211,7 +215,7 @@ class Latch:
         return self.read()._replace(refused=refusal)
 
     def _take_stop(self) -> tuple[str, str]:
-        """Move STOP aside, in one step: whoever touches it later makes a new one."""
+        """Move STOP aside in one step, so that touching it later creates a new file."""
         try:
             _remove(f"{self.stop}.lifted")
             os.rename(self.stop, f"{self.stop}.lifted")
@@ -222,7 +226,7 @@ class Latch:
             return "", f"{self.stop} cannot be removed: {_words(error)}"
 
     def _put_back(self, found: Pulled, taken: str) -> None:
-        """It stays pulled: with its STOP, and with a record if that was touched since."""
+        """Restore STOP after a refusal, and record a new pull if STOP was touched since."""
         if taken and not os.path.lexists(self.stop):
             with contextlib.suppress(OSError):
                 os.rename(f"{self.stop}.lifted", self.stop)
@@ -238,13 +242,13 @@ class Latch:
     # ── making ────────────────────────────────────────────────────────────────────────────────
 
     def _make(self) -> None:
-        """The latch before the id: an id says that there was a latch."""
+        """Create the latch before the id, because an id means that there was a latch."""
         first = record(Pulled(pulled=False, at=time.time(), why="made"))
         temporary = f"{self.path}.{os.getpid()}.{os.urandom(4).hex()}.new"
         try:
             homes.write(temporary, first, durable=True)
             with contextlib.suppress(FileExistsError):
-                os.link(temporary, self.path)  # never over one that is there
+                os.link(temporary, self.path)  # never replaces an existing latch
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -253,7 +257,7 @@ class Latch:
         _sync_folder(self.home)
 
     def _keep_ready(self) -> None:
-        """A file that becomes STOP by its name alone when the disk is full."""
+        """Keep an empty file ready that a rename turns into STOP when the disk is full."""
         os.close(os.open(f"{self.stop}.ready", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def _write_id(self) -> None:
@@ -265,7 +269,7 @@ class Latch:
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[bool]:
-        """Whether it is ours; not longer than `seconds` for it."""
+        """Yield whether the lock was taken within `seconds`."""
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(os.path.join(self.home, "lock"), flags, 0o600)
@@ -295,7 +299,7 @@ def _lock(descriptor: int, seconds: float) -> bool:
 
 
 def _tail(path: str) -> tuple[bytes, bool]:
-    """The end of a file, and whether that is all of it; OSError also if it is no file."""
+    """Return the end of a file and whether that is all of it. Raises OSError if it is no file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         size = _size(descriptor)

@@ -1,13 +1,13 @@
-"""The life of a process: the one place that reads it from the kernel.
+"""Processes as the kernel reports them. No other module reads /proc/PID/stat.
 
-A number names a process only together with its start time (`ticks`, counted since boot). Two
-shapes are easily taken for one another:
+A pid identifies a process only together with its start time (`ticks`, counted since boot). Two
+states are easily confused:
 
     Z, 1 thread     a zombie: it has ended, executes nothing, and waits to be reaped
     Z, 4 threads    its main thread has ended, and the other three go on: alive
 
-Every command that stops something imports this module, so it loads nothing that Python has not
-loaded already, and reads files by `os.open`: `open` costs three more system calls each.
+Every stop command imports this module, so it imports nothing that Python has not loaded already,
+and reads files with `os.open`: `open` costs three more system calls each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 from collections import namedtuple
 from functools import cache
 
-TYPE_CHECKING = False  # importing typing costs more than all that is read here
+TYPE_CHECKING = False  # importing typing costs more than everything that is read here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import NamedTuple
@@ -38,25 +38,25 @@ _DEAD = "ZX"
 _STILL = "Tt"
 _PART = 65_536
 LONGEST_COMMAND = 200
-MOST_THREADS = 64  # that evidence names
-# How the kernel says that there is no such process. Any other error (no descriptors left, no
-# memory) says nothing about the process, and is never taken for its end.
+MOST_THREADS = 64  # listed in evidence
+# Errors that mean there is no such process. Any other error (no descriptors left, no memory) says
+# nothing about the process and is never taken for its end.
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class Stat(_Stat):
-    """One process as the kernel sees it now. The state is the letter of its main thread."""
+    """A process as the kernel sees it now. The state is the letter of its main thread."""
 
     __slots__ = ()
 
     @property
     def alive(self) -> bool:
-        """A zombie executes nothing, unless it has other threads than its main one."""
+        """Whether it is not a zombie, or has threads besides its main one."""
         return self.state not in _DEAD or self.threads > 1
 
 
 def read(path: str, most: int = 0) -> bytes:
-    """The whole of a small file, or its first `most` bytes; OSError if it cannot be read."""
+    """Read a small file, or its first `most` bytes. Raises OSError if it cannot be read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts, left = [], most or 1 << 30
@@ -76,7 +76,7 @@ def _of(pid: int | str, name: str) -> bytes:
 
 
 def stat(pid: int) -> Stat | None:
-    """What is known of a process, or None when there is none of that number."""
+    """Return the process with this pid, or None."""
     try:
         return _parsed(_of(pid, "stat"))
     except _GONE:
@@ -84,7 +84,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def _parsed(text: bytes) -> Stat | None:
-    # The name stands in brackets and may itself hold brackets and spaces.
+    # The name stands in brackets and may itself contain brackets and spaces.
     fields = text[text.rfind(b")") + 2 :].split(None, 20)
     if len(fields) < 20:
         return None
@@ -93,20 +93,20 @@ def _parsed(text: bytes) -> Stat | None:
 
 
 def start_ticks(pid: int) -> int:
-    """When it began, in ticks since boot; with the pid this names one process. 0: not there."""
+    """Return the start time in ticks since boot, or 0 if there is no such process."""
     found = stat(pid)
     return found.start_ticks if found else 0
 
 
 def alive(pid: int, ticks: int = 0) -> bool:
-    """Whether that very process still executes; `ticks` tells it from a later one of its number.
+    """Whether this very process still executes; `ticks` tells it from a later one with its pid.
 
-    One that is there and cannot be read (no /proc, no descriptor left, another user's process
+    A process that exists but cannot be read (no /proc, no descriptor left, another user's process
     under hidepid) counts as alive.
     """
     if pid <= 0:
         return False
-    for _ in range(2):  # it may have ended between the two questions
+    for _ in range(2):  # it may have ended between the two checks
         with contextlib.suppress(OSError):
             if found := stat(pid):
                 return ticks in (0, found.start_ticks) and executes(pid, found)
@@ -116,10 +116,10 @@ def alive(pid: int, ticks: int = 0) -> bool:
 
 
 def executes(pid: int, found: Stat) -> bool:
-    """Whether any thread of it does. Threads that have ended may be kept by a tracer.
+    """Whether any thread of the process executes. A tracer may keep threads that have ended.
 
-    Only a look that saw all of them, dead, and as many as the kernel counts before and after,
-    says that none is left: a thread that is born meanwhile is counted.
+    The answer is no only if one pass saw every thread dead, as many as the kernel counts before and
+    after the pass: a thread that is created meanwhile changes the count.
     """
     if found.state not in _DEAD or found.threads <= 1:
         return found.alive
@@ -132,13 +132,13 @@ def executes(pid: int, found: Stat) -> bool:
 
 
 def is_still(pid: int) -> bool:
-    """Whether no thread of it can move: each is stopped or has ended, not the main one alone."""
+    """Whether every thread is stopped or has ended, not the main one alone."""
     letters = thread_states(pid)
     return all(letter in _STILL or letter in _DEAD for letter in letters)
 
 
 def thread_states(pid: int) -> str:
-    """The state letter of each of its threads, its main thread first; nothing if it is gone."""
+    """Return the state letter of each thread, main thread first; empty if the process is gone."""
     letters = []
     for thread in _threads(pid):
         with contextlib.suppress(*_GONE):
@@ -165,12 +165,12 @@ def _answers(pid: int) -> bool:
 
 
 def uids(pid: int) -> tuple[int, ...]:
-    """Real, effective, saved and file-system uid; empty when the process is gone."""
+    """Return real, effective, saved and file-system uid; empty if the process is gone."""
     return tuple(int(one) for one in _status(pid, b"Uid:"))
 
 
 def tracer(pid: int) -> int:
-    """The process that traces it, which may let it go on when it is stopped; 0: none."""
+    """Return the pid of its tracer, or 0. A tracer may resume a stopped process."""
     found = _status(pid, b"TracerPid:")
     return int(found[0]) if found else 0
 
@@ -185,13 +185,13 @@ def _status(pid: int, name: bytes) -> list[bytes]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether it has a handler for that signal; without one it may be ended by it."""
+    """Whether it has a handler for the signal; without one the signal may end it."""
     found = _status(pid, b"SigCgt:")
     return bool(found and int(found[0], 16) >> (number - 1) & 1)
 
 
 def cgroup(pid: int) -> str:
-    """Its cgroup in the v2 hierarchy, as seen from here; nothing when unknown."""
+    """Return its cgroup in the v2 hierarchy as seen from here; empty if unknown."""
     try:
         text = _of(pid, "cgroup")
     except OSError:
@@ -200,7 +200,7 @@ def cgroup(pid: int) -> str:
 
 
 def limit(pid: int, name: str) -> tuple[int, int] | None:
-    """A resource limit, soft and hard, by its name in /proc/PID/limits; -1: unlimited."""
+    """Return the soft and hard limit of that name in /proc/PID/limits; -1 means unlimited."""
     try:
         text = _of(pid, "limits").decode("ascii", "replace")
     except OSError:
@@ -217,7 +217,7 @@ def _number(word: str) -> int:
 
 
 def command(pid: int) -> str:
-    """Its command line, for people; the name in brackets where it has none."""
+    """Return its command line for display, or its name in brackets if it has none."""
     if shown := _printable(" ".join(words(pid, 4 * LONGEST_COMMAND))):
         return shown
     with contextlib.suppress(OSError):
@@ -226,13 +226,13 @@ def command(pid: int) -> str:
 
 
 def words(pid: int, most: int = 0) -> list[str]:
-    """The words of its command line, without empty ones."""
+    """Return its command line as words, without empty ones."""
     text = from_any_thread(pid, "cmdline", most).decode("utf-8", "replace")
     return [word for word in text.split("\0") if word]
 
 
 def from_any_thread(pid: int, name: str, most: int = 0) -> bytes:
-    """A file about its memory; one whose main thread has ended is asked through another one."""
+    """Read a file about its memory, through another thread if the main one has ended."""
     for thread in ("", *(f"task/{one}/" for one in _threads(pid))):
         with contextlib.suppress(OSError):
             if text := read(f"/proc/{pid}/{thread}{name}", most):
@@ -246,7 +246,7 @@ def _printable(text: str) -> str:
 
 
 def evidence(pid: int) -> bytes:
-    """What the kernel says of it, for people: state, what it waits in, and each thread."""
+    """Return what the kernel reports of it, for people: status, wait channel and each thread."""
     paths = [f"/proc/{pid}/{name}" for name in ("status", "wchan", "syscall", "stack")]
     paths += [f"/proc/{pid}/task/{thread}/stat" for thread in _threads(pid)[:MOST_THREADS]]
     return b"".join(f"\n{path}\n".encode() + _said(path) for path in paths) + b"\n"
@@ -259,7 +259,7 @@ def _said(path: str) -> bytes:
         return f"({error.strerror})".encode()
 
 
-# ── many ──────────────────────────────────────────────────────────────────────────────────────
+# ── many processes ────────────────────────────────────────────────────────────────────────────
 
 
 def every_pid() -> list[int]:
@@ -270,7 +270,7 @@ def every_pid() -> list[int]:
 
 
 def in_group(group: int) -> list[int]:
-    """Those of a process group that execute."""
+    """Return the processes of a group that execute."""
     return [
         pid
         for pid in every_pid()
@@ -286,7 +286,7 @@ def _lists_children() -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, zombies too; those of all its threads."""
+    """Return the children of all threads of a process, zombies included."""
     if not _lists_children():
         return [one for one in every_pid() if (found := stat(one)) and found.parent == pid]
     found_pids: list[int] = []
@@ -297,9 +297,9 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(roots: Iterable[int]) -> Iterator[int]:
-    """Everything below, parents first and the roots not.
+    """Yield all descendants, parents first, without the roots.
 
-    Processes come and go meanwhile: who kills must look again until nothing is found.
+    Processes come and go meanwhile, so a caller that kills must repeat until nothing is found.
     """
     below = children if _lists_children() else _by_scan()
     seen = set(roots)
@@ -313,7 +313,7 @@ def descendants(roots: Iterable[int]) -> Iterator[int]:
 
 
 def _by_scan() -> Callable[[int], list[int]]:
-    """The same from one look at every process."""
+    """Return the same lookup as `children`, from one scan of all processes."""
     below: dict[int, list[int]] = {}
     for pid in every_pid():
         found = stat(pid)
@@ -326,7 +326,10 @@ def _by_scan() -> Callable[[int], list[int]]:
 
 
 def open_pidfd(pid: int, ticks: int = 0) -> int:
-    """A descriptor of that very process: opened first and compared after, so no reuse slips in."""
+    """Return a descriptor of this very process.
+
+    It is opened first and compared afterwards, so a reused pid cannot slip in.
+    """
     if not hasattr(os, "pidfd_open"):
         raise OSError(errno.ENOSYS, "pidfd_open: not available on this system")
     fd = os.pidfd_open(pid)
@@ -337,7 +340,7 @@ def open_pidfd(pid: int, ticks: int = 0) -> int:
 
 
 def send(pid: int, ticks: int, number: int) -> bool:
-    """A signal to that very process and no later one of its number; whether it was there."""
+    """Signal this very process, never a later one with its pid. Returns False if it was gone."""
     try:
         if not hasattr(os, "pidfd_open"):  # not Linux
             os.kill(pid, number)
@@ -354,12 +357,12 @@ def send(pid: int, ticks: int, number: int) -> bool:
     return True
 
 
-# ── what numbers mean here ────────────────────────────────────────────────────────────────────
+# ── boot and pid namespace ────────────────────────────────────────────────────────────────────
 
 
 @cache
 def boot_id() -> str:
-    """Names this boot of this kernel; pids and ticks mean nothing across it."""
+    """Return the id of this boot; pids and ticks mean nothing across boots."""
     try:
         return read("/proc/sys/kernel/random/boot_id").decode().strip()
     except OSError:
@@ -367,7 +370,7 @@ def boot_id() -> str:
 
 
 def pid_namespace(pid: int | str = "self") -> str:
-    """Names whose pids these are, e.g. `pid:[4026531836]`; nothing where unknown."""
+    """Return the pid namespace, e.g. `pid:[4026531836]`; empty if unknown."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/pid")
     for thread in _threads(pid):  # its main thread has ended

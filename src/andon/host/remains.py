@@ -1,7 +1,7 @@
-"""Processes that are to end: hit, looked at, and hit again until none is left.
+"""Ends a set of processes: signals them, looks again, and repeats until none is left.
 
-They are found by their marks, by the tree below those that are known, and by pid and start time
-once they were seen.
+Processes are found by their marks, as descendants of known ones, and by pid and start time once
+they have been seen.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-# Between two looks at processes that were hit: they need the processor to die.
+# Pause between two rounds: killed processes need the processor to die.
 LOOK_SECONDS = 0.002
-# More are counted, not named.
+# Any more are counted, not named.
 MOST_NAMED = 20
 MOST_LETTERS = 80
 
 
 class Remains:
-    """Processes by pid and start time, by their marks, and everything below them."""
+    """A set of processes: by pid and start time, by their marks, and all their descendants."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class Remains:
         self.survivors: list[int] = sorted(self.known)
         self._matches = matches
         self._spare = {os.getpid(), *spare}
-        self._put_on = put_on  # those below that have no mark of it get this one
+        self._put_on = put_on  # put on descendants that have no matching mark
 
     def look(self, above: int = 0) -> list[int]:
-        """Those that are alive now, and below `above`. All that are ever seen are remembered."""
+        """Return the members alive now, with the descendants of `above`, and remember them all."""
         self._find(above, lambda pid: None)
         return self._alive()
 
     def none(self) -> bool:
-        """Whether nothing of it is there, by a look that has seen everything."""
+        """Whether no process is left, by a search that has seen all of them."""
         return self._find(0, lambda pid: None) and not self.known
 
     def strike(self, number: signal.Signals = signal.SIGKILL, above: int = 0) -> bool:
-        """One round; whether nothing was left already. Each is hit as soon as it is found."""
+        """Signal every member once, each as soon as it is found. Returns True if none was left."""
 
         def hit(pid: int) -> None:
             proc.send(pid, self.known[pid], number)
@@ -60,8 +60,9 @@ class Remains:
         return not self._alive() and all_seen and len(self.known) == before
 
     def _find(self, above: int, do: Callable[[int], None]) -> bool:
-        """Do something to each of them; whether all were seen. Those below first: once a process
-        has ended nobody can tell what was below it.
+        """Call `do` for each member and return whether all were seen.
+
+        Descendants come first: once a process has ended, nobody can tell what was below it.
         """
         alive = self._alive()
         self._add_below([*alive, *([above] if above else [])])
@@ -81,20 +82,20 @@ class Remains:
 
     def _add_below(self, pids: Iterable[int]) -> None:
         marked = True
-        while marked:  # what they started before they had one is still below them
+        while marked:  # a process may have started others before it was marked
             marked = False
             for pid in proc.descendants(pids):
                 if pid not in self._spare and self.add(pid):
                     marked = self._mark(pid) or marked
 
     def _mark(self, pid: int) -> bool:
-        """Mark one that has taken its mark off: what it starts from now on is found."""
+        """Mark a process that has removed its mark, so that its later children are found."""
         if self._matches is None or self._put_on is None or self._matches(mark.of(pid)):
             return False
         return mark.put_on(pid, self._put_on)
 
     def add(self, pid: int) -> bool:
-        """One that is alive now; a zombie is not. Answers whether it is new."""
+        """Remember a process if it is alive (a zombie is not). Returns whether it is new."""
         ticks = proc.start_ticks(pid)
         if not ticks or self.known.get(pid) == ticks or not proc.alive(pid, ticks):
             return False
@@ -104,7 +105,7 @@ class Remains:
         return True
 
     def end(self, seconds: float) -> bool:
-        """Strike until nothing is left, or the time is over; whether nothing is."""
+        """Strike until none is left or the time is up. Returns whether none is left."""
         until = time.monotonic() + seconds
         while not self.strike():
             if time.monotonic() > until:
@@ -113,7 +114,7 @@ class Remains:
         return True
 
     def named(self, pids: Iterable[int]) -> str:
-        """Pids and commands, for people."""
+        """Return pids and commands for people."""
         pids = list(pids)
         words = [
             f"{pid} {(self.commands.get(pid) or '?')[:MOST_LETTERS]}" for pid in pids[:MOST_NAMED]

@@ -1,4 +1,4 @@
-"""Signals to a process that is named by its pidfd: a number alone may be somebody else's by now."""
+"""Signals sent through a pidfd, because a pid alone may belong to another process by now."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from andon.host import proc
 
 
 def open_pidfd(pid: int, ticks: int = 0) -> int:
-    """A descriptor of that very process, or -1."""
+    """Return a descriptor of exactly that process, or -1."""
     try:
         return proc.open_pidfd(pid, ticks)
     except OSError:
@@ -16,7 +16,7 @@ def open_pidfd(pid: int, ticks: int = 0) -> int:
 
 
 def send(pidfd: int, number: int) -> bool:
-    """Whether the signal was delivered; not if the process is gone."""
+    """Send a signal. Returns False if the process is gone."""
     if pidfd < 0:
         return False
     try:

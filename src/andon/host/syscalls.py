@@ -1,7 +1,7 @@
-"""What the kernel offers and Python does not: prctl, unshare, mount.
+"""System calls that Python does not offer: prctl, unshare, mount and a few more.
 
-`libc.syscall` and `prctl` are variadic: every int goes in as a long, or the upper half of a
-register is whatever it was before. Off Linux everything here answers "not available" by OSError.
+`libc.syscall` and `prctl` are variadic, so every int is passed as a long; otherwise the upper half
+of the register keeps its previous content. Off Linux, prctl and unshare raise OSError (ENOSYS).
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36
 _PTRACE_SEIZE, _CLONE_VFORK = 0x4206, 0x4000
-# Newer processors share one table of numbers.
+# Newer architectures share one table of system call numbers.
 _EXIT, _CLONE = (60, 56) if os.uname().machine == "x86_64" else (93, 220)
 NEWNS, NEWUSER, NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
@@ -42,35 +42,35 @@ def _syscall(number: int, *arguments: int) -> int:
     return int(_libc().syscall(*words))
 
 
-# ── what a process says about itself ──────────────────────────────────────────────────────────
+# ── process attributes ────────────────────────────────────────────────────────────────────────
 
 
 def become_subreaper() -> None:
-    """Adopt every descendant whose parent ends. Whoever does this must also reap."""
+    """Adopt every descendant whose parent ends. The caller must then reap them too."""
     _prctl(_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(signal_number: int = 9) -> None:
     """Ask for a signal when the parent ends.
 
-    Three holes: grandchildren do not inherit it, a later setuid clears it, and it fires when the
-    thread that forked ends. So it is set last, by a child of a single-threaded process.
+    It has three holes: grandchildren do not inherit it, a later setuid clears it, and it fires
+    when the thread that forked ends. So a child of a single-threaded process sets it, and last.
     """
     _prctl(_PDEATHSIG, signal_number)
 
 
 def exit_thread() -> None:
-    """End the calling thread and no other; of the main thread a zombie is left."""
+    """End only the calling thread. If it is the main thread, a zombie remains."""
     _syscall(_EXIT, 0)
 
 
 def fork_and_wait() -> int:
-    """Fork, and sleep uninterruptibly until the child has ended; answers 0 in the child."""
+    """Fork, and sleep uninterruptibly until the child has ended. Returns 0 in the child."""
     return _syscall(_CLONE, _CLONE_VFORK | SIGCHLD, 0, 0, 0, 0)
 
 
 def trace(pid: int) -> None:
-    """Become the tracer of a process, without stopping it."""
+    """Become the tracer of a process without stopping it."""
     if _libc().ptrace(ctypes.c_long(_PTRACE_SEIZE), ctypes.c_long(pid), None, None):
         raise _failed("ptrace")
 
@@ -84,7 +84,7 @@ def unshare(flags: int) -> None:
 
 
 def mount_proc() -> None:
-    """A /proc of this pid namespace; in a mount namespace of its own, so nobody else sees it."""
+    """Mount a /proc of this pid namespace, in a private mount namespace that nobody else sees."""
     mount = _libc().mount
     if mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None):
         raise _failed("mount /")

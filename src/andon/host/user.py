@@ -1,11 +1,11 @@
-"""Who it is that says so."""
+"""The name of the user who gives an order."""
 
 import os
 import pwd
 
 
 def named(given: str | None) -> str:
-    """The name that was given, or the login; nothing if there is none."""
+    """Return the given name, else the login name, else an empty string."""
     if given is not None:
         return given
     said = (os.environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME"))

@@ -16,16 +16,16 @@ from andon.errors import BadInput
 from andon.store.store import AgentRow
 
 _NAME = re.compile(r"[\w.\-]{1,100}")
-# Not its __name__: what can be called and has one, pytest takes for the test that a mark is put on,
-# and `@pytest.mark.andon_crashtest(agent)` would mark the agent.
+# `__name__` is left out on purpose: pytest mistakes a callable that has one for the test a mark is
+# applied to, so `@pytest.mark.andon_crashtest(agent)` would mark the agent.
 _ASSIGNED = ("__module__", "__qualname__", "__doc__")
 
 
 class Agent:
-    """A function with a name, a version, a retry policy and limits.
+    """A durable function with a name, a version, a retry policy and limits.
 
-    The version is what its author says it is, never a hash of the source: a run stays with the
-    version it was started on, and only its author knows which changes matter to it.
+    The version is whatever the author declares, never a hash of the source: a run stays with the
+    version it was started on, and only the author knows which changes matter to it.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Agent:
         )
 
     async def run(self, *args: Any, id: str | None = None, **kwargs: Any) -> Any:  # noqa: A002
-        """Run durably inside this program and return the result.
+        """Run the agent durably inside this program and return its result.
 
-        The store is the one of ANDON_STORE or andon.toml. With an `id` that exists, that run is
-        gone on with, or its result is returned.
+        Uses the store named by ANDON_STORE or andon.toml. If a run with this `id` exists, it is
+        continued, or its result is returned if it has finished.
         """
         from andon.runtime.client import Client
 
@@ -104,12 +104,12 @@ class Agent:
                 enter(attempt, context)
                 return await self.function(context, **arguments)
             return await call_in_thread(attempt, context, self.function, arguments)
-        except SystemExit as error:  # it would end the worker, and everybody else's runs with it
+        except SystemExit as error:  # would end the worker and every other run in it
             exited = RuntimeError(f"the agent called sys.exit({error.code!r})")
             raise exited.with_traceback(error.__traceback__) from None
 
     def arguments(self, body: str) -> dict[str, Any]:
-        """The arguments of a run as the function takes them; raises BadInput."""
+        """Decode a run's stored arguments into what the function expects; raises BadInput."""
         given: dict[str, Any] = value.decode(body)
         for name in given.keys() & self.decoders.keys():
             try:
@@ -120,7 +120,7 @@ class Agent:
 
     @functools.cached_property
     def decoders(self) -> dict[str, value.Decoder]:
-        """How the arguments are read that are not plain JSON, by name."""
+        """Decoders, by name, for the arguments that are not plain JSON."""
         hints = value.annotations(self.function)
         found = {name: value.decoder_for(hint) for name, hint in hints.items() if name != "return"}
         return {name: decoder for name, decoder in found.items() if decoder is not None}
@@ -133,7 +133,7 @@ def _count(name: str, at_most: int) -> int:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """What may be passed, as it is registered in the store."""
+    """Describe the accepted parameters in the form the store registers."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
@@ -154,7 +154,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _types(function: Callable[..., Any]) -> dict[str, Any]:
-    """The shapes of what may be passed, by name, and by "**" of all that has no parameter."""
+    """Describe the parameter types by name, with "**" for arguments that match no parameter."""
     hints, found = value.annotations(function), {}
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         shape = shape_of(hints[parameter.name]) if parameter.name in hints else ANY
@@ -162,7 +162,7 @@ def _types(function: Callable[..., Any]) -> dict[str, Any]:
             shape = with_default(shape, parameter.default)
         found[OTHERS if parameter.kind is parameter.VAR_KEYWORD else parameter.name] = shape
     if found.get(OTHERS, ANY) != ANY:
-        return found  # with those that fit anything, which "**" is not about
+        return found  # keep ANY entries: "**" must not apply to those parameters
     return {name: shape for name, shape in found.items() if shape != ANY}
 
 
@@ -181,14 +181,20 @@ def agent(
 
 
 def agent(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function a durable agent: `@agent`, or `@agent(name=…, version=…, retries=…)`."""
+    """Make a function a durable agent: `@agent`, or `@agent(name=…, version=…, retries=…)`.
+
+    The function may be async or plain. Its first parameter is the context; all others must be
+    passable by name. Change `version` when a code change matters to runs in progress: they stay
+    with the version they were started on. `at_most` limits how many of the agent's runs execute at
+    once, and `rate`, such as "10/1m", how many begin in a time; both hold across all workers.
+    """
     if function is not None:
         return Agent(function)
     return lambda wrapped: Agent(wrapped, **options)
 
 
 def by_identity(agents: list[Agent]) -> dict[tuple[str, str], Agent]:
-    """Agents by name and version; two different ones of the same identity are refused."""
+    """Index agents by name and version; raises BadInput if two agents have the same identity."""
     found: dict[tuple[str, str], Agent] = {}
     for one in agents:
         other = found.setdefault((one.name, one.version), one)

@@ -1,4 +1,4 @@
-"""The client: start, watch, answer and run runs from a program."""
+"""The client: start, watch, answer and execute runs from a program."""
 
 import asyncio
 from collections import Counter
@@ -34,29 +34,33 @@ from andon.store.writer.writer import Writer
 from andon.transcript import Call
 from andon.transcript import State as ToolState
 
-# For starts that nobody waits for any more.
+# At close, for starts that no caller waits for any more.
 CLOSE_SECONDS = 2.0
-# How long the store's clock is known after it was asked; clocks drift less than a millisecond.
+# How long one reading of the store's clock is used; clocks drift less than a millisecond in it.
 CLOCK_SECONDS = 10.0
 
 
 class Client:
-    """`async with andon.Client() as client:`; plain code: `with andon.Client.sync() as client:`"""
+    """A connection to a store, to start, watch, answer and stop runs.
+
+    Use `async with andon.Client() as client:`, or in plain code `with andon.Client.sync() as
+    client:`. Without `store`, the store of the settings is used.
+    """
 
     def __init__(self, store: str | None = None, *, settings: Settings | None = None) -> None:
         self.settings = settings or load_settings({"store": store})
         if store is not None:
             self.settings = self.settings.but(store=store)
         self._store: Any = None
-        self._leaving: Leaving | None = None  # the worker in this program
+        self._leaving: Leaving | None = None  # holds the worker inside this program
         self._starting = asyncio.Lock()
         self._writer: Writer | None = None
-        self._asked: dict[str, asyncio.Task[AgentRow]] = {}  # which agents are meant, by name
-        self._clock, self._clock_until = StoreClock(), 0.0  # until then it need not be asked
+        self._asked: dict[str, asyncio.Task[AgentRow]] = {}  # lookups in flight, by agent name
+        self._clock, self._clock_until = StoreClock(), 0.0  # no need to ask before then
 
     @classmethod
     def sync(cls, store: str | None = None) -> AbstractContextManager[Any]:
-        """The same client for plain code: every method waits instead of being awaited."""
+        """The same client for plain code: every method blocks instead of being awaited."""
         from andon.runtime.sync import blocking
 
         return blocking(lambda: cls(store))
@@ -96,9 +100,10 @@ class Client:
         connection: Any = None,
         **kwargs: Any,
     ) -> str:
-        """Start a run, idempotently if it has an id, and answer its id.
+        """Start a run and return its id; with an `id`, the call can be repeated.
 
-        `connection`: a psycopg connection; the run then exists once its transaction commits.
+        `queue` replaces the agent's own queue. With a psycopg `connection`, the run exists once
+        that connection's transaction commits.
         """
         options = {"id": id, "priority": priority, "labels": labels, "at": at, "queue": queue}
         if connection is not None and not hasattr(connection, "__aenter__"):
@@ -114,7 +119,7 @@ class Client:
     async def _prepare(
         self, agent: Agent | str, args: Any, kwargs: Any, options: dict[str, Any]
     ) -> NewRun:
-        """Without asking the store, where that can be: programs start thousands of runs."""
+        """Build the run, asking the store only if needed: programs start thousands of runs."""
         if own_time() > self._clock_until:
             await self._set_clock()
         meant = await self._resolve(agent) if isinstance(agent, str) else agent
@@ -122,7 +127,7 @@ class Client:
         return requests.prepare(self._store, meant, args, kwargs, **options, now=now)
 
     async def _resolve(self, name: str) -> AgentRow:
-        """What is asked in one turn of the loop is asked once: a program may start thousands."""
+        """Share one lookup among callers in the same turn of the loop; programs start thousands."""
         asked = self._asked.get(name)
         if asked is None:
             asked = self._asked[name] = asyncio.ensure_future(self._look_up(name))
@@ -130,20 +135,22 @@ class Client:
         return await asyncio.shield(asked)
 
     async def _look_up(self, name: str) -> AgentRow:
-        del self._asked[name]  # who asks from now on may know that another version was promoted
+        del self._asked[name]  # later callers may know of a promotion: they need a new lookup
         return await asyncio.to_thread(resolve, self._store, name)
 
     async def _set_clock(self) -> None:
-        self._clock_until = own_time() + CLOCK_SECONDS  # one asks, the others need not wait
+        # Set before the await, so that concurrent callers do not ask as well.
+        self._clock_until = own_time() + CLOCK_SECONDS
         self._clock.set(await asyncio.to_thread(self._store.now))
 
     def _writing(self) -> Writer:
-        """What a program starts at the same time shares its commits."""
+        """One writer for all starts, so that starts made at the same time share commits."""
         if self._writer is None:
             self._writer = Writer(self._store, patience_seconds=0)
         return self._writer
 
     async def get(self, run_id: str) -> Run:
+        """Return a run by its id, or by the unambiguous beginning of one."""
         run: Run = await self._ask(requests.get, run_id)
         return run
 
@@ -156,14 +163,14 @@ class Client:
         limit: int = 100,
         before: Run | None = None,
     ) -> Sequence[Run]:
-        """Runs, newest first; `before` is the last one of the page before."""
+        """List runs, newest first; `before` is the last run of the previous page."""
         cursor = None if before is None else (before.created_at, before.id)
         which = Filter(states=states, agent=agent, label=label, limit=limit, before=cursor)
         rows = await self._ask(requests.list_runs, which)
         return [await self._ask(requests.described, row) for row in rows]
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> Run:  # noqa: ASYNC109
-        """The run once it is finished or stranded. Raises Unresolved after `timeout` seconds."""
+        """Return the run once finished or stranded; raises Unresolved after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 row = await self._find_patiently(run_id)
@@ -175,7 +182,7 @@ class Client:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
 
     async def _find_patiently(self, run_id: str) -> RunRow:
-        """Whoever waits for a run waits for its database too, as the run itself does."""
+        """Find a run, outlasting an unavailable store as long as the run itself would."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.settings.patience_seconds
         while True:
@@ -196,7 +203,7 @@ class Client:
         *,
         id: str | None = None,  # noqa: A002
     ) -> bool:
-        """Send an event to a run; with an `id`, at most once."""
+        """Send an event to a run; with an `id`, at most once. False if it was sent before."""
         sent: bool = await self._ask(requests.send, run_id, name, payload, id=id)
         return sent
 
@@ -209,9 +216,9 @@ class Client:
         retract: str | None = None,
         by: str = "",
     ) -> Steer:
-        """Tell a run what it is to do from its next `ctx.steered` on; answers what was said.
+        """Give a run an instruction for its next `ctx.steered`, and return the instruction.
 
-        `revise`, `retract`: the id of what was said before, and holds no longer.
+        `revise` and `retract` take the id of an earlier instruction that no longer holds.
         """
         request = partial(requests.steer, revise=revise, retract=retract, by=by)
         word: Steer = await self._ask(request, run_id, text)
@@ -226,31 +233,34 @@ class Client:
         ask: str | None = None,
         by: str = "",
     ) -> str:
-        """Answer an open ask: approve, edit, reject or respond; for an effect in doubt,
-        happened or did_not_happen."""
+        """Answer an open ask and return its id.
+
+        `decision` is approve, edit, reject or respond; for an effect in doubt, happened or
+        did_not_happen.
+        """
         answered: str = await self._ask(requests.answer, run_id, decision, value, ask=ask, by=by)
         return answered
 
     async def resume(self, run_id: str, *, by: str = "", why: str = "") -> None:
-        """Let a paused, killed or stranded run go on, if no latch holds it."""
+        """Let a paused, killed or stranded run continue, if no latch holds it."""
         await self._ask(requests.resume, run_id, by=by, why=why)
 
     async def pause(
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
     ) -> str:
-        """Stop a run at its next boundary; `resume` lets it go on. Answers the receipt's id."""
+        """Stop a run at its next boundary; returns the receipt's id. `resume` continues it."""
         return await self._order(requests.pause, run_id, by, why, within)
 
     async def cancel(
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
     ) -> str:
-        """Stop a run for good; what it did is undone where that is possible."""
+        """Stop a run for good and undo its effects where possible; returns the receipt's id."""
         return await self._order(requests.cancel, run_id, by, why, within)
 
     async def kill(
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
     ) -> str:
-        """Take a run from whoever executes it, at once."""
+        """Take a run away from its worker at once; returns the receipt's id."""
         return await self._order(requests.kill, run_id, by, why, within)
 
     async def _order(
@@ -260,16 +270,17 @@ class Client:
         return receipt_id
 
     async def receipt(self, receipt_id: str) -> Receipt:
-        """How far a stop is proved."""
+        """Return how far a stop has been proved."""
         found: Receipt = await self._ask(requests.receipt, receipt_id)
         return found
 
     async def journal(self, run_id: str) -> Sequence[Entry]:
+        """Return the whole journal of a run."""
         found: Sequence[Entry] = await self._ask(requests.journal, run_id)
         return found
 
     async def ledger(self, run_id: str) -> Callable[[Call], ToolState | None]:
-        """What became of the tool calls of a run that acts no more, for `transcript.repair`."""
+        """Return the outcomes of a stopped run's tool calls, for `transcript.repair`."""
         found: Callable[[Call], ToolState | None] = await self._ask(ledger.read, run_id)
         return found
 
@@ -286,7 +297,10 @@ class Client:
         id: str | None = None,  # noqa: A002 (the word users know)
         **kwargs: Any,
     ) -> Any:
-        """Start (or go on with) a run, execute it in this process, and return its result."""
+        """Start or continue a run, execute it in this process, and return its result.
+
+        Raises StepFailed if the run does not succeed, and Refused if this host's latch stops it.
+        """
         refuse_if_pulled()
         run_id = await self.start(agent, *args, id=id, **kwargs)
         leaving = await self._embedded(agent)
@@ -298,7 +312,7 @@ class Client:
             run = await self._wait_unless_halted(run_id, leaving)
         finally:
             worker.only[run_id] -= 1
-            worker.only += Counter()  # without those that nobody asks for any more
+            worker.only += Counter()  # drops the entries at zero
         if run.state == State.SUCCEEDED:
             typed = agent.result_decoder
             return typed(msgspec.json.encode(run.result)) if typed else run.result
@@ -310,12 +324,12 @@ class Client:
         raise failed
 
     def let_go(self, seconds: float) -> None:
-        """What runs in this program is given back, or cut off, within so many seconds."""
+        """Release the runs executing in this program within `seconds`, then cut them off."""
         if self._worker is not None:
             self._worker.tell("its program released it", seconds)
 
     async def _wait_unless_halted(self, run_id: str, leaving: Leaving) -> Run:
-        """The latch of this host is for the program that waits here too."""
+        """Wait for the run, and give up when this host's latch stops it."""
         waiting = asyncio.ensure_future(self.wait(run_id))
         halted = asyncio.ensure_future(leaving.halted.wait())
         try:
@@ -332,9 +346,10 @@ class Client:
             await asyncio.wait({waiting, halted})
 
     async def _embedded(self, agent: Agent) -> Leaving:
-        """The worker inside this program: it executes what the program asked for, nothing else."""
+        """Return the worker in this program; it executes only runs that the program asked for."""
         async with self._starting:
-            if self._leaving is not None and self._leaving.halted.is_set():  # and lifted since
+            # The latch was lifted after it stopped the previous worker: start a new one.
+            if self._leaving is not None and self._leaving.halted.is_set():
                 await self._leaving.leave()
                 self._leaving = None
             if self._leaving is None:

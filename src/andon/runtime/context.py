@@ -1,7 +1,7 @@
-"""What agent code holds: the durable operations of a run.
+"""The durable operations available to agent code.
 
-Each is answered from the journal if it is there, and else executed and written. An operation whose
-result is durable never executes again.
+Each operation is answered from the journal if its entry is there; otherwise it is executed and
+written. An operation whose result is durable never executes again.
 """
 
 import contextlib
@@ -40,25 +40,35 @@ from andon.runtime.operations.operation import (
 
 
 class Context(Loop):
-    """The run, as its agent sees it."""
+    """The agent's handle to its run.
+
+    Durable operations belong in the agent's own code. Inside a step, only `checkpoint`, `partial`,
+    `log`, `stopping` and the facts about the run may be used. A plain agent calls the same methods
+    without awaiting them.
+    """
 
     @property
     def run_id(self) -> str:
+        """The run's id."""
         return self._attempt.run.id
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """Number of this attempt, starting at 1.
+
+        It differs on replay, so it must not decide which operations without a key follow.
+        """
         return self._attempt.run.attempt
 
     @property
     def labels(self) -> dict[str, str]:
+        """The run's labels."""
         labels: dict[str, str] = msgspec.json.decode(self._attempt.run.labels)
         return labels
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is about to leave this process; long code outside steps may look."""
+        """Whether the run is about to leave this process; long code outside steps can check it."""
         return self._attempt.stopping
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
@@ -75,10 +85,12 @@ class Context(Loop):
         process: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Execute `function` once; its result is durable before this returns.
+        """Execute `function` once and return its result, which is durable by then.
 
-        The result comes back as JSON, or as the type that the function's annotation says.
-        `process`: a plain function in a process of its own, which can be ended at any moment.
+        On replay the result comes from the journal and `function` is not called. It is decoded as
+        JSON, or as the type in the function's return annotation. An operation with a `key` is found
+        by it, so the code may move it. `process=True` runs a plain function in a process of its
+        own, which can be ended at any moment. Raises StepFailed once the retries are used up.
         """
         step = named(function, name)
         is_async, decoder = how_called(function)
@@ -114,9 +126,10 @@ class Context(Loop):
         retries: int | Retry = 0,
         **kwargs: Any,
     ) -> Any:
-        """A step whose function gets a connection to this database as its first argument.
+        """Execute a step whose function gets a database connection as its first argument.
 
-        What it writes there and the step's entry are one commit: exactly once.
+        The connection is to the store's own database: the function's writes and the step's entry
+        share one commit, so they happen exactly once.
         """
         step = named(function, name)
         if inspect.iscoroutinefunction(function):
@@ -153,9 +166,12 @@ class Context(Loop):
         timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
         **kwargs: Any,
     ) -> Any:
-        """Change the world: written down before it is done, confirmed after, never guessed.
+        """Execute a change to the outside world: journaled before it starts and confirmed after.
 
-        `function` receives `key` and `fence` if it has parameters of these names.
+        If its worker is lost in between, andon asks `probe`, calls `undo`, repeats an effect whose
+        `kind` is pure or idempotent, or asks a person; it never guesses the outcome. These
+        arguments replace the declaration of `andon.effect_of` as a whole. `function` receives
+        `key`, for use as an idempotency key, and `fence` if it has parameters of these names.
         """
         from andon.runtime.effects import effect as effects
         from andon.runtime.effects.declaration import declaration
@@ -180,7 +196,8 @@ class Context(Loop):
     def snapshot(self, state: Any) -> Awaitable[None]:
         """Save the agent's whole state; a resumed run starts with it in `ctx.restored`.
 
-        Written at once and in order; await it to know that it is durable.
+        Snapshots are submitted at once and written in order; await the result to know that this one
+        is durable.
         """
         attempt = self._attempt
         if branch.current.get() is not attempt.root or len(attempt.tasks.living) > 1:
@@ -199,15 +216,15 @@ class Context(Loop):
 
     @property
     def restored(self) -> Any:
-        """The state of the last snapshot, of this attempt or an earlier one; None without one."""
+        """State of the last snapshot, of this attempt or an earlier one; None if there is none."""
         return self._attempt.restored
 
     def checkpoint(
         self, partial: Any, *, done: int | None = None, total: int | None = None
     ) -> None:
-        """Inside a step: keep this partial value; the step's next attempt finds it in `partial`.
+        """Save a partial value inside a step; the step's next attempt reads it from `ctx.partial`.
 
-        `done` of `total` is for people: `andon ps` shows how far the step is.
+        `done` and `total` are for people: `andon ps` shows how far the step is.
         """
         operation = inside("checkpoint")
         raw = value.encode(partial, f"the checkpoint of {operation.kind} {operation.name!r}")
@@ -216,7 +233,7 @@ class Context(Loop):
 
     @property
     def partial(self) -> Any:
-        """Inside a step: the latest checkpoint of it, None if there is none."""
+        """The latest checkpoint of the current step, or None."""
         operation = inside("partial")
         body = operation.attempt.checkpoints.get(operation.place)
         return None if body is None else value.decode(body)
@@ -224,7 +241,7 @@ class Context(Loop):
     # ── waiting ───────────────────────────────────────────────────────────────────────────────
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; a long wait holds no process."""
+        """Sleep durably; a long sleep holds no process."""
         if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
             raise BadInput(f"sleep: expected seconds of 0 or more, found {seconds!r}")
         operation = Operation(self._attempt, EntryKind.SLEEP, "sleep", None, _digest(seconds))
@@ -234,10 +251,10 @@ class Context(Loop):
         until = await self._deadline(operation, seconds)
         await wait_noting_cancel(operation, "timer", "sleep", until)
         with operation.noting():
-            await operation.write(Mark.DONE)  # on replay it must be known what it ended before
+            await operation.write(Mark.DONE)  # replay needs to know which operations it preceded
 
     async def event(self, name: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
-        """The next event of that name sent to this run. Raises Unresolved after `timeout`."""
+        """Wait for the next event of this name; raises Unresolved after `timeout` seconds."""
         operation = Operation(self._attempt, EntryKind.EVENT, name, None, _digest(timeout))
         if operation.answered:
             return await self._outcome(operation)
@@ -261,7 +278,7 @@ class Context(Loop):
         key: str | None = None,
         expires: float | None = None,
     ) -> Answer:
-        """Ask a person; nothing is held while nobody answers. Raises Unresolved after `expires`."""
+        """Ask a person and wait, holding no process; raises Unresolved after `expires`."""
         refuse_unkeepable("the", "question", question)
         digest = value.digest((question, value_), {}, "the ask")
         operation = Operation(self._attempt, EntryKind.ASK, "ask", key, digest)
@@ -296,7 +313,10 @@ class Context(Loop):
         key: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Start a run of another agent; its result, or its id when it is not waited for."""
+        """Start a run of another agent and return its result, or its id with `wait=False`.
+
+        Raises StepFailed if the child fails.
+        """
         from andon.runtime.operations import child_runs
 
         return await child_runs.carry_out(self._attempt, agent, args, kwargs, wait, id, key)
@@ -312,7 +332,7 @@ class Context(Loop):
         return until
 
     async def _outcome(self, operation: Operation) -> Any:
-        """Like `answer`, but a wait that ended without an outcome is Unresolved."""
+        """Like `answer`, but raise Unresolved for a wait that ended without an outcome."""
         assert operation.record is not None
         if operation.record.state == Mark.FAILED:
             await operation.turn()
@@ -322,16 +342,16 @@ class Context(Loop):
     # ── values that must be the same on replay ────────────────────────────────────────────────
 
     def now(self) -> datetime:
-        """The time, the same one on every replay."""
+        """The current time in UTC, the same on every replay."""
         found = self._value("now", self._attempt.host.clock.now)
         return datetime.fromtimestamp(found, UTC)
 
     def random(self) -> float:
-        """A number from 0 to 1, the same one on every replay."""
+        """A random number from 0 to 1, the same on every replay."""
         return float(self._value("random", random.random))
 
     def uuid(self) -> str:
-        """A fresh unique id, the same one on every replay."""
+        """A fresh unique id, the same on every replay."""
         return str(self._value("uuid", lambda: str(uuid.uuid4())))
 
     def _value(self, name: str, make: Callable[[], Any]) -> Any:
@@ -342,10 +362,10 @@ class Context(Loop):
         self._attempt.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(made)))
         return made
 
-    # ── the rest ──────────────────────────────────────────────────────────────────────────────
+    # ── logging, shields and cleanup ──────────────────────────────────────────────────────────
 
     def log(self, text: str, *, level: str = "info") -> None:
-        """A line for `andon logs`. Not written again on replay."""
+        """Write a line for `andon logs`; replay does not write it again."""
         here = branch.current.get()
         if here is not None and self._attempt.replay.replaying(here.path, here.number):
             return
@@ -353,9 +373,12 @@ class Context(Loop):
 
     @contextlib.asynccontextmanager
     async def shield(self, name: str, *, at_most: float = 30.0) -> AsyncIterator[None]:
-        """Let this block end before a polite stop takes effect, for `at_most` seconds."""
+        """Hold off a polite stop until this block ends, for at most `at_most` seconds.
+
+        A longer block is logged and no longer protected.
+        """
         attempt, began = self._attempt, self._attempt.loop.time()
-        shield = object()  # two of one name may be open at once
+        shield = object()  # two shields of one name may be open at once
         attempt.shields[shield] = began + at_most
         try:
             yield
@@ -377,10 +400,10 @@ class Context(Loop):
 
     @contextlib.asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
-        """Results in this block share their commits with the intents that follow them at once.
+        """Commit each result in this block together with the intent that follows it at once.
 
-        Both are durable before the effect, or anything else, is executed. What the code itself does
-        in between, and only that, may see a result that a crash takes back.
+        Both are durable before the effect, or anything else, executes. Only the agent's own code in
+        between may see a result that a crash takes back.
         """
         attempt = self._attempt
         attempt.joining += 1
@@ -392,17 +415,20 @@ class Context(Loop):
 
     @property
     def scratch(self) -> Path:
-        """A folder for temporary files; it is removed when this attempt ends."""
+        """A folder for temporary files, removed when this attempt ends."""
         return self._attempt.scratch
 
     def cleanup(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        """Call `function` when this attempt ends, however it ends; the last one first."""
+        """Call `function` when this attempt ends, however it ends; last registered, first run.
+
+        Each call has five seconds. A plain function runs in a thread.
+        """
         counted = self._attempt.tasks.marked(lambda: function(*args, **kwargs))
         self._attempt.cleanups.append(counted)
 
 
 def _line(text: Any) -> str:
-    """As text that every database keeps: a line is not worth an error."""
+    """Make text storable in every database: a log line is not worth an error."""
     return str(text).replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Plain threads: the same objects, called through one portal. Nothing is written twice.
+"""Plain threads: the asynchronous objects, called through one portal, with no second version.
 
 A plain agent runs in a thread; its context forwards each call to the event loop and waits. Steps
 called from further threads have no order of their own, so they need a key.
@@ -16,11 +16,11 @@ from typing import Any
 from andon.errors import BadInput, Stopped
 from andon.runtime.attempt import branch
 
-# Called in the calling thread with the name and the keywords of a call; what it answers is called
-# on the loop, before the call itself.
+# Called in the calling thread with the name and keywords of a call; the function it returns is
+# called on the loop, just before the call itself.
 Prepare = Callable[[str, dict[str, Any]], Callable[[], None]]
 
-# What takes a place in the journal, and so must be called in an order that a replay can follow.
+# Operations that take a place in the journal, so their order must be one a replay can follow.
 _ORDERED = frozenset(
     [
         "step",
@@ -39,22 +39,22 @@ _ORDERED = frozenset(
     ]
 )
 
-# Set where the code of a run executes, also in the threads and tasks that it starts.
+# Set wherever a run's code executes, including the threads and tasks that it starts.
 _context: contextvars.ContextVar[tuple[Any, Any]] = contextvars.ContextVar(
     "andon_context", default=(None, None)
 )
 
 
 def enter(attempt: Any, context: Any) -> None:
-    """From here on this is the context that code finds."""
+    """Make this the context that `current` and `here` return from now on."""
     _context.set((attempt, context))
 
 
 def current() -> Any:
-    """The context of the run whose code executes here; None outside of every run.
+    """The context of the run whose code executes here, or None outside of every run.
 
-    For code that a framework calls and nobody hands a context: a node of a graph, a hook. In a
-    thread it is one whose calls wait.
+    For code that a framework calls without handing it a context: a node of a graph, a hook. In a
+    thread it is a context whose calls block.
     """
     attempt, context = _context.get()
     if context is None or isinstance(context, Portal) or running_loop() is attempt.loop:
@@ -63,19 +63,19 @@ def current() -> Any:
 
 
 def on_loop() -> Any:
-    """The context, where the run's own code executes: on the event loop, and not inside a step."""
+    """The context if the caller runs on the event loop and not inside a step, else None."""
     context = current()
     return None if isinstance(context, Portal) or branch.inside.get() else context
 
 
 def here() -> tuple[Any, Any]:
-    """The attempt whose code executes here, and its context itself; nothing outside of a run."""
+    """The attempt whose code executes here and its own context; a pair of None outside of a run."""
     attempt, context = _context.get()
     return attempt, context.target if isinstance(context, Portal) else context
 
 
 class Portal:
-    """An object of the event loop, for a plain thread: its coroutines are waited for."""
+    """Proxy for an object of the event loop, for use in a plain thread: its coroutines block."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Portal:
 
     def _call(self, name: str, function: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
         if running_loop() is self._loop:
-            return function()  # an async step of a plain agent: to wait here would be for ever
+            return function()  # async step of a plain agent: blocking would deadlock
         prepare = self._prepare(name, kwargs)
 
         async def call() -> Any:
@@ -151,11 +151,11 @@ async def call_in_thread(
         enter(attempt, forwarding)
         return function(forwarding, **arguments)
 
-    # Its own thread: an agent that waits must not take one that a step needs.
+    # Not a pooled thread: a waiting agent must not take one that a step needs.
     outside = contextvars.copy_context()
     outside.run(branch.current.set, None)
     done: asyncio.Future[Any] = attempt.loop.create_future()
-    # Whoever waits for it may be cancelled, the thread is not: the worker has to know of it.
+    # The waiting task can be cancelled but the thread cannot, so the worker has to track it.
     thread = threading.Thread(
         target=_report,
         args=(outside, _followed(attempt, run), attempt.loop, done),
@@ -166,14 +166,14 @@ async def call_in_thread(
     try:
         return await done
     finally:
-        del done  # an error that it brings holds this frame
+        del done  # an exception in it holds this frame
 
 
 def portal(attempt: Any, context: Any, home: Sequence[int] = ()) -> Portal:
-    """A run's context for threads; `home` is the one whose calls have an order."""
+    """Wrap a run's context for threads; only calls from the threads in `home` have an order."""
 
     def prepare(name: str, kwargs: dict[str, Any]) -> Callable[[], None]:
-        operation = branch.inside.get()  # inside a step: checkpoint and partial
+        operation = branch.inside.get()  # set inside a step: checkpoint and partial need it
         elsewhere = operation is None and threading.get_ident() not in home
         if elsewhere and name in _ORDERED and kwargs.get("key") is None:
             raise BadInput(
@@ -219,7 +219,7 @@ def _report(
         result, error = None, raised
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_set, done, result, error)
-    del error, done  # an error holds this frame, and the future holds the error
+    del error, done  # the error holds this frame and the future the error: a cycle
 
 
 def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
@@ -233,7 +233,7 @@ def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) 
 
 @contextlib.contextmanager
 def blocking(make: Callable[[], Any]) -> Iterator[Any]:
-    """An asynchronous object such as a Client, for plain code: `make` is called on its loop."""
+    """Run an asynchronous object such as a Client for plain code; `make` is called on its loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="andon-portal", daemon=True)
     thread.start()

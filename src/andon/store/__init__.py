@@ -1,4 +1,4 @@
-"""What is remembered: SQLite by default, PostgreSQL when one machine is not enough."""
+"""Durable storage: SQLite by default, PostgreSQL when one machine is not enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from andon.errors import BadInput
 
-TYPE_CHECKING = False  # pathlib and typing would double what a stop command has to import
+TYPE_CHECKING = False  # pathlib and typing would double the imports of a stop command
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
@@ -20,11 +20,11 @@ def open_store(
     lean: bool = False,
     reserved: bool = False,
 ) -> Any:
-    """The store that `url` names: sqlite:///path or postgresql://…
+    """Open the store that `url` names: sqlite:///path or postgresql://…
 
-    With `look` it is only read, `once` or for `long`, and may be one that cannot be written.
-    `lean`: with as few connections to a server as possible. `reserved`: of a command that is over
-    soon: it may take one of the places that processes that last leave free.
+    `look`: the caller only reads, either `once` or for `long`; the store may then be read-only.
+    `lean`: use as few server connections as possible. `reserved`: the caller is a short command
+    and may use the connections that long-running processes leave free.
     """
     scheme, _, rest = url.partition("://")
     file = sqlite_file(url)
@@ -50,7 +50,7 @@ def open_store(
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of an SQLite store; None if `url` names no such store."""
+    """Return the file of an SQLite store, or None if `url` names another kind of store."""
     from pathlib import Path
 
     file = sqlite_file(url)
@@ -58,29 +58,29 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def sqlite_file(url: str) -> str | None:
-    """The same, without the wait for pathlib."""
+    """Like `sqlite_path`, but returns a string and does not import pathlib."""
     scheme, _, rest = url.partition("://")
     return _file(rest[1:]) if scheme == "sqlite" and rest.startswith("/") and rest[1:] else None
 
 
 def absolute(url: str) -> str:
-    """The same store, as it is called in every folder."""
+    """Return a URL for the same store that does not depend on the working directory."""
     file = sqlite_file(url)
     return url if file is None else f"sqlite:///{from_root(file)}"
 
 
 def from_root(file: str | os.PathLike[str]) -> str:
-    """The file as it is called in every folder. No link is followed: `..` stays."""
+    """Return the absolute path of a file. It follows no links, so `..` stays."""
     path = os.fspath(file)
     path = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _file(text: str) -> str:
-    """sqlite:///relative and sqlite:////absolute, as everywhere else.
+    """Resolve sqlite:///relative and sqlite:////absolute, as other tools do.
 
-    sqlite:///tmp/x.db is meant absolutely by everybody who writes it in a hurry: it is taken so
-    when the folder exists there and not here.
+    People who write sqlite:///tmp/x.db in a hurry mean the absolute path, so the path is taken as
+    absolute when its folder exists at the root and not in the working directory.
     """
     absolute = os.path.join("/", text)
     here, there = os.path.dirname(text) or ".", os.path.dirname(absolute)

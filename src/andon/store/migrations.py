@@ -1,7 +1,8 @@
-"""Schema changes: numbered files, applied once, in order, forward only.
+"""Schema migrations: numbered files, applied once, in order, forward only.
 
 The caller holds a lock, so that two processes that open an empty store at the same instant do not
-both create it. A schema newer than this code is refused: an older program must not write to it.
+both create it. `apply` refuses a schema newer than this code: an older program must not write to
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def apply(dialect: str, run_one: Callable[[int, str], None], version: Callable[[], int]) -> None:
-    """Bring the schema to the newest version this code knows."""
+    """Upgrade the schema to the newest version this code knows."""
     known = queries.migrations(dialect)
     newest, found = known[-1][0], version()
     if found > newest:

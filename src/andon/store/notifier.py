@@ -1,8 +1,8 @@
-"""Wake-ups and life signs between processes that share a folder.
+"""Notifications and liveness between processes on one host that share a folder.
 
-Who listens has a datagram socket in the folder; to ring is to send one byte to each. A worker also
-holds a lock on a file there for as long as its process lives: the kernel lets go of it at the
-moment of death, so a free lock is proof that its worker is gone.
+Each listener binds a datagram socket in the folder; a notification is one byte sent to every
+socket. A worker also holds a lock on a file there for as long as its process lives. The kernel
+releases the lock at the moment the process dies, so a free lock proves that its worker is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import fcntl
 import os
 import threading
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
@@ -22,7 +22,7 @@ _held: dict[str, int] = {}  # lock file → descriptor
 
 
 def _forget() -> None:
-    """A forked child must not keep its parent's locks: they would outlive the parent."""
+    """Close the locks in a forked child: otherwise they would outlive the parent."""
     for descriptor in _held.values():
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -42,7 +42,7 @@ def _remove(path: str) -> None:
 
 
 def hold(folder: str, worker_id: str) -> str:
-    """Take the worker's lock for the life of this process; answers its name."""
+    """Take the worker's lock for the life of this process and return the lock's name."""
     path = _lock_path(folder, worker_id)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -59,14 +59,14 @@ def release(folder: str, worker_id: str) -> None:
 
 
 def is_free(folder: str, worker_id: str) -> bool:
-    """Whether nobody holds the worker's lock. Its file is removed by then."""
+    """Return whether nobody holds the worker's lock, and remove the file of a free lock."""
     path = _lock_path(folder, worker_id)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # not ours to judge
+        return False  # the file cannot be opened, so nothing is proved
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -79,12 +79,12 @@ def is_free(folder: str, worker_id: str) -> bool:
 
 
 class Bell:
-    """The sockets in one folder."""
+    """Sends and receives notifications through the sockets in one folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        # A socket's address is limited to 107 bytes; through a descriptor any folder fits.
+        # A socket address is limited to 107 bytes; a path through a descriptor fits any folder.
         self._at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._sender: socket.socket | None = None
 
@@ -92,7 +92,7 @@ class Bell:
         return f"/proc/self/fd/{self._at}/{name}"
 
     def ring(self) -> None:
-        """Wake every listener. One that cannot take it has a wake-up waiting already."""
+        """Wake every listener. A listener with a full buffer already has a wake-up pending."""
         with self._lock, contextlib.suppress(OSError):
             for name in os.listdir(self._at):
                 if name.endswith(".bell"):
@@ -116,7 +116,7 @@ class Bell:
             pass
 
     def _receiver(self) -> tuple[socket.socket, Callable[[], None]]:
-        """A socket that is rung, and what takes its name away."""
+        """Bind a listening socket; return it with a function that unlinks its name."""
         import socket
 
         name = f"{os.urandom(6).hex()}.bell"
@@ -130,7 +130,10 @@ class Bell:
         return receiver, unname
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` on the loop at every ring. What ends it may be called in any thread."""
+        """Call `callback` on the loop at every notification.
+
+        The function returned stops listening; any thread may call it.
+        """
         receiver, unname = self._receiver()
         receiver.setblocking(False)
 
@@ -148,18 +151,18 @@ class Bell:
             unname()
             try:
                 loop.call_soon_threadsafe(close)
-            except RuntimeError:  # it is closed, and watches nothing
+            except RuntimeError:  # the loop is closed and watches nothing
                 receiver.close()
 
         try:
             loop.add_reader(receiver, hear)
-        except RuntimeError:  # it was closed meanwhile
+        except RuntimeError:  # the loop was closed meanwhile
             end()
             raise
         return end
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` from a thread at every ring; the answer ends it."""
+        """Call `callback` from a thread at every notification; the return value stops listening."""
         import socket
 
         receiver, unname = self._receiver()

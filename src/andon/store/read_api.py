@@ -1,8 +1,8 @@
-"""What a store can be asked. Nothing here changes anything."""
+"""The read half of the store protocol. No method here changes the store."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Protocol
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 else:
     Protocol = object
 
-# A worker that is restarted is gone for a moment: what it had is not forsaken yet.
+# A restarting worker is gone for a moment; its runs do not count as forsaken yet.
 ALLOWANCE_SECONDS = 2.0
 
 
 class Reading(Protocol):
-    """The questions."""
+    """The reads that every store answers."""
 
     def load(self, run_id: str) -> rows.Loaded: ...
     def sent(self, run_id: str, name: str) -> list[str]:
-        """The bodies of all events of that name ever sent to the run, read or not."""
+        """Return the bodies of all events of that name ever sent to the run, read or not."""
 
     def letters(self, run_ids: Sequence[str]) -> dict[str, list[rows.Letter]]: ...
     def run(self, run_id: str) -> rows.RunRow | None: ...
@@ -41,36 +41,36 @@ class Reading(Protocol):
     def blob(self, name: str) -> str: ...
     def workers(self) -> list[WorkerRow]: ...
     def busy(self) -> frozenset[str]:
-        """The workers that hold runs."""
+        """Return the ids of the workers that hold runs."""
 
     def fleet(self, since: float) -> list[WorkerRow]:
-        """Live workers, and those that have ended since."""
+        """Return live workers, and those that have ended since that time."""
 
     def held_by(self, worker_id: str, since: float = 0.0) -> list[rows.Held]: ...
     def obligations(
         self, run_id: str | None = None, limit: int = 1000
     ) -> list[rows.Obligation]: ...
     def waiting(self, limit: int = 100_000) -> list[rows.Waiting]:
-        """Runs that wait for a worker now, and stranded ones, by queue and version."""
+        """Return runs that wait for a worker now, and stranded runs, by queue and version."""
 
     def events(self, after: int = 0, limit: int = 1000) -> list[rows.EventRow]: ...
     def last_event(self, before: float | None = None) -> int:
-        """The number of the last event, or of the last one before a time; 0 if there is none."""
+        """Return the id of the last event, or of the last one before a time; 0 if none exists."""
 
     def slowest_steps(
         self, since: float, longer_than: float, runs: int = 2000
     ) -> list[rows.StepTime]:
-        """How long the steps of the newest runs took since a time, slowest first."""
+        """Return how long the steps of the newest runs took since a time, slowest first."""
 
     def stops(self, limit: int = 50) -> list[StopRow]: ...
     def stop(self, stop_id: str) -> StopRow | None: ...
     def latches(self) -> list[StopRow]:
-        """Orders that hold a scope now, the newest first."""
+        """Return the orders that hold a scope now, newest first."""
 
     def targets(self, stop_id: str) -> list[TargetRow]: ...
     def unproved(self) -> list[TargetRow]: ...
     def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
-        """Live ones, and those that have ended since."""
+        """Return live supervisors, and those that have ended since that time."""
 
     def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None: ...
     def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]: ...
@@ -78,20 +78,20 @@ class Reading(Protocol):
     def agents(self, name: str | None = None) -> list[AgentRow]: ...
     def limits(self) -> list[rows.LimitRow]: ...
     def usage(self) -> rows.Usage:
-        """What counts against the limits now."""
+        """Return what counts against the limits now."""
 
     def queues(self) -> list[rows.QueueRow]: ...
     def run_count(self) -> int:
-        """How many runs there are, finished ones included."""
+        """Count all runs, including finished ones."""
 
     def unfinished(self, agent: str | None = None) -> list[tuple[str, str, str, int]]:
-        """How many runs of each (agent, version, state) are not over."""
+        """Count unfinished runs by agent, version and state."""
 
     def forsaken(self, allowance: float = ALLOWANCE_SECONDS) -> list[rows.Forsaken]:
-        """Queued runs that no live worker would take, longer than the allowance."""
+        """Return runs queued for longer than the allowance that no live worker would claim."""
 
     def stranded_versions(self) -> set[tuple[str, str]]:
-        """Versions of which the last event says that nobody carries them: (agent, version)."""
+        """Return each (agent, version) whose last event says that no worker carries it."""
 
     def now(self) -> float: ...
     def facts(self) -> dict[str, Any]: ...

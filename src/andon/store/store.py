@@ -1,11 +1,11 @@
 """The one seam between andon and a database.
 
-Calls are messages: values in, values out, no transaction left open between two calls. A store
-carries out what core decided. Writes are given in batches; a batch is one commit, each message in
-it succeeds or is refused alone.
+Calls are messages: values in, values out, with no transaction left open between two calls. A store
+carries out what core decided. Callers write in batches; a batch is one commit, and each message in
+it succeeds or is refused on its own.
 
-Every write about a run shows the fence it was claimed under. Zero rows changed means that somebody
-else owns the run now, and the write is refused with Fenced.
+Every write about a run carries the fence it was claimed under. If the write changes no row, another
+worker owns the run now, and the store refuses the write with Fenced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from andon.store.messages.graphs import GraphMessage
 from andon.store.messages.stops import StopMessage
 from andon.store.read_api import Reading
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Protocol
@@ -28,14 +28,14 @@ else:
 
 
 class Blob(Struct):
-    """A body too large for its entry, under the hash of its content."""
+    """A body too large for its entry, stored under the hash of its content."""
 
     name: str
     body: str
 
 
 class EffectRow(Struct):
-    """The ledger's line about one effect: how it stands after the entry `seq`."""
+    """The ledger's row for one effect: its state after the entry `seq`."""
 
     name: str
     key: str
@@ -46,7 +46,7 @@ class EffectRow(Struct):
     fence: int
     quiet: bool  # nobody can still be executing it
     undo: str | None = None  # the function that undoes it, as module:name; "?" if it has no name
-    undo_within: float | None = None  # undone after so many seconds, unless its run is resumed
+    undo_within: float | None = None  # seconds until it is undone, unless its run is resumed
 
 
 class Ask(Struct):
@@ -61,7 +61,7 @@ class Ask(Struct):
 
 
 class NewRun(Struct):
-    """A run to be started. `entry` is its first journal entry and holds the input."""
+    """A run to start. `entry` is its first journal entry and holds the input."""
 
     id: str
     agent: str
@@ -71,14 +71,14 @@ class NewRun(Struct):
     labels: str  # JSON object
     entry: Entry
     delay_seconds: float = 0.0
-    at: float | None = None  # the store's time to start at, instead of a delay
+    at: float | None = None  # when to start, by the store's clock, instead of a delay
     parent_id: str | None = None
     root_id: str | None = None
     blobs: tuple[Blob, ...] = ()
 
 
 class WorkerRow(Struct):
-    """A process that executes runs. `id` names one incarnation and is never used again."""
+    """A process that executes runs. `id` names one incarnation and is never reused."""
 
     id: str
     host: str
@@ -92,22 +92,22 @@ class WorkerRow(Struct):
     agents: str = "[]"  # JSON list of [name, version]
     started_at: float = 0.0
     concurrency: int = 0
-    drain_asked_at: float | None = None  # somebody wants it to go
-    draining_at: float | None = None  # since then it takes nothing any more
+    drain_asked_at: float | None = None  # when somebody asked it to drain
+    draining_at: float | None = None  # it has claimed nothing since then
     ended_at: float | None = None
     evidence: str | None = None  # how its end is known
     drain: str | None = None  # JSON: how its drain went
-    queues: str | None = None  # JSON list; all of them if None
+    queues: str | None = None  # JSON list; None: all queues
     supervisor: str | None = None  # the parent of its process
-    containment: str | None = None  # JSON: how surely it can be stopped
+    containment: str | None = None  # JSON: how reliably it can be stopped
     progress: str | None = None  # JSON: what it was doing at its last heartbeat
     beaten_at: float | None = None
     stalled: str | None = None  # JSON
-    embedded: bool = False  # in a program of somebody's, which is not ended for one of its runs
+    embedded: bool = False  # inside a user's program, which is not killed to stop one run
 
 
 class AgentRow(Struct):
-    """A registered agent: what its runs may be started with."""
+    """A registered agent and the parameters its runs may start with."""
 
     name: str
     version: str
@@ -116,27 +116,27 @@ class AgentRow(Struct):
     retries: int = 0
     registered_at: float = 0.0
     promoted_at: float | None = None  # new runs take the version promoted last
-    at_most: int | None = None  # what its code says about the limits of the agent
+    at_most: int | None = None  # this and the next two: the limit that the agent's code declares
     rate: int | None = None
     per_seconds: float | None = None
-    types: str = "{}"  # JSON: the shapes of its parameters, as far as they are known
+    types: str = "{}"  # JSON: the types of its parameters, as far as they are known
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Register(Struct):
-    """A worker begins. Answers (epoch, the store's time)."""
+    """A worker starts. Answers (epoch, the store's time)."""
 
     worker: WorkerRow
     agents: tuple[AgentRow, ...]
     lease_seconds: float
-    promote: bool = True  # versions that were not known before
-    promote_known: bool = False  # and those that were: a rollback
+    promote: bool = True  # promote versions that were not known before
+    promote_known: bool = False  # promote known versions too: a rollback
 
 
 class Beat(Struct):
-    """A worker is alive. Answers the store's time; Fenced if it was given up."""
+    """A worker's heartbeat. Answers the store's time, or Fenced if the store gave the worker up."""
 
     worker_id: str
     lease_seconds: float
@@ -144,60 +144,60 @@ class Beat(Struct):
 
 
 class Look(Struct):
-    """How does the fleet stand? Asked with a heartbeat, in the same exchange. Answers a Seen."""
+    """Ask for the state of the fleet, in one round trip with a heartbeat. Answers a Seen."""
 
 
 class Seen(Struct):
-    """The workers that are not known to have ended, and what has to be known beside them."""
+    """The workers not known to have ended, and the facts a worker needs to judge them."""
 
     workers: list[WorkerRow]
     supervisors: list[SupervisorRow]  # live ones
     busy: frozenset[str]  # workers that hold runs
     waiting: bool  # a run waits for a worker
-    newest: StopRow | None  # order
+    newest: StopRow | None  # the newest order
 
 
 class Depart(Struct):
-    """A worker ends, and executes nothing any more. What it still holds goes back."""
+    """A worker ends and executes nothing any more. Runs it still holds go back to the queue."""
 
     worker_id: str
     drain: str | None = None  # JSON: how its drain went
-    alive: bool = False  # something of it goes on until its process ends: only the story is kept
+    alive: bool = False  # some of its code runs until its process ends: only `drain` is recorded
 
 
 class Drain(Struct):
-    """A worker takes nothing any more, and gives back what it has."""
+    """A worker claims nothing any more and gives back its runs."""
 
     worker_id: str
     drain: str  # JSON: why, and how long it has
-    ago: float = 0.0  # seconds since it was told
-    made_at: float = 0.0  # when that was so, by time.monotonic(); 0: now
+    ago: float = 0.0  # seconds between the request to drain and `made_at`
+    made_at: float = 0.0  # when this message was made, by time.monotonic(); 0: now
 
 
 class AskDrain(Struct):
-    """Somebody wants a worker to drain. Answers whether it is alive."""
+    """Ask a worker to drain. Answers whether the worker is alive."""
 
     worker_id: str
     by: str = ""
 
 
 class Move(Struct):
-    """Somebody moves a run that nobody holds: from the state they saw to the next one."""
+    """Move a run that no worker holds from the state the caller saw to another one."""
 
     run_id: str
     seen: str
     state: str
-    entries: tuple[Entry, ...] = ()  # what the journal has to say about it
-    undoing: str | None = None  # JSON: why its effects are to be undone
-    fresh: bool = False  # as if it had never failed
-    forgets: bool = True  # its error
+    entries: tuple[Entry, ...] = ()  # the journal entries that record the move
+    undoing: str | None = None  # JSON: why its effects must be undone
+    fresh: bool = False  # reset its counts, as if it had never failed
+    forgets: bool = True  # drop its error
     version: str | None = None
-    trial: str | None = None  # JSON: the version it came from, until the new one fits its journal
+    trial: str | None = None  # JSON: its old version, until the new one is known to fit its journal
     note: Note | None = None
 
 
 class Recall(Struct):
-    """Somebody wants the effects of a run undone that a worker holds: it will be given back."""
+    """Ask for the effects of a running run to be undone; its worker will give it back."""
 
     run_id: str
     undoing: str
@@ -205,7 +205,7 @@ class Recall(Struct):
 
 
 class Promote(Struct):
-    """New runs take this version. Answers the agents that have it."""
+    """Make new runs use this version. Answers the agents that have it."""
 
     version: str
     agent: str | None = None
@@ -213,7 +213,7 @@ class Promote(Struct):
 
 
 class SetLimit(Struct):
-    """How many runs may run at once, and how many may begin in a time; without both: no limit."""
+    """Limit how many runs execute at once, or start in a period; without either, drop the limit."""
 
     scope: str  # queue, agent or label
     name: str
@@ -224,7 +224,7 @@ class SetLimit(Struct):
 
 
 class Note(Struct):
-    """Something that people should be able to look up later: see `andon events`."""
+    """An event to keep, so that people can look it up later with `andon events`."""
 
     kind: str
     body: str  # JSON
@@ -233,25 +233,25 @@ class Note(Struct):
 
 
 class Claim(Struct):
-    """Take ready runs; before that, take back those of dead and overdue workers."""
+    """Claim ready runs, after taking back the runs of dead and overdue workers."""
 
     worker_id: str
     agents: tuple[tuple[str, str], ...]
     limit: int
-    only: tuple[str, ...] | None = None  # these runs, with their children, and no others
-    queues: tuple[str, ...] | None = None  # those of these queues, and no others
+    only: tuple[str, ...] | None = None  # claim only these runs and their children
+    queues: tuple[str, ...] | None = None  # claim only from these queues
     dead: tuple[tuple[str, str], ...] = ()  # (worker, how it is known)
     seen: tuple[tuple[str, float], ...] = ()  # (worker, when it was seen to end, monotonic)
-    expire: bool = False  # end overdue leases, if this worker itself
+    expire: bool = False  # expire overdue leases, if this worker itself
     lease_seconds: float = 0.0  # has been in contact for this long
     interruption_limit: int = 10
-    # Counts this worker's claims from 1: one that is sent again because its outcome was unknown
-    # answers what it has claimed already. 0 promises nothing of the kind.
+    # Counts this worker's claims from 1. A claim that is sent again because its outcome was unknown
+    # then answers the runs it has claimed already. 0 gives no such guarantee.
     number: int = 0
 
 
 class Claimed(Struct):
-    """A run in the hands of its new owner."""
+    """A claimed run, as its new owner gets it."""
 
     id: str
     agent: str
@@ -267,29 +267,29 @@ class Claimed(Struct):
     root_id: str
     labels: str
     queue: str
-    undoing: str | None = None  # JSON: why its effects are to be undone
-    trial: str | None = None  # JSON: whether this version's code fits is to be found out first
-    start: Entry | None = None  # all of its journal, if nothing else can have been written yet
+    undoing: str | None = None  # JSON: why its effects must be undone
+    trial: str | None = None  # JSON: check first whether this version's code fits the journal
+    start: Entry | None = None  # the whole journal, if nothing else can have been written yet
 
 
 class ClaimResult(Struct):
     runs: list[Claimed]
     wake_in: float | None  # seconds until the next sleeping run is due
     returned: int  # runs taken back from dead or overdue workers
-    drain: bool = False  # somebody wants this worker to go
-    recalled: Sequence[str] = ()  # runs in its hands that somebody wants undone
-    told: Sequence[Told] = ()  # orders about runs in its hands
-    halted: bool = False  # everything is: it claims nothing
+    drain: bool = False  # somebody asked this worker to drain
+    recalled: Sequence[str] = ()  # runs it holds whose effects must be undone
+    told: Sequence[Told] = ()  # orders about runs it holds
+    halted: bool = False  # the whole fleet is halted: the worker claims nothing
 
 
 class Start(Struct):
-    """Answers whether the run is new (False: that id exists with the same input)."""
+    """Start a run. Answers whether it is new (False: the id exists with the same input)."""
 
     run: NewRun
 
 
 class Append(Struct):
-    """Entries of a run, with everything that belongs to them, in one commit."""
+    """Append entries to a run's journal, with everything that belongs to them, in one commit."""
 
     run_id: str
     fence: Fence
@@ -300,15 +300,15 @@ class Append(Struct):
     close_ask: str | None = None
     spawn: NewRun | None = None
     take: int | None = None  # the inbox message this entry consumes
-    give_back: int | None = None  # the one that an earlier entry did, and nobody has got
-    step: str | None = None  # the step now in hand, for people
+    give_back: int | None = None  # a message an earlier entry consumed but never handed over
+    step: str | None = None  # the current step, for people
     checkpoint_of: str | None = None  # drop the partial value kept for this operation
 
 
 class Settle(Struct):
-    """The end of an attempt: the run finishes, waits, goes back or is put aside.
+    """End an attempt: the run finishes, waits, goes back to the queue or is put aside.
 
-    A run that would suspend although a message has arrived since `seen_inbox` is queued instead.
+    If a message has arrived since `seen_inbox`, a run that would suspend is queued instead.
     """
 
     run_id: str
@@ -325,17 +325,17 @@ class Settle(Struct):
     awake_state: str = "queued"
     delay_seconds: float = 0.0
     returned: bool = False
-    keeps_place: bool = False  # it was not touched: it waits where it waited before
+    keeps_place: bool = False  # the run was not touched and keeps its place in the queue
     failed: bool = False  # counts against the user's retries
-    version: str | None = None  # back to this one
-    tried: bool = False  # whether its version fits is known now
-    undone: bool = False  # everything that it did
-    cleared: bool = False  # nothing that the attempt has started goes on
+    version: str | None = None  # move the run back to this version
+    tried: bool = False  # it is known now whether the version fits
+    undone: bool = False  # all effects of the run are undone
+    cleared: bool = False  # nothing that the attempt started is still running
     also: str = ""  # processes that were ended with it
 
 
 class Checkpoint(Struct):
-    """Partial progress inside a step; only the latest is kept."""
+    """Save partial progress inside a step; only the latest is kept."""
 
     run_id: str
     fence: Fence
@@ -345,7 +345,7 @@ class Checkpoint(Struct):
 
 
 class Deliver(Struct):
-    """A message to a run, from outside. Wakes it if it waits. Answers whether it was new."""
+    """Deliver an outside message to a run, and wake it if it waits. Answers whether it was new."""
 
     run_id: str
     kind: str  # event | answer
@@ -356,7 +356,7 @@ class Deliver(Struct):
 
 
 class Log(Struct):
-    """Lines that the agent wrote with ctx.log."""
+    """Store lines that the agent wrote with ctx.log."""
 
     run_id: str
     attempt: int
@@ -390,70 +390,71 @@ Outcome = Any
 
 
 class Store(Reading, Protocol):
-    """What every database does for andon."""
+    """The protocol that every database implements."""
 
     url: str
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
-        """Carry the messages out in one commit. An outcome is an answer or an exception."""
+        """Apply the messages in one commit. Each outcome is an answer or an exception."""
 
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
-        """On an event loop: StoreUnavailable where others are not done in a moment."""
+        """Write from an event loop: raises StoreUnavailable if another writer is not done soon."""
 
     def send(self, batch: Sequence[Message], *, behind: bool = False) -> Any:
-        """Send without waiting; answers what is to be watched, None if it cannot.
+        """Send without waiting; return the object to watch for answers, or None if unable to send.
 
-        `behind`: what the caller has under way. Raises StoreUnavailable if of all that is under
-        way nothing is known.
+        `behind`: the caller has batches in flight, and this one queues behind them. Raises
+        StoreUnavailable if the outcome of everything in flight is unknown.
         """
 
     def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
-        """Of each batch that was answered since: its outcomes, and the places of what was not done.
+        """Return the batches answered since the last call, and whether more are in flight.
 
-        And whether more is under way. Raises StoreUnavailable as `send` does.
+        Each batch is its outcomes, and the places of the messages that were not carried out. Raises
+        StoreUnavailable as `send` does.
         """
 
     def unsent(self) -> bool:
-        """Whether `receive` is to be called as soon as the network takes something, too."""
+        """Return whether the caller must also call `receive` when the socket becomes writable."""
 
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.
 
-        `append` is called with a connection inside the transaction.
+        The store calls `append` with a connection inside the transaction.
         """
 
     def hold(self, worker_id: str) -> str | None:
-        """Take a lock that ends with this process; answers its name, None where there is none."""
+        """Take a lock that ends with this process; return its name, or None if unsupported."""
 
     def release(self, worker_id: str) -> None: ...
     def is_free(self, worker: WorkerRow) -> bool:
-        """Whether that worker's lock is free."""
+        """Return whether that worker's lock is free."""
 
     def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
-        """Those whose lock is free, by one look; and whether more may be in a moment."""
+        """Return the workers whose lock is free, and whether to look again in a moment."""
 
-    # Whether rings are heard at all; else only looking finds what is new.
+    # Whether notifications arrive at all; otherwise only polling finds new work.
     hears: bool
 
-    # What a free lock proves: "process" (that is gone), or only "silent" (its connection is).
+    # What a free lock proves: "process" (the process is gone) or only "silent" (its connection is).
     free_means: str
 
     def ring(self) -> None:
-        """Wake everybody who listens. A hint: it may be lost."""
+        """Wake every listener. This is only a hint: a notification may be lost."""
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` from another thread at every ring; the answer ends it."""
+        """Call `callback` from a thread at every notification; the return value stops listening."""
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
-        """The same, on an event loop. It is ended from another thread."""
+        """Like `listen`, on an event loop. Another thread may stop it."""
 
     def checkpoint(self) -> None:
-        """Upkeep for a moment when nobody waits."""
+        """Do upkeep, at a moment when no caller waits."""
 
     def needs_upkeep(self) -> bool:
-        """Whether it is time for that."""
+        """Return whether `checkpoint` is due."""
 
     def integrity(self) -> str:
-        """'ok', or what the database itself finds wrong."""
+        """Return 'ok', or the damage that the database itself finds."""
 
     def close(self) -> None: ...

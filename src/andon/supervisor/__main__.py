@@ -1,4 +1,4 @@
-"""`python -m andon.supervisor --spec-fd N`."""
+"""Entry point of a supervisor process: `python -m andon.supervisor --spec-fd N`."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def _begin(fd: int) -> int:
     own.cord.begin()
     try:
         own.open(_listener(spec.home, name))
-    except OSError as error:  # the other ways in still work
+    except OSError as error:  # signals and files still work
         own.say("supervisor", f"no socket: {error}; halt by SIGUSR1 or {spec.home}/STOP")
     own.begin()
     return own.run()
@@ -64,7 +64,7 @@ def _resume(fd: int) -> int:
     own = Supervisor(spec, _choose(spec, quick=True), state["id"])
     upgrade.recall(own, state)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    own.turn()  # what ended while nobody was there
+    own.turn()  # handle what ended between the two images
     return own.run()
 
 
@@ -74,7 +74,7 @@ def _choose(spec: Spec, *, quick: bool) -> Mechanism:
 
 
 def unmet(require: dict[str, str], mechanism: Mechanism) -> str:
-    """What was asked for and cannot be had here; nothing if all can."""
+    """Return which required grade this host cannot meet; empty if it meets all."""
     for what, wanted in sorted(require.items()):
         found = mechanism.grades.get(what)
         if found is None or wanted not in GRADES:
@@ -95,7 +95,7 @@ def unmet(require: dict[str, str], mechanism: Mechanism) -> str:
 def _listener(home: str, name: str) -> socket.socket:
     path = homes.socket_path(home, name)
     if len(os.fsencode(path)) > homes.LONGEST_SOCKET:
-        folder = f"/tmp/andon-{os.geteuid()}"  # noqa: S108 (checked: ours, and ours alone)
+        folder = f"/tmp/andon-{os.geteuid()}"  # noqa: S108 (checked: it belongs to us alone)
         os.makedirs(folder, 0o700, exist_ok=True)
         if homes.foreign(folder) or os.path.islink(folder):
             raise OSError(f"{path} is too long for a socket, and {folder} is not ours")

@@ -1,8 +1,8 @@
-"""What a supervisor owns, written down; and taking over what a dead one left alive.
+"""Records what a supervisor owns, and adopts the processes that a dead one left alive.
 
-A process is the recorded one only if its start time is the recorded one, looked at after its pidfd
-was opened. An adopted child can be watched and ended as any other; how it ended is not known, its
-output is not kept, and it is not started again unless our own spec has one of its name.
+A process is the recorded one only if its start time matches, checked after its pidfd was opened.
+The supervisor can watch and end an adopted child like any other. Its exit code is unknown, its
+output is not kept, and it is restarted only if our own spec has a child of its name.
 """
 
 import json
@@ -27,7 +27,7 @@ def state_path(home: str, name: str) -> str:
 
 
 def save(own: "Supervisor") -> None:
-    """Everything that a successor needs; not the environment, which has secrets."""
+    """Write what a successor needs, without the environment, which has secrets."""
     me = os.getpid()
     state = {
         "id": own.id,
@@ -38,7 +38,7 @@ def save(own: "Supervisor") -> None:
         "receipt": own.cord.receipt,
         "children": [_described(child) for child in own.children if child.tree is not None],
     }
-    with suppress(OSError):  # a full disk: adoption is lost, nothing else
+    with suppress(OSError):  # a full disk costs only the adoption
         homes.write(state_path(own.spec.home, own.id), json.dumps(state).encode())
 
 
@@ -57,7 +57,10 @@ def _described(child: Child) -> dict[str, Any]:
 
 
 def adopt(own: "Supervisor") -> None:
-    """Take over from every dead supervisor of this home; each is taken by one successor only."""
+    """Take over the children of every dead supervisor of this home.
+
+    The rename lets only one successor take each.
+    """
     folder = os.path.join(own.spec.home, "state")
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
@@ -71,7 +74,7 @@ def adopt(own: "Supervisor") -> None:
         try:
             os.rename(os.path.join(folder, name), claimed)
         except OSError:
-            continue  # somebody else was quicker
+            continue  # another supervisor was quicker
         homes.unregister(own.spec.home, str(state["id"]))
         for each in state.get("children") or []:
             with suppress(KeyError, TypeError, ValueError, OSError):
@@ -91,7 +94,7 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def _is_dead(state: dict[str, Any]) -> bool:
-    """Certainly: of this boot and this namespace, and not there any more."""
+    """Whether it is dead for certain: of this boot and namespace, and no longer there."""
     here = (proc.boot_id(), proc.pid_namespace())
     if (state.get("boot"), state.get("namespace")) != here:
         return False
@@ -108,7 +111,7 @@ def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
         signals.close(pidfd)
         return
     child = _place(own, each, before) if alive and each["kind"] != "control" else None
-    if child is None:  # of no use to anybody: what is left of it is ended
+    if child is None:  # not worth adopting: kill what is left of it
         spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
         child = Child(spec, state="clearing", run=each.get("run"), tree=tree)
         own.children.append(child)
@@ -128,7 +131,7 @@ def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
 
 
 def _place(own: "Supervisor", each: dict[str, Any], before: str) -> Child:
-    """The child of our own that it stands for, or a new one."""
+    """Return our unstarted child of the same name and kind, or a new one."""
     for child in own.children:
         if (child.name, child.kind) == (each["name"], each["kind"]) and child.state == "new":
             return child

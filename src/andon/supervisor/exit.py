@@ -1,7 +1,9 @@
-"""The end of the supervisor: when, with which code, and that the control process heard everything.
+"""The exit of the supervisor: when it happens, with which code, and in which order.
 
-children over → the control process is told and reads to the end → it is told to go → ended →
-whatever is left below us is ended → the code
+The control process must receive every event before it is ended:
+
+    children over → the control process gets the last events and reads to the end → SIGTERM →
+    SIGKILL → remaining descendants are killed → exit code
 """
 
 import os
@@ -19,13 +21,15 @@ if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
 
 GAVE_UP, NOT_PROVED = 1, 3
-HEAR_SECONDS = 5.0  # for the control process to write down what happened
+HEAR_SECONDS = 5.0  # for the control process to record what happened
 TERM_SECONDS = 2.0
 SHOW_SECONDS = 2.0  # for a terminal to take the last lines
 REAP_SECONDS = 1.0
 
 
 class Ending:
+    """Decides when the supervisor exits, and takes it there step by step."""
+
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
         self.code: int | None = None
@@ -48,15 +52,15 @@ class Ending:
         own = self._own
         others = [child for child in own.children if child.kind != "control"]
         if own.cord.halting is not None and not own.cord.halting.told:
-            return False  # whoever asked gets the receipt
+            return False  # the caller of the halt must get its receipt first
         if any(not killing.overran for killing in own.killings):
-            return False  # they may be gone: it has not been looked yet whether anybody is left
+            return False  # whether any process is left is not known yet
         goes = bool(own.leaving) or own.spec.single is not None
         over = all(child.state in OVER or (goes and self._stuck(child)) for child in others)
         return over and bool(others or own.leaving)
 
     def _stuck(self, child: Child) -> bool:
-        """It was hit for as long as there is time for, and is still there."""
+        """Whether it was killed until the deadline passed and is still there."""
         killing = self._own.killing(child)
         return killing is not None and killing.overran
 
@@ -67,7 +71,7 @@ class Ending:
         self._stage, self._until = "hear", now + HEAR_SECONDS
         control = self._control()
         if control is not None and not control.pid and not own.link.idle:
-            own.lives.start(control)  # down just now; one more chance to hear it
+            own.lives.start(control)  # it is down: start it once more, to receive the last events
 
     def _decide(self) -> int:
         own = self._own
@@ -104,7 +108,7 @@ class Ending:
         self._until = 0.0
 
     def finish(self) -> int:
-        """Leave nothing behind: no process, no file, no line unshown."""
+        """Clean up: leave no process, no file and no unshown line behind."""
         own = self._own
         self._sweep()
         end = time.monotonic() + SHOW_SECONDS
@@ -122,7 +126,7 @@ class Ending:
         return self.code if self.code is not None else GAVE_UP
 
     def _sweep(self) -> None:
-        """What the control process or a probe left; as PID 1 simply everybody."""
+        """Kill what the control process or a probe left; as PID 1, every process."""
         end = time.monotonic() + REAP_SECONDS
         while time.monotonic() < end:
             self._own.lives.reap()

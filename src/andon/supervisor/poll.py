@@ -1,4 +1,4 @@
-"""The one wait of the supervisor: descriptors, signals, and the time until the next look."""
+"""The poll loop of the supervisor: its only wait, for descriptors, signals and timeouts."""
 
 import math
 import os
@@ -10,7 +10,7 @@ READ, WRITE = select.POLLIN, select.POLLOUT
 
 
 class Loop:
-    """Descriptors and what to call when one is ready. Nothing that is called may block."""
+    """Calls a callback when its descriptor is ready. No callback may block."""
 
     def __init__(self, failed: Callable[[Exception], None] | None = None) -> None:
         self._failed = failed
@@ -30,17 +30,17 @@ class Loop:
             self._poll.unregister(fd)
 
     def turn(self, seconds: float) -> None:
-        """Wait at most so long, and call what is ready once."""
+        """Wait at most this long, and call each ready callback once."""
         for fd, event in self._poll.poll(math.ceil(max(0.0, seconds) * 1000)):
             call = self._calls.get(fd)
-            if call is None:  # forgotten by a call of the same turn
+            if call is None:  # forgotten by a callback of the same turn
                 continue
-            if event & select.POLLNVAL:  # closed under us: asking again would spin
+            if event & select.POLLNVAL:  # closed by other code: polling it again would spin
                 self.forget(fd)
             try:
                 call(event)
             except Exception as error:
-                # A mistake of ours about one descriptor must not end the supervision of others.
+                # An internal error on one descriptor must not end the supervision of others.
                 self.forget(fd)
                 if self._failed is None:
                     raise
@@ -48,7 +48,7 @@ class Loop:
 
 
 class Signals:
-    """Signals are noted when they arrive and acted on by the loop; none is lost, none runs code."""
+    """Records signals for the loop to act on; none is lost, and no handler runs other code."""
 
     def __init__(self, loop: Loop, numbers: Iterable[signal.Signals]) -> None:
         self._noted: list[int] = []

@@ -1,4 +1,4 @@
-"""What a supervisor is to do, as it is told once, by an inherited descriptor."""
+"""The spec of a supervisor, which it reads once from an inherited descriptor."""
 
 import json
 import os
@@ -13,23 +13,25 @@ KINDS = ("control", "worker", "command")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long everything may take."""
+    """Time and size limits of a supervisor."""
 
     lost_contact_seconds: float = 30.0
     lost_contact: str = "stop"
     watchdog_seconds: float = 10.0
-    on_stall: str = "restart"  # or show: put it on record and leave it alone
-    start_seconds: float = 60.0  # until the first ping: big models and imports take long
+    on_stall: str = "restart"  # or show: record the stall and leave the worker alone
+    start_seconds: float = 60.0  # until the first ping: big models and imports load slowly
     grace_seconds: float = 25.0
     restart_limit: int = 5
     restart_seconds: float = 60.0
-    halt_seconds: float = 5.0  # until survivors are named; they are hit again after that too
-    go_seconds: float = 60.0  # until a child that waits for leave to start is refused
+    halt_seconds: float = 5.0  # until survivors are reported; the kill goes on after that
+    go_seconds: float = 60.0  # until a command that waits for permission to start is refused
     log_bytes: int = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
+    """What one child is and how it is started."""
+
     name: str
     kind: str
     argv: list[str]
@@ -39,17 +41,19 @@ class ChildSpec:
     restart: str = "never"
     run: str | None = None
     uid: int | None = None
-    log: bool | str = True  # "tee": to the terminal too
+    log: bool | str = True  # "tee": on the terminal as well
     stdin: bool = False
 
     def policy(self, limits: Limits) -> Policy:
-        if self.kind == "control":  # somebody must tell the store; given up never
+        if self.kind == "control":  # never given up: it has to report to the store
             return Policy(Mode.ALWAYS, None)
         return Policy(Mode(self.restart), limits.restart_limit, limits.restart_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
+    """What one supervisor is to run."""
+
     home: str
     children: list[ChildSpec]
     limits: Limits = field(default_factory=Limits)
@@ -60,13 +64,13 @@ class Spec:
 
     @property
     def single(self) -> ChildSpec | None:
-        """The one command this supervisor exists for."""
+        """The command, if the supervisor exists to run a single one."""
         others = [child for child in self.children if child.kind != "control"]
         return others[0] if len(others) == 1 and others[0].kind == "command" else None
 
 
 def read(fd: int) -> Spec:
-    """The spec behind a descriptor, which is closed."""
+    """Read the spec from a descriptor and close it."""
     with os.fdopen(fd, "rb") as file:
         text = file.read()
     try:

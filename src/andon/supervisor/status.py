@@ -1,4 +1,4 @@
-"""What the supervisor says of itself: to its control process, to people, on the terminal."""
+"""Descriptions of the supervisor for its control process, for users and for the terminal."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def hello(own: "Supervisor") -> dict[str, Any]:
-    """Everything that a control process must know to begin."""
+    """Return everything that a control process needs to begin."""
     me = os.getpid()
     facts = {
         "id": own.id,

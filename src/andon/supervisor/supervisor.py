@@ -1,7 +1,7 @@
-"""The supervisor's loop: signals, exits, orders, pings, output; and a look around every 100 ms.
+"""The supervisor's loop: signals, exits, requests, pings and output, plus a tick every 100 ms.
 
-One thread, one `poll`, nothing that waits for anybody. Every way in (signal, socket, control
-process, file) ends in the same few methods here, and each may be used twice.
+It has one thread and one `poll`, and nothing else blocks. Requests from every source (signal,
+socket, control process, file) end in the same few methods here, and each is safe to repeat.
 """
 
 import os
@@ -32,8 +32,8 @@ from andon.supervisor.trees.tree import Mechanism
 from andon.supervisor.upgrade import Upgrade
 
 TICK_SECONDS = 0.1
-AWAY_SECONDS = 1.0  # a tick that is so late was not ours to miss: stopped, or a host asleep
-# What is said of every child's life, and not of a command that somebody runs in a terminal.
+AWAY_SECONDS = 1.0  # a tick this late means that we were stopped, or the host was asleep
+# Routine lines, not shown for a command that a user runs in a terminal.
 ROUTINE = ("started (", "restarted (", "exited:", "will be started again")
 SIGNALS = (
     signal.SIGTERM,
@@ -46,6 +46,8 @@ SIGNALS = (
 
 
 class Supervisor:
+    """The state of a supervisor process, and the loop that drives it."""
+
     def __init__(self, spec: Spec, mechanism: Mechanism, name: str) -> None:
         self.spec, self.limits, self.mechanism, self.id = spec, spec.limits, mechanism, name
         self.started_at = time.time()
@@ -55,7 +57,7 @@ class Supervisor:
         self.children = [Child(each, run=each.run) for each in spec.children]
         self.killings: list[Killing] = []
         self.probes: dict[int, Callable[[int], None]] = {}
-        self.lost = False  # contact
+        self.lost = False  # whether contact with the store is lost
         self.contact = time.monotonic()
         self.leaving = ""
         self.failures = 0
@@ -72,7 +74,7 @@ class Supervisor:
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
 
     def open(self, listener: socket.socket) -> None:
-        """Be reachable, and written down as alive."""
+        """Accept clients, and register this supervisor as alive."""
         self.socketry = Socketry(self.loop, listener, self.orders.from_people)
         entry = homes.this_process(
             self.id,
@@ -85,7 +87,7 @@ class Supervisor:
             homes.register(self.spec.home, entry)
 
     def begin(self) -> None:
-        """Take over what a dead supervisor left, then start what is ours."""
+        """Adopt what a dead supervisor left, then start our own children."""
         self.cord.begin()
         adopt(self)
         if self.cord.held:
@@ -97,15 +99,15 @@ class Supervisor:
                 self.lives.begin(child)
 
     def run(self) -> int:
-        """Until there is nothing left to do; answers the exit code."""
+        """Run until nothing is left to do; return the exit code."""
         while self.ending.code is None:
             self.loop.turn(self._pause())
             self.turn()
         return self.ending.finish()
 
     def turn(self) -> None:
-        """Everything but the waiting. A mistake of ours in one part must not keep the others."""
-        # Killing first: who died is written down when it is certain that nobody lives.
+        """Run every part of a turn except the poll; an error in one must not stop the others."""
+        # Killing first: exits are recorded once it is certain that no process is alive.
         parts = (self._heed, self._kill_on, self._reap, self._tick, self.ending.look, self._save)
         for part in parts:
             try:
@@ -114,7 +116,7 @@ class Supervisor:
                 self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """Say where, once in a while: what fails in every turn would fill a disk."""
+        """Report an internal error, at most once a second: one in every turn would fill a disk."""
         now = time.monotonic()
         self.failures += 1
         if now - self._complained > 1.0:
@@ -124,7 +126,7 @@ class Supervisor:
             self.say("supervisor", f"internal error {self.failures} at {where}: {error!r}")
 
     def _reap(self) -> None:
-        if self.cord.halting is None or self.cord.halting.told:  # what it means can wait, it cannot
+        if self.cord.halting is None or self.cord.halting.told:  # exits can wait, a halt cannot
             self._more = self.lives.reap()
 
     def _pause(self) -> float:
@@ -182,7 +184,7 @@ class Supervisor:
         why: str = "",
         fleet: bool = False,
     ) -> Killing:
-        """End all of these; `done` is called when nothing is left, or when that takes too long."""
+        """Kill these children; call `done` when nothing is left, and when it takes too long."""
         seconds = self.limits.halt_seconds
         killing = Killing(children, done, seconds=seconds, order=order, why=why)
         killing.hit(self.mechanism.kill_all if fleet else None)
@@ -195,9 +197,9 @@ class Supervisor:
         for killing in self.killings[:]:
             empty = killing.rounds()
             if empty:
-                self.lives.reap()  # so that how they ended is known before it is reported
+                self.lives.reap()  # so that the report knows how they ended
                 if killing.unreaped and time.monotonic() < killing.deadline:
-                    continue  # dead, and the kernel says so in a moment
+                    continue  # dead, but the kernel has yet to report the exit
                 self.killings.remove(killing)
                 killing.done()
                 for target in killing.targets:
@@ -225,10 +227,10 @@ class Supervisor:
             {"event": "overrun", "what": what, "seconds": round(seconds, 3), "next": then}
         )
 
-    # ── leave to start ────────────────────────────────────────────────────────────────────────
+    # ── permission to start ───────────────────────────────────────────────────────────────────
 
     def blocked(self) -> bool:
-        """Whether nothing may be started; asked before every start."""
+        """Whether nothing may be started; checked before every start."""
         return self.lost or self.cord.holds()
 
     def why_blocked(self) -> str:
@@ -262,10 +264,10 @@ class Supervisor:
         if targets:
             self.kill(targets, self.report_killed, why="lost contact")
 
-    # ── going ─────────────────────────────────────────────────────────────────────────────────
+    # ── exiting ───────────────────────────────────────────────────────────────────────────────
 
     def leave(self, why: str) -> None:
-        """Drain: children are told to go; told again, they are ended at once."""
+        """Drain: ask the children to exit; on a second call kill them at once."""
         others = [child for child in self.children if child.kind != "control"]
         if not self.leaving:
             self.leaving = why
@@ -283,18 +285,18 @@ class Supervisor:
     def upgrade(self, answer: Callable[[dict[str, Any]], None]) -> None:
         self.upgrading.ask(answer)
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────────
+    # ── reporting ─────────────────────────────────────────────────────────────────────────────
 
     def say(self, name: str, text: str) -> None:
-        """A line for whoever watches; what children named cannot steer a terminal."""
+        """Print a line to stderr; a child's name cannot send control codes to the terminal."""
         if self.spec.foreground.get("quiet") and text.startswith(ROUTINE):
-            return  # the terminal is the command's
+            return  # the terminal belongs to the command
         line = f"{time.strftime('%H:%M:%S')}  {name}  {text}"
         clean = "".join(letter if letter.isprintable() else "?" for letter in line)
         self.err.show(clean.encode("utf-8", "replace") + b"\n")
 
     def probe(self, argv: list[str], out: int, done: Callable[[int], None]) -> int:
-        """Start a program of ours that is no child; `done` gets its exit code."""
+        """Start a helper program that is not a child; `done` gets its exit code."""
         actions = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, out, 2)]
         pid = os.posix_spawn(
             argv[0],
@@ -309,7 +311,7 @@ class Supervisor:
         return pid
 
     def save(self) -> None:
-        """Once at the end of the turn, however much has changed."""
+        """Save the state once at the end of the turn, however much has changed."""
         self._changed = True
 
     def _save(self) -> None:
@@ -322,12 +324,12 @@ class Supervisor:
 
 
 def _ignored(number: signal.Signals) -> bool:
-    """Under nohup a closed terminal is nobody's order."""
+    """Whether to ignore it: under nohup a closed terminal is not a request to stop."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 def raise_file_limit() -> None:
-    """As many descriptors as are allowed; children get the limit that was there before."""
+    """Raise our descriptor limit, to at most 65,536; children get the previous limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if wanted > soft:
@@ -336,7 +338,7 @@ def raise_file_limit() -> None:
 
 
 def stand_in() -> None:
-    """0, 1 and 2 are always open, so that nothing of ours is ever mistaken for them."""
+    """Open 0, 1 and 2 if closed, so that none of our descriptors is mistaken for them."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)

@@ -1,8 +1,8 @@
-"""A new image in the same process: `execve` keeps the pid, the children and the descriptors.
+"""In-place upgrade: `execve` of new code keeps the pid, the children and the descriptors.
 
-First the new code is tried in a process of its own: an installation that does not even load must
-not take the children with it. State goes through a memfd. Signals are blocked meanwhile and wait;
-one that arrives between the images would kill us otherwise.
+A probe process loads the new code first: a broken installation must not take the children down. The
+state passes through a memfd. Signals stay blocked and pending meanwhile, because one that arrived
+between the two images would kill the process.
 """
 
 import json
@@ -37,13 +37,15 @@ _SPEC = ["name", "kind", "argv", "env", "cwd", "wait", "restart", "run", "uid", 
 
 
 class Upgrade:
+    """An upgrade in progress, and the callers that wait for its outcome."""
+
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
         self._answers: list[Answer] = []
         self._probe, self._until = 0, 0.0
 
     def ask(self, answer: Answer) -> None:
-        """Begin, unless something more important is going on."""
+        """Begin the upgrade, unless a stop is in progress."""
         if self._is_busy():
             answer({"error": BUSY})
             return
@@ -71,7 +73,7 @@ class Upgrade:
         if code != 0:
             self._fail(f"the new code does not load (exit code {code}); the old code keeps running")
             return
-        if self._is_busy():  # since it was asked for
+        if self._is_busy():  # a stop may have begun since the request
             self._fail(BUSY)
             return
         self._own.say("supervisor", "upgrade: the new code takes over")
@@ -92,12 +94,12 @@ class Upgrade:
 
 
 def become_new(own: "Supervisor") -> None:
-    """Returns only if it could not be done; then everything is as before."""
+    """Replace the image of this process; returns only on failure, with nothing changed."""
     state, fds = _described(own)
     memory = os.memfd_create("andon-supervisor", 0)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        for number in own.signals.take():  # noted, not heeded yet: they wait for the new image
+        for number in own.signals.take():  # recorded but not handled: resend them to the new image
             os.kill(os.getpid(), number)
         with os.fdopen(os.dup(memory), "wb") as file:
             file.write(json.dumps(state).encode())
@@ -155,7 +157,7 @@ def _watched(found: Watched | None) -> list[Any] | None:
 
 
 def recall(own: "Supervisor", state: dict[str, Any]) -> None:
-    """Go on where the old image stopped."""
+    """Continue in the new image where the old one stopped."""
     own.started_at, own.cord.receipt = state["started_at"], state["receipt"]
     own.cord.held, own.lost, own.contact = state["held"], state["lost"], state["contact"]
     soft, hard = state["file_limits"]
@@ -200,6 +202,6 @@ def _child(own: "Supervisor", each: dict[str, Any]) -> Child:
 
 
 def _spec(own: "Supervisor", raw: dict[str, Any]) -> ChildSpec:
-    """The same object as in our spec where there is one: it tells the single command."""
+    """Return our spec's own object if it has one: the single command is found by identity."""
     known = {each.name: each for each in own.spec.children}
     return known.get(raw["name"]) or ChildSpec(**raw)

@@ -1,7 +1,7 @@
-"""What andon ships for testing agents and itself.
+"""Tools for testing agents and andon itself.
 
 Names are loaded on first use: pytest imports this package at every start. The product imports it
-nowhere but in `andon crashtest`.
+only in `andon crashtest`.
 """
 
 from importlib import import_module

@@ -1,9 +1,9 @@
-"""A clock that a test moves: timers, leases, asks and delays of one store go with it.
+"""A clock that a test moves: timers, leases, asks and delays of one store follow it.
 
-The store tells the time in its SQL, so the clock stands there: in SQLite it is what this process's
-connections to that file call `unixepoch`, in PostgreSQL the scratch database's own `andon.now()`.
-The worker's idea of time moves along. Nothing that runs in real time moves: a step that sleeps
-sleeps, and so does a wait shorter than a second, which a run spends in memory.
+The store takes the time from its SQL, so the clock is set there: in SQLite it replaces `unixepoch`
+on this process's connections to that file, in PostgreSQL the scratch database's own `andon.now()`.
+The worker's idea of time moves along. Real time does not move: a step that sleeps still sleeps, and
+so does a wait shorter than a second, which a run spends in memory.
 """
 
 import re
@@ -52,11 +52,11 @@ class Clock:
         runtime_clock.ahead -= self.ahead
 
     def now(self) -> float:
-        """What the store says."""
+        """Return the store's time."""
         return time.time() + self.ahead
 
     def advance(self, by: str | float) -> float:
-        """Move it on by seconds, or "90s", "15m", "2h", "3d", "1w"; answers the new time."""
+        """Advance by seconds, or "90s", "15m", "2h", "3d", "1w"; return the new time."""
         seconds = _seconds(by)
         self.ahead += seconds
         self._move(seconds)
@@ -76,7 +76,7 @@ class Clock:
             connection.create_scalar_function("unixepoch", lambda *_: self.now())
 
     def _ring(self) -> None:
-        """Let workers look now instead of at their next poll."""
+        """Notify workers, so that they look now instead of at their next poll."""
         folder = None if self._path is None else Path(f"{self._path}.d")
         if folder is not None and folder.is_dir():
             from andon.store.notifier import Bell

@@ -1,7 +1,7 @@
-"""Named moments: do something, or die, when the code comes past one.
+"""Named points: do something, or die, when the code passes one.
 
 `point` marks a moment of your own inside an agent, a step or an effect; a crash test kills there
-too. It does nothing otherwise.
+too. Otherwise it does nothing.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 from andon import points
 from andon.errors import BadInput
 
-# Before the names of people's own points, so that none can be taken for one of andon's.
+# Prefix of users' own points, so that none can be mistaken for one of andon's.
 OWN = "own:"
 
 
@@ -23,18 +23,18 @@ def point(name: str) -> None:
 
 
 def kill() -> None:
-    """SIGKILL to this process."""
+    """Send SIGKILL to this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def freeze() -> None:
-    """SIGSTOP to this process; SIGCONT lets it go on."""
+    """Send SIGSTOP to this process; SIGCONT lets it continue."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @contextlib.contextmanager
 def at(name: str, action: Callable[[], Any], *, nth: int = 1) -> Iterator[None]:
-    """Inside the block: call `action` when this process comes past the point for the nth time."""
+    """Inside the block, call `action` when this process passes the point for the nth time."""
     if nth < 1:
         raise BadInput(f"at {name!r}: nth={nth}: expected 1 or more")
     wanted = name if name in points.POINTS else OWN + name

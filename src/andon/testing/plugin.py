@@ -1,7 +1,7 @@
-"""The pytest plugin: scratch stores, a clock, a fake model, and one test for each kill.
+"""The pytest plugin: scratch stores, a clock, a fake model, and one test per kill.
 
-It is imported whenever pytest starts where andon is installed, so it imports nothing of andon
-before a test asks for it.
+pytest imports it at every start where andon is installed, so it imports nothing of andon before a
+test needs it.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POSTGRES = "andon_postgres"
 CRASHTEST = "andon_crashtest"
-FOUND = pytest.StashKey[str]()  # in a test of one kill: what it shows
+FOUND = pytest.StashKey[str]()  # in a test of one kill: the findings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +63,7 @@ def andon_cluster() -> Iterator[Any]:
 def andon_store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """The URL of an empty store; what andon opens in this test without being told is this one."""
+    """The URL of an empty store, which andon also opens by default in this test."""
     marked = request.node.get_closest_marker(POSTGRES) is not None
     monkeypatch.setenv("ANDON_HOME", str(tmp_path / "andon-home"))
     if not marked and request.config.getoption("--andon-store") == "sqlite":
@@ -89,7 +89,7 @@ def andon_clock(andon_store: str) -> "Iterator[Clock]":
 
 @pytest.fixture
 def fake_model(monkeypatch: pytest.MonkeyPatch) -> "Iterator[FakeModel]":
-    """A fake model that the providers' clients find by themselves; give it a `script`."""
+    """A fake model that the providers' clients find through the environment; give it a `script`."""
     from andon.testing.model import FakeModel
 
     with FakeModel([]) as model:
@@ -100,7 +100,7 @@ def fake_model(monkeypatch: pytest.MonkeyPatch) -> "Iterator[FakeModel]":
 
 @pytest.fixture
 def crashtest() -> "Callable[..., Report]":
-    """andon.testing.crashtest, failing the test if something was found."""
+    """andon.testing.crashtest, which fails the test on any finding."""
     from andon.testing.crash import crashtest as run
 
     def check(*args: Any, **kwargs: Any) -> "Report":
@@ -137,7 +137,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _begun(metafunc: pytest.Metafunc, marker: pytest.Mark) -> "CrashTest":
-    """The run that nobody kills: it shows which tests there are."""
+    """Execute the plain run, which determines the tests there are."""
     from andon.testing.crash import prepared
 
     test = prepared(*marker.args, **marker.kwargs)
@@ -149,7 +149,7 @@ def _begun(metafunc: pytest.Metafunc, marker: pytest.Mark) -> "CrashTest":
 
 @pytest.fixture
 def killed(request: pytest.FixtureRequest) -> "Tried":
-    """What became of the run that was killed there; the test fails if something was found."""
+    """The outcome of the trial with this kill; the test fails on any finding."""
     if not hasattr(request, "param"):
         pytest.fail(f"expected a test marked @pytest.mark.{CRASHTEST}(agent, …)", pytrace=False)
     test, kill = request.param
@@ -166,7 +166,7 @@ def killed(request: pytest.FixtureRequest) -> "Tried":
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """A finding is a failure of the test, and no error of what was set up for it."""
+    """Report a finding as a failure of the test, not as an error of its fixture."""
     found = pyfuncitem.stash.get(FOUND, None)
     if found is not None:
         pytest.fail(found, pytrace=False)

@@ -8,7 +8,7 @@ either: it stays on the server and the next client to borrow it will find it the
 
 Simplifications: no TLS, trust authentication only, ``client_encoding`` is always UTF8, the other
 start-up parameters that pgbouncer tracks are accepted and ignored, and the pool is not limited:
-one more server is opened when no other one is free, so nobody ever waits for one.
+one more server is opened when no other one is free, so no client ever waits.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Pooler:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The URL that clients connect to."""
         return f"postgresql://{self._user}@127.0.0.1:{self._port}/{self._database}"
 
     def start(self) -> Self:
@@ -140,7 +140,7 @@ class Pooler:
             pass
         finally:
             self._clients.pop(client.key, None)
-            if client.server is not None:  # left in the middle of a transaction: let it roll back
+            if client.server is not None:  # mid-transaction: let it roll back
                 client.server.writer.close()
             writer.close()
 
@@ -172,7 +172,7 @@ class Pooler:
         return True
 
     async def _serve(self, client: _Client, reader: asyncio.StreamReader) -> None:
-        """Forward what the client sends, each transaction to another server."""
+        """Forward the client's messages, each transaction to another server."""
         while True:
             await client.may_send.wait()
             kind, frame = await _read(reader)
@@ -233,12 +233,12 @@ class Pooler:
                 server.key = frame[5:]
 
     async def _pump(self, server: _Server, free: deque[_Server]) -> None:
-        """Forward what the server sends, and take the server back when it is idle."""
+        """Forward the server's messages, and take the server back when it is idle."""
         try:
             while True:
                 kind, frame = await _read(server.reader)
                 client = server.client
-                if client is None:  # a notification nobody is there to hear
+                if client is None:  # a notification without a recipient
                     continue
                 client.writer.write(frame)
                 if kind == b"Z" and frame[5:] == b"I":

@@ -92,7 +92,7 @@ class Cluster:
         return self._keeper is not None and self._keeper.poll() is None
 
     def start(self) -> None:
-        """Start the server and wait until it takes connections; the first start creates it."""
+        """Start the server and wait until it accepts connections; the first start creates it."""
         if self.running:
             return
         if not (self._files / "PG_VERSION").exists():
@@ -120,7 +120,7 @@ class Cluster:
         self._wait_until_gone()
 
     def close(self) -> None:
-        """Stop the server and delete all it kept."""
+        """Stop the server and delete its directory."""
         self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -133,15 +133,15 @@ class Cluster:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, disconnecting whoever still uses it."""
+        """Drop a database, disconnecting clients that still use it."""
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
 
     def fresh_database(self) -> str:
-        """Create an empty database under a name nobody has used and return its URL."""
+        """Create an empty database under an unused name and return its URL."""
         return self.create_database(f"andon_{secrets.token_hex(6)}")
 
     def _execute(self, statement: LiteralString, name: str) -> None:
-        # Not above: this file executes itself as the server's keeper, without andon on its path.
+        # Not imported at the top: this file also runs as the keeper, without andon on its path.
         from andon.store.postgres.driver import driver
 
         psycopg = driver()
@@ -173,7 +173,7 @@ class Cluster:
                 text=True,
                 cwd=self.directory,
                 env=_environment(),
-                # Ctrl-C is for the owner; the server goes when the owner has gone.
+                # Ctrl-C is for the owner; the server stops after the owner has ended.
                 start_new_session=True,
             )
         assert keeper.stdout is not None
@@ -200,7 +200,7 @@ class Cluster:
             lines = (self._files / "postmaster.pid").read_text("utf-8").splitlines()
         except FileNotFoundError:
             return False
-        # The pid tells this server's file from the one a killed server left behind.
+        # The pid tells this server's file from one that a killed server left behind.
         return len(lines) >= 8 and lines[0] == str(self.postmaster) and lines[7].strip() == "ready"
 
     def _send(self, number: signal.Signals) -> None:
@@ -214,7 +214,7 @@ class Cluster:
         try:
             self._keeper.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # The keeper's end is the postmaster's: see _become_server.
+            # The postmaster dies with its keeper: see _become_server.
             self._keeper.kill()
             self._keeper.wait()
             raise RuntimeError(f"not gone after {STOP_SECONDS} s:\n{self._log_end()}") from None
@@ -225,12 +225,12 @@ class Cluster:
 
 
 def _unprivileged_account() -> pwd.struct_passwd | None:
-    """Choose whom to run as: PostgreSQL refuses to run as root."""
+    """Choose the account to run as: PostgreSQL refuses to run as root."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
 def _environment() -> dict[str, str]:
-    """Leave out what points PostgreSQL's programs at somebody else's server."""
+    """Copy the environment without variables that point PostgreSQL's programs at another server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
@@ -259,7 +259,7 @@ def find_programs() -> Path:
 
 
 def _places() -> Iterator[Path]:
-    # Found without importing it: the import starts looking after servers of its own.
+    # Located without importing it: the import starts to look for servers of its own.
     package = importlib.util.find_spec(PACKAGE)
     for root in (package and package.submodule_search_locations) or []:
         yield Path(root, "pginstall18", "bin")
@@ -312,7 +312,7 @@ def _within_reach(programs: Path, account: pwd.struct_passwd | None, directory: 
 
 
 def _can_run(account: pwd.struct_passwd, program: Path, *arguments: str) -> bool:
-    """Try it: modes, mount options and shared libraries all have a say."""
+    """Check by running it: modes, mount options and shared libraries all matter."""
     try:
         return _run_as(account, [program, *arguments], Path("/")).returncode == 0
     except PermissionError:
@@ -336,7 +336,7 @@ def _run_as(
 
 
 def _children(parent: int | None) -> list[int]:
-    """List a process's children; where there is no /proc they are left to notice by themselves."""
+    """List a process's children; none without /proc, where they notice its end themselves."""
     children = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -355,7 +355,7 @@ def keep(owner: int, account_name: str, directory: str, server: list[str]) -> No
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
     if account_name:
         _become(pwd.getpwnam(account_name))
-    # Whatever a killed postmaster leaves behind becomes the keeper's to wait for.
+    # Processes that a killed postmaster leaves behind become the keeper's to wait for.
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
     postmaster = os.fork()
@@ -381,14 +381,14 @@ def _become(account: pwd.struct_passwd) -> None:
 def _become_server(keeper: int, server: list[str]) -> None:
     try:
         os.dup2(2, 1)
-        if os.getppid() == keeper:  # else it died before its death could be announced
+        if os.getppid() == keeper:  # else the keeper died before prctl could watch it
             os.execv(server[0], server)  # noqa: S606
     finally:
         os._exit(127)
 
 
 def _any_child_left() -> bool:
-    """Reap what has ended, and say whether anything goes on."""
+    """Reap children that have ended; return whether any is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,13 +1,13 @@
-"""Transcripts that always resume: finds and repairs tool calls that have lost their results.
+"""Repairs transcripts: finds tool calls that have lost their results, so that a run can resume.
 
-For Anthropic Messages, OpenAI Chat Completions and OpenAI Responses. Pure: nothing is executed and
-nothing that was given is changed. Needs the standard library alone, so that an adapter, a test or
-another program can use it without andon's runtime.
+It supports Anthropic Messages, OpenAI Chat Completions and OpenAI Responses. It executes nothing
+and never changes a given transcript. It needs only the standard library, so that an adapter, a test
+or another program can use it without andon's runtime.
 
     found = transcript.repair(messages, ledger={"toolu_1": transcript.Done("charged")})
-    found.messages   what the provider takes; the same object if nothing had to be repaired
+    found.messages   a transcript the provider accepts; the same object if it needed no repair
     found.to_run     calls that have certainly not started: run them, and repair again
-    found.notes      what was changed, and where
+    found.notes      each change, and where it was made
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from andon.transcript.ledger import (
     Policy,
     State,
 )
-from andon.transcript.pairing import Change, Fault, Note
+from andon.transcript.pairs import Change, Fault, Note
 from andon.transcript.window import shortened, too_long
 from andon.transcript.wire import plain, refuse, word
 
@@ -74,7 +74,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Repaired:
-    """A transcript after its repair. With calls `to_run` it is whole once they have results."""
+    """A repaired transcript. If it has calls `to_run`, it is complete once they have results."""
 
     messages: Sequence[Any]
     notes: tuple[Note, ...] = ()
@@ -89,7 +89,7 @@ _BY_FORMAT: dict[Format, Any] = {
 
 
 def check(messages: Sequence[Any], format: str | None = None) -> list[Fault]:  # noqa: A002
-    """What the provider would refuse, in order; nothing if it would take the transcript."""
+    """Return the faults the provider would refuse, in order; empty if it accepts the transcript."""
     return _faults(plain(messages), _format(messages, format))
 
 
@@ -100,10 +100,12 @@ def repair(
     ledger: Ledger | None = None,
     policy: str = Policy.JOURNAL,
 ) -> Repaired:
-    """The transcript as the provider takes it. Raises Unrepairable, naming the place, if it cannot.
+    """Return a transcript that the provider accepts.
 
-    `ledger` answers for a call without a result: `Done(result)`, `NOT_STARTED` or `IN_DOUBT`. What
-    it does not know is in doubt. A call that is to be run stays open in `messages` until then.
+    Raises Unrepairable, naming the place, if that is impossible.
+
+    `ledger` returns `Done(result)`, `NOT_STARTED` or `IN_DOUBT` for a call without a result. A
+    call it does not know is in doubt. A call in `to_run` stays open in `messages` until it has run.
     """
     chosen = _policy(policy)
     kind = _format(messages, format)
@@ -118,17 +120,17 @@ def repair(
     pending = {call.id for call in plan.to_run}
     left = [fault for fault in _faults(out, kind) if fault.call_id not in pending]
     if left:
-        # Named where it stands in what was given, not in what would have become of it.
+        # Name the fault where it stands in the given transcript, not in the repaired one.
         fault = next((one for one in before if one.found == left[0].found), left[0])
         raise refuse(fault, "Repair that part of the transcript, or continue from before it.")
     return Repaired(out, tuple(plan.notes), tuple(plan.to_run))
 
 
 def shorten(messages: Sequence[Any], keep: int, *, format: str | None = None) -> Sequence[Any]:  # noqa: A002
-    """The transcript's beginning and its last `keep` messages or fewer, as the provider takes it.
+    """Return the transcript's beginning and its last `keep` messages or fewer, in valid form.
 
-    The beginning is all that was said before the model's first turn. The same object if nothing
-    has to go. For a window that is full: what goes from here stays where it is stored.
+    The beginning is everything before the model's first turn. If nothing has to go, the same
+    object is returned. Use it for a full context window: the stored transcript stays complete.
     """
     kind = _format(messages, format)
     given = plain(messages)
@@ -142,7 +144,7 @@ def shorten(messages: Sequence[Any], keep: int, *, format: str | None = None) ->
 
 
 def detect(messages: Sequence[Any]) -> Format:
-    """The format that a transcript shows signs of. Raises BadInput if it is not exactly one."""
+    """Return the format that a transcript shows signs of. Raises BadInput unless it is one."""
     found: dict[Format, int] = {}
     for number, message in enumerate(plain(messages)):
         for kind in _signs(message):

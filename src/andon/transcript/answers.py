@@ -1,7 +1,7 @@
-"""What a model answered: its turn for the transcript, the calls that it plans, their results.
+"""Parses a model's answer: its turn for the transcript, its tool calls, and their results.
 
-The format is seen from the answer itself: `content` is Anthropic's, `choices` is Chat's, `output`
-is that of Responses.
+The format is read from the answer itself: Anthropic has `content`, Chat has `choices`, Responses
+has `output`.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from andon.transcript.wire import as_text, parsed, plain, word
 
 
 def calls(answer: Any) -> list[Call]:
-    """The tool calls that this program has to answer, in their order.
+    """Return the tool calls that this program has to answer, in order.
 
-    Arguments that are no JSON are given as the text that they are.
+    Arguments that are not JSON are returned as text.
     """
     given = plain(answer)
     match _format(given):
@@ -45,7 +45,7 @@ def calls(answer: Any) -> list[Call]:
 
 
 def turn(answer: Any) -> list[Any]:
-    """The answer as the transcript has it."""
+    """Return the answer in the form it has in a transcript."""
     given = plain(answer)
     match _format(given):
         case "anthropic":
@@ -57,7 +57,7 @@ def turn(answer: Any) -> list[Any]:
 
 
 def text(answer: Any) -> str:
-    """What the model says, without its thoughts and calls."""
+    """Return the model's text, without thinking and calls."""
     given = plain(answer)
     match _format(given):
         case "anthropic":
@@ -73,7 +73,7 @@ def text(answer: Any) -> str:
 
 
 def results(answer: Any, found: Sequence[tuple[Call, Done]]) -> list[Any]:
-    """What follows the turn: every call's result, in the place where the format wants it."""
+    """Return the messages after the turn: every call's result, where the format wants it."""
     match _format(plain(answer)):
         case "anthropic":
             blocks = [_block(call, done) for call, done in found]

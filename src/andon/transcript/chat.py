@@ -1,9 +1,9 @@
-"""OpenAI Chat Completions: tool messages stand directly behind the message that asks for them."""
+"""OpenAI Chat Completions: tool messages directly follow the message with their calls."""
 
 from typing import Any
 
 from andon.transcript.ledger import Call, Ledger, Policy
-from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
+from andon.transcript.pairs import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
 from andon.transcript.wire import as_text, parsed, quoted, refuse, word
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -11,7 +11,7 @@ SPOKEN = ("content", "refusal", "function_call", "audio")
 
 
 def faults(messages: list[Any]) -> list[Fault]:
-    """What the provider refuses, in order."""
+    """Return the faults that the provider refuses, in order."""
     found: list[Fault] = []
     open_: dict[str, int] = {}  # calls of the last assistant message without a result
     asked: dict[str, int] = {}
@@ -88,7 +88,7 @@ def _unanswered(number: int, place: int, name: str) -> Fault:
 
 
 def _id(call: Any) -> str:
-    """The id of a call; nothing if it is none."""
+    """Return the id of a call, or an empty string if this is not a call."""
     return word(call, "id") if isinstance(call, dict) and word(_body(call), "name") else ""
 
 
@@ -101,7 +101,7 @@ def _body(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[list[Any], Plan]:
-    """The transcript as the provider takes it, and what was decided."""
+    """Return the transcript in a form the provider accepts, and the decisions made."""
     for number, message in enumerate(messages):
         shape = _shape(number, message)
         if shape is not None:
@@ -161,7 +161,7 @@ def _written(messages: list[dict[str, Any]], plan: Plan) -> list[Any]:
 def _said(
     number: int, message: dict[str, Any], slots: list[Slot], plan: Plan
 ) -> dict[str, Any] | None:
-    """An assistant message with the calls that stay; None if nothing of it stays."""
+    """Return an assistant message with the calls that stay, or None if nothing of it stays."""
     calls = message.get("tool_calls")
     if calls is not None:
         for place in sorted(set(range(len(calls))) - {slot.at[1] for slot in slots}):

@@ -1,6 +1,6 @@
-"""What a ledger knows about a tool call, and what follows from it for the transcript.
+"""The ledger's knowledge about a tool call, and its consequence for the transcript.
 
-Never a guess: a call of which nobody knows whether it acted is told to the model as exactly that.
+Nothing is guessed: if nobody knows whether a call took effect, the model is told exactly that.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,18 +10,18 @@ from typing import Any
 
 
 class Policy(StrEnum):
-    """What happens to calls that have no result."""
+    """How to treat calls that have no result."""
 
-    JOURNAL = "journal"  # by what the ledger knows; what certainly has not started is to be run
-    RESTART = "restart"  # the last turn is taken back if nothing of it can have acted
-    INTERRUPTED = "interrupted"  # nothing is run: every open call is answered now
+    JOURNAL = "journal"  # follow the ledger; a call that has certainly not started is to be run
+    RESTART = "restart"  # take back the last turn if none of its calls can have taken effect
+    INTERRUPTED = "interrupted"  # run nothing: answer every open call now
 
 
 class Open(StrEnum):
-    """A call that is not done."""
+    """The state of a call that is not done."""
 
-    NOT_STARTED = "not started"  # certainly: its intent was never written
-    IN_DOUBT = "in doubt"  # it was started, and nobody knows how it ended
+    NOT_STARTED = "not started"  # certainly, because its intent was never recorded
+    IN_DOUBT = "in doubt"  # it started, and nobody knows how it ended
 
 
 NOT_STARTED, IN_DOUBT = Open.NOT_STARTED, Open.IN_DOUBT
@@ -32,12 +32,12 @@ class Done:
     """A call that ended with this result: a text, blocks of the format, or any JSON value."""
 
     result: Any
-    error: bool = False  # the tool itself said that it went wrong
+    error: bool = False  # the tool itself reported an error
 
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call of a transcript, and where it stands: message or item, and block in it."""
+    """A tool call and its place in the transcript: message or item, and block in it."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ Ledger = Mapping[str, State] | Callable[[Call], State | None]
 
 
 class Move(StrEnum):
-    """What becomes of an open call that is not answered."""
+    """The move for an open call that gets no answer."""
 
     RUN = "run"
     CUT = "cut"
@@ -64,27 +64,27 @@ UNKNOWN = (
 NOT_EXECUTED = (
     "Not executed: the run was interrupted before this tool call started, so it had no effect."
 )
-STAND_INS = (UNKNOWN, NOT_EXECUTED)  # a real result that turns up later takes their place
+STAND_INS = (UNKNOWN, NOT_EXECUTED)  # replaced by a real result that turns up later
 
 
 def known(ledger: Ledger | None, call: Call) -> State | None:
-    """What the ledger says of a call; None: nothing."""
+    """Return the ledger's state of a call, or None if it has none."""
     if ledger is None:
         return None
     return ledger(call) if callable(ledger) else ledger.get(call.id)
 
 
 def next_move(state: State | None, policy: Policy, *, asked: bool, last: bool) -> Done | Move:
-    """What becomes of a call without a result.
+    """Return the result of a call that has none, or the move to make instead.
 
-    `asked`: there is a ledger. `last`: the model has said nothing since; later than that, neither
-    running the call nor taking it back would fit what the model has said.
+    `asked` means that there is a ledger. `last` means that the model has said nothing since the
+    call; if it has, neither running the call nor taking it back would fit what it said.
     """
     if isinstance(state, Done):
         return state
     untouched = state is NOT_STARTED or (state is None and not asked)
     if policy is Policy.RESTART and last and untouched:
         return Move.CUT
-    if state is not NOT_STARTED:  # silence is no proof that nothing happened
+    if state is not NOT_STARTED:  # silence does not prove that nothing happened
         return Done(UNKNOWN)
     return Move.RUN if policy is Policy.JOURNAL and last else Done(NOT_EXECUTED)

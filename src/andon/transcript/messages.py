@@ -1,13 +1,13 @@
-"""Anthropic Messages: all results of a turn stand first in the very next message.
+"""Anthropic Messages: all results of a turn come first in the very next message.
 
-Thinking is signed: its blocks are kept as they are or, if they are not whole, not at all.
+Thinking is signed, so its blocks are kept unchanged, or dropped if they are incomplete.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from andon.transcript.ledger import Call, Done, Ledger, Policy
-from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
+from andon.transcript.pairs import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
 from andon.transcript.wire import BLOCKS, as_text, parsed, quoted, refuse, word
 
 ROLES = frozenset({"user", "assistant", "system"})
@@ -18,11 +18,11 @@ Block = dict[str, Any]
 
 
 def faults(messages: list[Any]) -> list[Fault]:
-    """What the provider refuses, in order."""
+    """Return the faults that the provider refuses, in order."""
     found = [shape for n, one in enumerate(messages) if (shape := _shape(n, one))]
     if found:
         return found
-    before: dict[str, int] = {}  # the calls of the message before
+    before: dict[str, int] = {}  # the calls of the previous message
     used: set[str] = set()
     for number, message in enumerate(messages):
         blocks = _blocks(message)
@@ -106,7 +106,7 @@ def _padded(block: Block) -> bool:
 
 
 def _remnant(block: Block) -> str:
-    """Why a block cannot stay: what a stream leaves behind that broke off."""
+    """Return why a block cannot stay, such as the remains of a broken stream."""
     kind = block["type"]
     if kind.endswith("_delta"):
         return f"{kind}, a piece of a stream"
@@ -139,13 +139,13 @@ def _calls(
 def _unserved(
     talk: list[list[Block]], messages: list[dict[str, Any]]
 ) -> list[tuple[int, int, Block]]:
-    """Calls of the provider's own tools without a result, and results without a call."""
+    """Return calls of the provider's own tools without a result, and results without a call."""
     waiting: dict[str, tuple[int, int, Block]] = {}
     found: list[tuple[int, int, Block]] = []
     for number, blocks in enumerate(talk):
         if messages[number]["role"] != "assistant":
             if any(block["type"] != "tool_result" for block in blocks):
-                found += waiting.values()  # the turn is over; nobody will answer them
+                found += waiting.values()  # the turn is over, so nothing will answer them
                 waiting = {}
             continue
         for place, block in enumerate(blocks):
@@ -165,7 +165,7 @@ def _unserved(
 
 @dataclass
 class _Said:
-    """A message in hand: its blocks with the places that they had."""
+    """A message being written: its blocks with their original places."""
 
     number: int
     message: dict[str, Any]
@@ -177,7 +177,7 @@ class _Said:
 
 
 def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[list[Any], Plan]:
-    """The transcript as the provider takes it, and what was decided."""
+    """Return the transcript in a form the provider accepts, and the decisions made."""
     for number, message in enumerate(messages):
         shape = _shape(number, message)
         if shape is not None:
@@ -229,7 +229,7 @@ def _read(talk: list[_Said]) -> tuple[list[Slot], list[Given], int]:
 
 
 def _input(block: Block) -> tuple[Any, bool]:
-    """What a call was given, and whether it is complete; a stream may have left it as text."""
+    """Return a call's input and whether it is complete; a stream may have left it as text."""
     given = block.get("input")
     if isinstance(block.get("partial_json"), str) and not given:
         given = block["partial_json"]
@@ -241,7 +241,7 @@ def _written(talk: list[_Said], plan: Plan) -> list[_Said]:
     slots = {slot.at: slot for slot in plan.slots}
     givens = {given.at: given for given in plan.givens}
     out: list[_Said] = []
-    owed: list[tuple[int, Block]] = []  # what has to stand first in the next message
+    owed: list[tuple[int, Block]] = []  # blocks that must come first in the next message
     for said in talk:
         if said.role != "user" and owed:
             out.append(_Said(said.number, {"role": "user", "content": []}, owed))
@@ -280,7 +280,7 @@ def _kept(
 
 def _call(block: Block, slot: Slot) -> Block:
     given = slot.call.arguments
-    if not slot.whole:  # as the provider advises for input that is no JSON
+    if not slot.whole:  # the provider's advice for input that is not JSON
         given = {"INVALID_JSON": as_text(given)}
     kept = {name: part for name, part in block.items() if name in FIELDS}
     found = {**kept, "id": slot.id, "input": given}
@@ -320,7 +320,7 @@ def _quote(given: Given) -> list[Block]:
 
 
 def _drop_unserved(out: list[_Said], plan: Plan) -> None:
-    while True:  # what goes may leave another without its half
+    while True:  # a dropped block may leave another one without its half
         talk = [[block for _, block in said.blocks] for said in out]
         found = _unserved(talk, [said.message for said in out])
         for number, place, block in sorted(found, key=lambda one: one[:2], reverse=True):
@@ -332,7 +332,7 @@ def _drop_unserved(out: list[_Said], plan: Plan) -> None:
 
 
 def _trim(out: list[_Said], plan: Plan) -> None:
-    """What an unfinished turn ends with, and must not."""
+    """Remove endings that the provider refuses: thinking, and white space in the final turn."""
     for said in out:
         while said.role == "assistant" and said.blocks and said.blocks[-1][1]["type"] in THINKING:
             place, _ = said.blocks.pop()

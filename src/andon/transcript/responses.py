@@ -1,12 +1,12 @@
-"""OpenAI Responses: every call has its output later in the input, whatever stands between.
+"""OpenAI Responses: every call has its output later in the input, with any items in between.
 
-A reasoning item is followed by what the model said or called next; both go together.
+A reasoning item is followed by the model's next message or call; both stay or go together.
 """
 
 from typing import Any
 
 from andon.transcript.ledger import STAND_INS, Call, Done, Ledger, Policy
-from andon.transcript.pairing import WHOLE, Change, Fault, Given, Plan, Slot, pair
+from andon.transcript.pairs import WHOLE, Change, Fault, Given, Plan, Slot, pair
 from andon.transcript.wire import as_text, parsed, quoted, refuse, word
 
 OUTPUT_OF = {
@@ -20,7 +20,7 @@ OUTPUT_OF = {
 }
 CALL_OF = {output: call for call, output in OUTPUT_OF.items()}
 PUT_IN = frozenset({*CALL_OF, "mcp_approval_response", "compaction_trigger", "additional_tools"})
-# What has no output that says only "unknown": a picture, a state, a list of tools.
+# Calls whose output cannot say "unknown": it is a picture, a state, or a list of tools.
 UNSPEAKABLE = frozenset({"apply_patch_call", "computer_call", "tool_search_call"})
 ROLES = frozenset({"system", "developer", "user", "assistant"})
 _CUT_SHORT = frozenset({"in_progress", "incomplete"})
@@ -31,13 +31,13 @@ def kind_of(item: dict[str, Any]) -> str:
 
 
 def is_said(item: dict[str, Any]) -> bool:
-    """Whether the model produced it: everything that is not known to be put in."""
+    """Whether the model produced the item; kinds not known as input count as the model's."""
     kind = kind_of(item)
     return item.get("role") == "assistant" if kind == "message" else kind not in PUT_IN
 
 
 def id_of_call(item: dict[str, Any]) -> str | None:
-    """The id of a call that the client has to answer; None: it is no such call."""
+    """Return the id of a call that the client has to answer, or None if it is no such call."""
     kind = kind_of(item)
     if kind == "tool_search_call" and item.get("execution") != "client":
         return None
@@ -52,12 +52,12 @@ def id_of_output(item: dict[str, Any]) -> str | None:
 
 
 def _field(kind: str) -> str:
-    """Where the id stands that pairs a call with its output."""
+    """Return the name of the field whose id pairs a call with its output."""
     return "id" if kind.startswith("local_shell_call") else "call_id"
 
 
 def faults(items: list[Any]) -> list[Fault]:
-    """What the provider refuses, in order."""
+    """Return the faults that the provider refuses, in order."""
     found: list[Fault] = []
     called: dict[tuple[str, str], int] = {}
     answered: set[tuple[str, str]] = set()
@@ -137,7 +137,7 @@ def _output(
 
 
 def repaired(items: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[list[Any], Plan]:
-    """The transcript as the provider takes it, and what was decided."""
+    """Return the transcript in a form the provider accepts, and the decisions made."""
     for number, item in enumerate(items):
         shape = _shape(number, item)
         if shape is not None:
@@ -151,7 +151,7 @@ def repaired(items: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[l
 
 
 def _read(items: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], list[int]]:
-    """Calls, outputs, and for each item its turn: 0 if it is none of the model's."""
+    """Return calls, outputs, and each item's turn: 0 if the model did not produce it."""
     slots: list[Slot] = []
     givens: list[Given] = []
     turns: list[int] = []
@@ -178,7 +178,7 @@ def _read(items: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], list[in
 
 
 def _given(item: dict[str, Any]) -> tuple[Any, bool]:
-    """What a call was given, and whether it is complete."""
+    """Return a call's arguments and whether they are complete."""
     ended = item.get("status") not in _CUT_SHORT
     match kind_of(item):
         case "function_call":
@@ -186,12 +186,12 @@ def _given(item: dict[str, Any]) -> tuple[Any, bool]:
             return arguments, whole and (ended or bool(item.get("arguments")))
         case "custom_tool_call":
             return item.get("input"), ended
-        case _:  # the status is that of the action, which may have begun
+        case _:  # the status is the action's, which may have begun
             return item.get("action", item.get("operation")), True
 
 
 def _gone(items: list[dict[str, Any]], turns: list[int], plan: Plan) -> set[int]:
-    """The items that do not stay: what is taken back, remnants, and copies."""
+    """Return the items to drop: turns taken back, remnants, and copies."""
     gone = {slot.at[0] for slot in plan.slots if not slot.kept}
     gone |= {number for number, turn in enumerate(turns) if turn in plan.cut}
     called = {slot.at[0] for slot in plan.slots}
@@ -213,7 +213,7 @@ def _written(items: list[dict[str, Any]], gone: set[int], plan: Plan) -> list[An
     slots = {slot.at[0]: slot for slot in plan.slots}
     givens = {given.at[0]: given for given in plan.givens}
     out: list[Any] = []
-    owed: list[Any] = []  # outputs and texts that wait until the model has finished its turn
+    owed: list[Any] = []  # outputs and texts held back until the model's turn is over
     stays = [number for number in range(len(items)) if number not in gone]
     stays = [number for number in stays if number not in givens or _in_place(givens[number])]
     moved: dict[int, list[Any]] = {}
@@ -247,7 +247,7 @@ def _in_place(given: Given) -> bool:
 
 
 def _owed(slot: Slot, call: dict[str, Any], plan: Plan) -> dict[str, Any] | None:
-    """The output that has to be put behind the turn of its call."""
+    """Return the output to insert after the turn of its call."""
     match slot.answer:
         case Given() as given if not _in_place(given):
             plan.note(Change.MOVED, given.at, "an output, to behind its call", slot.id)
@@ -280,7 +280,7 @@ def _output_item(slot: Slot, call: dict[str, Any], done: Done) -> dict[str, Any]
 
 
 def _ended(done: Done) -> dict[str, Any]:
-    """Of a command that is in doubt or was not begun, there is no exit code."""
+    """Return the output of a command; one in doubt or not begun has no exit code."""
     if done.result in STAND_INS:
         return {"stdout": "", "stderr": done.result, "outcome": {"type": "timeout"}}
     code = {"type": "exit", "exit_code": int(done.error)}
@@ -297,7 +297,7 @@ def _renamed(item: dict[str, Any], slot: Slot | None) -> dict[str, Any]:
     field = _field(kind_of(item))
     if item.get(field) == slot.id:
         return item
-    kept = {name: part for name, part in item.items() if name != "id"}  # the id is the other's
+    kept = {name: part for name, part in item.items() if name != "id"}  # the other keeps it
     return {**kept, field: slot.id}
 
 
@@ -311,7 +311,7 @@ def _quote(given: Given) -> dict[str, Any]:
 
 
 def _without_lone_reasoning(items: list[Any], places: dict[int, int], plan: Plan) -> list[Any]:
-    """Backwards, so that reasoning before reasoning that goes also goes."""
+    """Drop lone reasoning items, backwards so that reasoning before a dropped one goes too."""
     kept: list[Any] = []
     for item in reversed(items):
         if kind_of(item) == "reasoning" and not (kept and is_said(kept[-1])):

@@ -1,11 +1,11 @@
-"""A context window that is full: which part of a transcript can stay without the rest."""
+"""Shortens a transcript for a full context window."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from andon.transcript.wire import word
 
-# How the providers say it, in the message or the code of their error.
+# The providers' wording, in the message or the code of their error.
 _TOO_LONG = (
     "prompt is too long",
     "context_length_exceeded",
@@ -16,7 +16,7 @@ _TOO_LONG = (
 
 
 def too_long(error: object) -> bool:
-    """Whether a provider's error says that the transcript does not fit the model's window."""
+    """Whether a provider's error says that the transcript exceeds the model's window."""
     told = str(error).lower()
     return any(words in told for words in _TOO_LONG)
 
@@ -24,9 +24,9 @@ def too_long(error: object) -> bool:
 def shortened(
     given: Sequence[Any], keep: int, faults: Callable[[list[Any]], Sequence[Any]]
 ) -> list[int]:
-    """Which messages stay: all before the model's first turn, and the last whole turns.
+    """Return which messages stay: all before the model's first turn, and the last whole turns.
 
-    Whole turns only: a call and its result, a thought and what follows from it, stay together.
+    Turns are never split: a call stays with its result, and thinking with what follows it.
     """
     first = next((n for n, one in enumerate(given) if _by_model(one)), len(given))
     head, end = list(range(first)), len(given)

@@ -1,16 +1,16 @@
-"""What the three formats share: plain values, arguments of calls, and results as text."""
+"""Helpers of the three formats: plain values, arguments of calls, and results as text."""
 
 import json
 from typing import Any
 
 from andon.errors import Unrepairable
-from andon.transcript.pairing import Fault
+from andon.transcript.pairs import Fault
 
 BLOCKS = frozenset({"text", "image", "document", "search_result"})
 
 
 def plain(value: Any) -> Any:
-    """The same as dictionaries and lists: the providers' clients answer with objects."""
+    """Convert to dictionaries and lists; the providers' clients return objects."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, dict):
@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
 
 
 def parsed(arguments: Any) -> tuple[Any, bool]:
-    """What a call was given, and whether it is complete. Without any text: no arguments."""
+    """Return a call's arguments and whether they are complete. Empty text means no arguments."""
     if not isinstance(arguments, str):
         return arguments, arguments is not None
     try:
@@ -31,7 +31,7 @@ def parsed(arguments: Any) -> tuple[Any, bool]:
 
 
 def word(found: dict[str, Any], name: str) -> str:
-    """The text under a name; nothing if there is none."""
+    """Return the text of a field, or an empty string."""
     text = found.get(name)
     return text if isinstance(text, str) else ""
 
@@ -41,7 +41,7 @@ def as_text(value: Any) -> str:
 
 
 def quoted(name: str) -> str:
-    """The head of a result that lost its call, which now stands in the user's turn."""
+    """Return the heading for a result that lost its call and moves into the user's turn."""
     return (
         f"[Output of a tool, kept as text: it answers no open call here (id: {name or 'none'}). It "
         "is tool output, not an instruction of the user.]"

@@ -1,8 +1,8 @@
-"""One call of a graph of LangGraph by the code of a run: an invocation.
+"""One call of a LangGraph graph by the code of a run: an invocation.
 
-The run's code is executed again after a crash, and calls its graphs again, with the same input.
-Each call is numbered, and where it began is journaled; so it goes on from its own checkpoints, and
-one that the code has gone on from answers what it answered then.
+The run's code executes again after a crash and calls its graphs again, with the same input. Each
+call is numbered and its starting checkpoint journaled, so it continues from its own checkpoints. A
+call that the code has already moved past returns the same result as before.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
 
     from andon.runtime.attempt.attempt import Attempt
 
-_NOBODY = "00000000-0000-0000-0000-000000000000"  # LangGraph's task of a Command
+_NOBODY = "00000000-0000-0000-0000-000000000000"  # LangGraph's task id of a Command
 _STEP = "langgraph"
-# A thread that has lost its event loop must not wait for it for ever.
+# A thread whose event loop has ended must not wait for it for ever.
 _LOOP_SECONDS = 10.0
 
 
 def begin(attempt: Attempt, context: Any, thread_id: str | None) -> dict[str, Any]:
-    """What `ctx.langgraph()` answers."""
+    """Build the result of `ctx.langgraph()`."""
     thread = attempt.run.id if thread_id is None else str(thread_id)
-    attempt.turns.forget()  # the graph goes on from its checkpoint: nobody asks for what was before
+    # The graph resumes from its checkpoint, so nothing will ask for earlier turns.
+    attempt.turns.forget()
     attempt.invocations[thread] += 1
     invocation = Invocation(attempt, context, thread, attempt.invocations[thread])
     owner = {
@@ -63,17 +64,17 @@ def begin(attempt: Attempt, context: Any, thread_id: str | None) -> dict[str, An
 
 
 class Invocation(RunControl):
-    """One call of a graph, and the control by which it ends where its run has to leave."""
+    """One call of a graph; as its RunControl, it ends the graph when the run has to leave."""
 
     def __init__(self, attempt: Attempt, context: Any, thread: str, number: int) -> None:
         super().__init__()
         self.attempt, self.context = attempt, context
         self.id = f"{attempt.run.id}/{thread}/{number}"
         self.counts: Counter[str] = Counter()  # model calls, by task
-        # Where it began, once AndonSaver was asked for that.
+        # Starting point, set when AndonSaver first asks for it.
         self.begun: dict[str, Any] | None = None
         self._fresh = False
-        # The run's code has gone on since: it gets what it got, and nothing is executed further.
+        # The run's code has moved past this call: return its old result and execute nothing more.
         self.over = self._was_begun(f"{thread}/{number + 1}")
         self._key = f"{thread}/{number}"
 
@@ -82,10 +83,10 @@ class Invocation(RunControl):
         step = {"kind": EntryKind.STEP, "name": _STEP, "key": key, "place": "", "digest": digest}
         return self.attempt.replay.find(**step) is not None
 
-    # ── what the saver asks ───────────────────────────────────────────────────────────────────
+    # ── called by the saver ───────────────────────────────────────────────────────────────────
 
     def begin(self, found: CheckpointTuple | None, config: RunnableConfig) -> str | None:
-        """The checkpoint that it began with, journaled: the same in every later attempt."""
+        """Journal the starting checkpoint and return it, the same in every later attempt."""
         durability = config["configurable"].get("__pregel_durability")
         if durability not in (None, "sync"):
             raise BadInput(
@@ -109,7 +110,7 @@ class Invocation(RunControl):
         return origin
 
     def portal(self, target: Any) -> Any:
-        """The context, or what else is called on the run's event loop, for a thread."""
+        """Wrap an object of the run's event loop, such as the context, for use in a thread."""
         if sync.running_loop() is self.attempt.loop:
             raise BadInput(
                 "graph.invoke or graph.stream in an async agent would hold up its event loop: "
@@ -118,7 +119,7 @@ class Invocation(RunControl):
         return sync.portal(self.attempt, target)
 
     def as_left(self, found: CheckpointTuple) -> CheckpointTuple:
-        """Without what later invocations have answered on top of it."""
+        """Remove the answers that later invocations have written onto the checkpoint."""
         if not self.over:
             return found
         writes = found.pending_writes or []
@@ -127,7 +128,7 @@ class Invocation(RunControl):
         return found._replace(pending_writes=kept)
 
     def as_begun(self, found: CheckpointTuple) -> tuple[CheckpointTuple, bool]:
-        """The same for one that has saved no step, and whether its input is in there already."""
+        """Return the start of a call that has saved no step, and whether its input is in there."""
         assert self.begun is not None
         if self._fresh or self.over:
             return self.as_left(found), False
@@ -135,18 +136,18 @@ class Invocation(RunControl):
         now = _count(writes)
         if now["resumed"] == self.begun["resumed"]:
             return found, now["told"] > self.begun["told"]
-        # Its answer was used: the next question must not get it.
+        # That answer was used: the next question must not get it.
         kept = [one for one in writes if (one[0], one[1]) != (_NOBODY, RESUME)]
         return found._replace(pending_writes=kept), True
 
     def keeps(self, writes: Sequence[tuple[str, Any]]) -> bool:
-        """Whether what a task has written is to be saved. That its run left is no error of it."""
+        """Whether to save a task's writes; an error caused by the run leaving is not the task's."""
         errors = [one for channel, one in writes if channel == ERROR]
         stopped = any(isinstance(one, Stopped | asyncio.CancelledError) for one in errors)
         return not self.over and not (stopped and self.attempt.stopping)
 
     def refuse_more(self) -> None:
-        """Refuse a step that goes further than the run's code remembers it."""
+        """Refuse a step beyond the point from which the run's code continued."""
         if self.over:
             error = Diverged(
                 f"run {self.attempt.run.id}: invocation {self.id!r} of a graph went beyond the "
@@ -155,7 +156,7 @@ class Invocation(RunControl):
             )
             raise _on_loop(self.attempt, lambda: self.attempt.stop("diverged", error))
 
-    # ── what LangGraph asks before each step ──────────────────────────────────────────────────
+    # ── called by LangGraph before each step ──────────────────────────────────────────────────
 
     @property
     def drain_requested(self) -> bool:
@@ -170,7 +171,7 @@ class Invocation(RunControl):
 
 
 def _count(writes: Sequence[PendingWrite]) -> dict[str, int]:
-    """How many answers tasks have had, and what a Command has told the thread."""
+    """Count the answers that tasks have received, and the writes of a Command to the thread."""
     resumes = [one for task, channel, one in writes if channel == RESUME and task != _NOBODY]
     told = [channel for task, channel, _ in writes if task == _NOBODY and channel != RESUME]
     resumed = sum(len(one) if isinstance(one, list) else 1 for one in resumes)
@@ -178,7 +179,7 @@ def _count(writes: Sequence[PendingWrite]) -> dict[str, int]:
 
 
 def _on_loop(attempt: Attempt, function: Callable[[], Any]) -> Any:
-    """Call it on the run's event loop; from any thread."""
+    """Call a function on the run's event loop, from any thread."""
     if sync.running_loop() is attempt.loop:
         return function()
     done: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -187,7 +188,7 @@ def _on_loop(attempt: Attempt, function: Callable[[], Any]) -> Any:
 
 
 def here(config: RunnableConfig | None = None) -> Invocation:
-    """The invocation whose node executes here. Refuses where nothing would be journaled."""
+    """Return the invocation whose node executes here; raises BadInput if nothing is journaled."""
     if sync.here()[1] is None:
         raise BadInput(
             "AndonMiddleware: expected a run of andon, found none: nothing would be journaled. "
@@ -203,7 +204,7 @@ def here(config: RunnableConfig | None = None) -> Invocation:
 
 
 def task_key() -> str:
-    """A key for an operation in a node of a graph of your own: the same when it is executed again.
+    """Return a key for an operation in a node of your own graph, the same on re-execution.
 
     `andon.current().step(ask, question, key=task_key())`
     """

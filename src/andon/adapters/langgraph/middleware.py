@@ -1,4 +1,4 @@
-"""The model calls and tool calls of an agent of LangChain, as steps and effects of its run."""
+"""Middleware that makes an agent's model calls steps and its tool calls effects of its run."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
 
 class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Journals and gates every model call and tool call of an agent. The first in its list.
+    """Journals and gates every model call and tool call of an agent. Put it first in the list.
 
-    `effects`: what a tool is, by its name, if its function is not declared with
-    `andon.effect_of`: a kind, or the arguments of `effect_of`. `approve`: the tools that a person
-    is asked about first, by LangGraph's `interrupt` and as an ask of the run.
+    `effects` declares tools by name whose functions are not declared with `andon.effect_of`: a
+    kind, or the arguments of `effect_of`. `approve` names the tools that need a person's approval,
+    by LangGraph's `interrupt` and as an ask of the run.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         self._approve = frozenset(approve)
 
     def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
-        """Answer what a thread that was left has left open, so that the model can go on."""
+        """Answer the calls an abandoned thread has left open, so that the model can continue."""
         if _orphans(state["messages"]):
             invocation = here()
             found = invocation.portal(Repair(invocation.attempt)).repaired(state["messages"])
@@ -92,10 +92,11 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Any]
     ) -> Any:
         invocation = here()
+        # Emptied after the call: caches remember functions, and would keep the request alive.
         given: list[Any] = [
             proceed,
             request,
-        ]  # let go of after the call: functions are remembered by caches
+        ]
 
         def ask() -> Any:
             proceed, request = given
@@ -127,7 +128,7 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> Any:
         invocation = here(request.runtime.config)
         if request.tool is None:
-            return proceed(request)  # which says that there is no such tool
+            return proceed(request)  # reports that there is no such tool
         given: list[Any] = [proceed, request]
 
         def run(**arguments: Any) -> Any:
@@ -157,7 +158,7 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         def begin(**arguments: Any) -> Any:
             return run(**arguments)
 
-        # What LangChain executes in a thread goes on there when its await is cancelled.
+        # A tool that LangChain executes in a thread continues there when its await is cancelled.
         tool = self._tool(request, run if _is_async(request.tool) else begin)
         call = request.tool_call
         with _bubbled(given), _rejected(call) as refusal:
@@ -176,11 +177,11 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         return call["id"], call["name"], call["args"], run
 
     def _asks(self, invocation: Invocation, call: Any) -> Any:
-        """How a person is asked about it: natively, and by andon; what answers first holds."""
+        """Return how to ask a person: natively and by andon; the first answer counts."""
         if call["name"] not in self._approve:
             return False
         about = {"tool": call["name"], "args": call["args"], "call_id": call["id"]}
-        if invocation.over:  # it was left with this question, and whoever asks now is told so
+        if invocation.over:  # this question was its last state: show it again
             interrupt({"question": f"May the tool {call['name']!r} be called?", **about})
 
         async def ask(question: str, arguments: Any, *, key: str) -> Answer:
@@ -211,12 +212,12 @@ def _is_async(tool: BaseTool) -> bool:
 
 
 def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
-    """With the arguments that a person may have edited."""
+    """Replace the arguments, which a person may have edited."""
     return request.override(tool_call={**request.tool_call, "args": arguments})
 
 
 def _result(call: Any, kept: Any) -> Any:
-    """What a tool returned. A probe or a person knows the text of it only."""
+    """Return a tool's result; from a probe or a person, only its text is known."""
     found = _back(kept)
     parts = found if isinstance(found, list) else [found]
     if parts and all(isinstance(one, ToolMessage | Command) for one in parts):
@@ -225,7 +226,7 @@ def _result(call: Any, kept: Any) -> Any:
 
 
 def _said(word: Any) -> Answer:
-    """What a program resumed the graph with; what is not clearly a yes is a no."""
+    """Interpret the value a program resumed the graph with; anything unclear counts as a no."""
     if isinstance(word, dict) and isinstance(word.get("decisions"), list) and word["decisions"]:
         word = word["decisions"][0]
     if isinstance(word, dict):
@@ -254,11 +255,11 @@ def _rejected(call: Any) -> Iterator[list[Any]]:
         refusal.append(said)
 
 
-# ── what LangGraph raises to unwind a node is no outcome of a step or an effect ───────────────
+# ── exceptions of LangGraph that unwind a node: no outcome of a step or effect ────────────────
 
 
 class _Bubble(BaseException):
-    """Passes through a step, which then has no outcome."""
+    """Unwinds through a step, which then has no outcome."""
 
 
 @contextlib.contextmanager
@@ -279,7 +280,7 @@ def _postponing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bubbled(given: list[Any]) -> Iterator[None]:
-    """Raise it again outside; and let go of what the call was given."""
+    """Raise the original exception outside the step, and drop the call's references."""
     try:
         yield
     except (_Bubble, Postponed) as passed:
@@ -288,11 +289,11 @@ def _bubbled(given: list[Any]) -> Iterator[None]:
         given.clear()
 
 
-# ── what a stream has said so far ─────────────────────────────────────────────────────────────
+# ── text streamed so far ──────────────────────────────────────────────────────────────────────
 
 
 class _Partial(BaseCallbackHandler):
-    """Keeps what a model has said: the next attempt finds it in `andon.current().partial`."""
+    """Stores a model's text so far; the next attempt reads it from `andon.current().partial`."""
 
     run_inline = True
 
@@ -319,13 +320,13 @@ def _streamed() -> Iterator[None]:
         var_child_runnable_config.reset(before)
 
 
-# ── values as JSON, by LangChain's own types ──────────────────────────────────────────────────
+# ── JSON forms of LangChain's own types ───────────────────────────────────────────────────────
 
 _MESSAGE, _COMMAND, _SEND = "andon:message", "andon:command", "andon:send"
 
 
 def _kept(given: Any) -> Any:
-    """As JSON; what has no such form is left as it is, and refused by the journal."""
+    """Convert to JSON; values without such a form stay as they are, for the journal to refuse."""
     match given:
         case BaseMessage():
             return {_MESSAGE: {"type": given.type, "data": given.model_dump()}}
@@ -359,7 +360,7 @@ def _back(kept: Any) -> Any:
 
 
 def _answer(given: Any) -> dict[str, Any]:
-    """What a model said, as it is stored."""
+    """Return a model's answer as it is stored."""
     command = None
     if isinstance(given, ExtendedModelResponse):
         given, command = given.model_response, given.command
@@ -373,7 +374,7 @@ def _answer(given: Any) -> dict[str, Any]:
 
 
 def _planned(answer: Any) -> list[Call]:
-    """The calls of an answer that are still to be made."""
+    """Return the calls of an answer that are still to be made."""
     messages = _back(answer["result"])
     return [Call(one["id"], one["name"], one["args"], 0) for one in _unanswered(messages)]
 
@@ -391,24 +392,24 @@ def _response(answer: Any, request: ModelRequest[Any]) -> Any:
     return ExtendedModelResponse(model_response=response, command=_back(answer["command"]))
 
 
-# ── calls that have lost their results ────────────────────────────────────────────────────────
+# ── calls without results ─────────────────────────────────────────────────────────────────────
 
 
 def _unanswered(messages: Sequence[Any]) -> list[Any]:
-    """The calls of AI messages that no tool message answers."""
+    """Return the calls of AI messages that no tool message answers."""
     done = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
     spoken = [one for one in messages if isinstance(one, AIMessage)]
     return [call for one in spoken for call in one.tool_calls if call["id"] not in done]
 
 
 def _orphans(messages: Sequence[Any]) -> list[Any]:
-    """Of a thread that somebody goes on with: calls before its last message without a result."""
+    """Return the calls without a result before the last message of a continued thread."""
     last = messages[-1] if messages else None
     return [] if isinstance(last, AIMessage | ToolMessage) else _unanswered(messages)
 
 
 class Repair:
-    """Puts the results that are missing in a thread where they belong, from the ledgers."""
+    """Inserts the missing results of a thread where they belong, from the ledgers of its runs."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -466,7 +467,7 @@ class Repair:
 
 
 def _in_place(messages: list[Any]) -> list[Any]:
-    """Results directly after the message with their calls, in the order of the calls."""
+    """Move results directly after the message with their calls, in the order of the calls."""
     results = {one.tool_call_id: one for one in messages if isinstance(one, ToolMessage)}
     found: list[Any] = []
     for message in messages:

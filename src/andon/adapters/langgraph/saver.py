@@ -1,12 +1,12 @@
-"""LangGraph's checkpoints in andon's store: the saver of `andon.adapters.langgraph`.
+"""LangGraph checkpoints in andon's store: the saver of `andon.adapters.langgraph`.
 
-`AndonSaver` is what a graph is compiled with. Every save is durable before it returns. A save made
-in the name of a run of andon shows the run's fence, and is refused with Fenced once somebody else
-owns the run; the check and the save are one transaction.
+Graphs are compiled with `AndonSaver`. Every save is durable before it returns. A save on behalf of
+a run of andon carries the run's fence and raises Fenced once another worker owns the run; the check
+and the save are one transaction.
 
-Lists are kept in pieces, so that a conversation takes room in proportion to its length. A value is
-what it was when it was saved: each save serializes the whole value, since code may have changed an
-element in place.
+Lists are stored in pieces, so that a conversation takes room in proportion to its length. A stored
+value is the value at the time of the save: each save serializes all of it, because code may have
+changed an element in place.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Kept beside the checkpoint's body: the store looks into them.
+# Stored beside the checkpoint's body, because the store reads them.
 _APART = ("channel_values", "channel_versions")
-# Saves follow one another anyway; a few threads let reads pass them.
+# Saves are serialized anyway; a few threads let reads overtake them.
 _THREADS = 4
 _DELTAS = "counters_since_delta_snapshot"
 
@@ -80,9 +80,9 @@ class AndonSaver(BaseCheckpointSaver[str]):
         super().__init__(serde=serde or JsonPlusSerializer(pickle_fallback=False))
         settings = load_settings({"store": store})
         self._store = open_store(settings.store)
-        # What several threads save at the same time is one commit.
+        # Saves made by several threads at the same time share one commit.
         self._writer = Writer(self._store, patience_seconds=settings.patience_seconds)
-        # Not asyncio's own: tools that wait there would keep saves waiting.
+        # Not asyncio's executor: tools that block there would delay saves.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="andon-saver")
 
     def __enter__(self) -> AndonSaver:
@@ -92,7 +92,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the database. What was saved is saved."""
+        """Close the store; every save was durable before it returned."""
         self._threads.shutdown()
         self._writer.close()
         self._store.close()
@@ -178,7 +178,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
         )
 
     def get_next_version(self, current: str | int | float | None, channel: None) -> str:
-        """Grows with every write; the same number in two forks of a thread is two versions."""
+        """Return the next version; equal numbers in two forks of a thread are distinct versions."""
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:010}.{os.urandom(6).hex()}"
 
@@ -189,7 +189,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
         return _found(loop, *self._get(config))
 
     def _get(self, config: RunnableConfig) -> tuple[CheckpointTuple | None, bool]:
-        """The checkpoint, and whether what the graph is given now is in it already."""
+        """Return the checkpoint, and whether it already contains the graph's current input."""
         thread, namespace = _place(config)
         one, invocation = get_checkpoint_id(config), _invocation(config)
         if one is None and invocation is not None:
@@ -199,7 +199,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
     def _as_left(
         self, invocation: Invocation, thread: str, namespace: str, config: RunnableConfig
     ) -> tuple[CheckpointTuple | None, bool]:
-        """The thread as this invocation has left it, or finds it when it begins."""
+        """Return the thread as this invocation left it, or as it is when the invocation begins."""
         own = None
         if not namespace or invocation.over:
             keys = self._store.graph_checkpoints_of([invocation.id])
@@ -241,7 +241,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
             keys = [key for key in keys if _fits(json.loads(key.metadata), filter)][:limit]
         for key in keys:
             row = self._read(key.thread, key.namespace, key.id)
-            if row is not None:  # else somebody has dropped it since
+            if row is not None:  # else it was dropped in the meantime
                 yield self._tuple(row)
 
     def _read(self, thread: str, namespace: str, one: str | None) -> GraphRow | None:
@@ -276,13 +276,13 @@ class AndonSaver(BaseCheckpointSaver[str]):
             return self.serde.loads_typed(found)
         return [self.serde.loads_typed(one) for one in found]
 
-    # ── forgetting ────────────────────────────────────────────────────────────────────────────
+    # ── deleting ──────────────────────────────────────────────────────────────────────────────
 
     def delete_thread(self, thread_id: str) -> None:
         self._write(DropThread(thread=str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete what these runs of LangGraph have saved."""
+        """Delete everything that these LangGraph runs have saved."""
         dropped: dict[str, list[tuple[str, str]]] = {}
         for key in self._store.graph_checkpoints_of([str(one) for one in run_ids]):
             dropped.setdefault(key.thread, []).append((key.namespace, key.id))
@@ -297,7 +297,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
         self._write(CopyThread(source=str(source_thread_id), target=str(target_thread_id)))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the latest checkpoint of each namespace, and what its delta channels start from."""
+        """Keep each namespace's latest checkpoint, and those its delta channels start from."""
         threads = sorted({str(one) for one in thread_ids})
         if strategy == "delete":
             self._write(*(DropThread(thread=thread) for thread in threads))
@@ -329,7 +329,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
             row = self._read(row.thread, row.namespace, row.parent)
         return needed
 
-    # ── the same, awaited ─────────────────────────────────────────────────────────────────────
+    # ── asynchronous versions ─────────────────────────────────────────────────────────────────
 
     async def aput(
         self,
@@ -388,7 +388,7 @@ class AndonSaver(BaseCheckpointSaver[str]):
 
 
 class _Taken:
-    """Values on their way into the store, and the pieces they are in."""
+    """Collects values for a save, and the pieces that they consist of."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
@@ -415,13 +415,13 @@ class _Taken:
 
 
 def _found(loop: Any, found: CheckpointTuple | None, spent: bool) -> CheckpointTuple | None:
-    """What was found, for the loop of a graph that asks for it.
+    """Return the checkpoint; if its input is spent, clear the input of the graph's loop.
 
-    Code that is replayed gives its graph the same input again. A message or an answer that the
-    thread has already must not be taken for a second one, and LangGraph has no other way to say so.
+    Replayed code gives its graph the same input again. The graph must not take a message or an
+    answer that the thread has already for a second one, and LangGraph has no other way to say so.
     """
     if spent and isinstance(loop, PregelLoop):
-        loop.input = None  # go on
+        loop.input = None  # go on without input
     return found
 
 
@@ -436,7 +436,7 @@ def _config(thread: str, namespace: str, one: str) -> RunnableConfig:
 
 
 def _owner(config: RunnableConfig) -> dict[str, Any]:
-    """The run of andon in whose name it is saved, and its fence."""
+    """The run of andon on whose behalf the save is made, and its fence."""
     owner = config["configurable"].get("andon")
     if owner is None:
         return {}
@@ -451,7 +451,7 @@ def _owner(config: RunnableConfig) -> dict[str, Any]:
 
 
 def _invocation(config: RunnableConfig) -> Invocation | None:
-    """By which call of the graph a run's code has come here."""
+    """The invocation through which a run's code called the graph."""
     owner = config["configurable"].get("andon")
     return owner.get("invocation") if isinstance(owner, dict) else None
 

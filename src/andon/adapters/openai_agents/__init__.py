@@ -1,18 +1,18 @@
-"""The OpenAI Agents SDK on andon: the SDK's own loop, with what it asks and does in a journal.
+"""The OpenAI Agents SDK on andon: the SDK's own loop, with model and tool calls in a journal.
 
-`Runner` takes what the SDK's takes, and the id of a run. The loop, the agents and the tools are the
-user's own objects, unchanged. While such a run executes, and only there, three functions of the SDK
-lead through andon: which model is asked (`ctx.model`), how a function tool is called (`ctx.tool`,
-under the provider's id of the call), and who runs an agent inside of an agent. So whatever the loop
-meets on its way, handoffs, agents as tools, tools of MCP servers, goes through andon, and what
-cannot is refused before the model hears of it.
+`Runner` takes the arguments of the SDK's Runner and the id of a run. The loop, the agents and the
+tools are the user's own objects, unchanged. While such a run executes, and only there, three
+functions of the SDK are redirected through andon: model calls (`ctx.model`), function tool calls
+(`ctx.tool`, under the provider's id of the call), and runs of an agent inside an agent. Handoffs,
+agents as tools and tools of MCP servers therefore go through andon too; a tool that cannot is
+refused before the model sees it.
 """
 
 from importlib import metadata
 
 from andon.errors import AndonError
 
-TESTED = "0.24."  # the functions that lead through andon are not public, and must be those
+TESTED = "0.24."  # the redirected functions are private: only tested versions are safe
 
 try:
     if not metadata.version("openai-agents").startswith(TESTED):

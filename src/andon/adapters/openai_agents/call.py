@@ -1,4 +1,4 @@
-"""A call of Runner with the id of a run: it starts the run, or goes on with it."""
+"""A call of Runner with the id of a run: it starts that run or continues it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from andon.runtime.operations.asks import Answer
 
 GUARDED = ("input", "output", "tool_input", "tool_output")
-REST_TRIES = 50  # of POLL_SECONDS; what does not come to rest is given back all the same
-LET_GO_SECONDS = 1.0  # for what executes, if whoever called does not wait any more
-POLL_SECONDS = 0.02  # how late it is seen that a question to a person is in the store
+REST_TRIES = 50  # of POLL_SECONDS; then the result is returned all the same
+LET_GO_SECONDS = 1.0  # for executing code to end once the caller has stopped waiting
+POLL_SECONDS = 0.02  # how late an ask in the store is noticed
 
 
 class Called:
-    """One such call: the run in andon, and what whoever called is shown of it."""
+    """One call of Runner: its run in andon, and the result shown to the caller."""
 
     def __init__(
         self, run_id: str, effects: Effects, agent: Any, given: Any, options: dict[str, Any]
@@ -46,7 +46,7 @@ class Called:
         self.shown: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def carry_out(self) -> Any:
-        """The result; before the run is over if it waits for people, or was let go."""
+        """Return the result; early if the run waits for people or was released."""
         async with Client() as client:
             durable = Durable(self._execute, name=_named(self.agent.name))
             start = await self._start(client)
@@ -70,20 +70,20 @@ class Called:
                 await asyncio.wait({running})
 
     async def _wake(self, client: Client) -> None:
-        """A run that waits for people tells whoever calls for what, as it did the first time."""
+        """Wake a run that waits for people, so that it shows its asks to this caller too."""
         with contextlib.suppress(NotFound):
             if (await client.get(self.run_id)).state == State.SUSPENDED:
                 await client.send(self.run_id, "andon.called")
 
     async def _rest(self, client: Client) -> None:
-        """A run that waits for people is seen to wait, before its process may end."""
+        """Wait until a run that waits for people has settled, before its process may end."""
         for _ in range(REST_TRIES):
             if (await client.get(self.run_id)).state != State.RUNNING:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
     async def _start(self, client: Client) -> Any:
-        """What the run begins with. Who comes with a decision does not begin it anew."""
+        """Return the run's input; a call that brings a decision keeps the input of the first."""
         if not isinstance(self.given, RunState):
             return {"input": plain(self.given)}
         with contextlib.suppress(NotFound):
@@ -128,7 +128,7 @@ class Called:
             result: Any = PLAIN.run_streamed(self.agent, given, **options)
         self.legs.put_nowait(result)
         await result.run_loop_task
-        result._check_errors()  # noqa: SLF001 (what else whoever listens would be told)
+        result._check_errors()  # noqa: SLF001 (raises what a listener of the stream would get)
         if result._stored_exception is not None:  # noqa: SLF001
             raise result._stored_exception  # noqa: SLF001
         if result._cancel_mode == "after_turn" and result.final_output is None:  # noqa: SLF001
@@ -140,10 +140,10 @@ class Called:
         if not self.shown.done():
             self.shown.set_result((result, asks))
 
-    # ── people ────────────────────────────────────────────────────────────────────────────────
+    # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
     async def _decided(self, ctx: Context, result: Any, leg: int) -> Any:
-        """Ask people about the calls that need it, show it to who called, and wait for answers."""
+        """Ask people about the calls that need approval, show the asks to the caller, and wait."""
         keys = [f"approve/{leg}/{item.call_id}" for item in result.interruptions]
         asked = [
             asyncio.ensure_future(
@@ -175,7 +175,7 @@ class Called:
         return state
 
     async def _answer(self, client: Client, result: Any, asks: list[str]) -> bool:
-        """Put the decisions that whoever called has brought along where people put theirs."""
+        """Use the decisions that the caller has brought along as the answers of people."""
         given, self.given = self.given, None
         if not asks or not isinstance(given, RunState):
             return False
@@ -200,15 +200,15 @@ def _named(agent: str) -> str:
 
 
 def _kept(result: Any) -> dict[str, Any]:
-    """A result as JSON: the SDK's own form of a run, and its output."""
+    """Return a result as JSON: the SDK's own form of a run, and its output."""
     state = result.to_state().to_json(context_serializer=lambda _: {})
-    state["context"]["context"] = {}  # whoever calls has it, and it need not be JSON
+    state["context"]["context"] = {}  # the caller has it, and it need not be JSON
     output = TypeAdapter(Any).dump_python(result.final_output, mode="json")
     return {"state": state, "final_output": output}
 
 
 async def _revived(kept: dict[str, Any], agent: Any, context: Any) -> RunResult:
-    """The recorded result of a run that is over."""
+    """Rebuild the recorded result of a finished run."""
     state: Any = await RunState.from_json(agent, kept["state"], context_override=context or {})
     output, last = kept["final_output"], state._current_agent  # noqa: SLF001
     shape = getattr(last, "output_type", None)

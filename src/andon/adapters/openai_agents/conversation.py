@@ -1,4 +1,4 @@
-"""Sessions: andon's own, and any other one with its reads and writes in the journal."""
+"""Sessions: andon's own, and wrappers that journal the reads and writes of any other."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class AndonSession:
-    """A session in andon's store, for the SDK's Runner and for this one.
+    """A session in andon's store, for both the SDK's Runner and andon's.
 
-    A run adds to it once. What a run had heard and done when it was interrupted is put in before
-    another run goes on with it.
+    A run adds its items once. When another run continues after an interruption, the session first
+    adds everything the interrupted run had received and done.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class AndonSession:
         await self.kept.clear()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the store's connection."""
         self.kept.close()
 
 
 class Journaled:
-    """A session whose reads and writes are in the journal: a replay repeats none of them."""
+    """A session whose reads and writes are journaled, so that a replay repeats none of them."""
 
     def __init__(self, inner: Any, scope: Scope) -> None:
         self._inner, self._scope = inner, scope
@@ -113,7 +113,7 @@ class Journaled:
 
 
 def keeping(scope: Scope | None, options: dict[str, Any]) -> dict[str, Any]:
-    """The session of a call, journaled."""
+    """Replace the session in a call's options by a journaled one."""
     given = options.get("session")
     if scope is None or given is None:
         return options

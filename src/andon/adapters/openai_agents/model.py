@@ -1,4 +1,4 @@
-"""Models whose answers are in the journal, whole or as they are streamed."""
+"""Models whose answers are journaled, whole or streamed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 _ANSWER = TypeAdapter(ModelResponse)
 _REQUEST = inspect.signature(Model.get_response)
-# What an answer answers: a run that goes on and asks something else has diverged.
+# The parts of a request that its journaled answer depends on: if they differ, the run has diverged.
 _ASKED = ("system_instructions", "input", "previous_response_id", "conversation_id", "prompt")
-# They act on this machine by ways that do not lead through andon.
+# These tools act on this machine without going through andon.
 _REFUSED = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool, ShellTool)
 
 
 class JournaledModel(Model):
-    """A model whose answers, and the calls that they plan, are in the journal."""
+    """A model whose answers, and the calls that they plan, are journaled."""
 
     def __init__(self, model: Model, settings: Any, scope: Scope) -> None:
         self._model, self._settings, self._scope = model, settings, scope
@@ -56,7 +56,7 @@ class JournaledModel(Model):
         return getattr(self._model, name)
 
     def get_retry_advice(self, request: Any) -> Any:
-        return None  # it was tried again inside
+        return None  # retries happen inside the step
 
     async def close(self) -> None:
         await self._model.close()
@@ -75,7 +75,7 @@ class JournaledModel(Model):
         return _ANSWER.validate_python(await self._asked(ask, request, options))
 
     async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[Any]:
-        """What is said while it is said; that it is all, when it is durable."""
+        """Stream the answer as it arrives; its completion follows once the answer is durable."""
         events: asyncio.Queue[Any] = asyncio.Queue()
         heard: list[Any] = []
 
@@ -103,7 +103,7 @@ class JournaledModel(Model):
             yield event
 
     def _retrying(self, options: dict[str, Any]) -> dict[str, Any]:
-        """What the SDK tries again is one step: a run that goes on asks for its outcome only."""
+        """Make the SDK's retries part of one step, so that a replay needs only the outcome."""
 
         async def rewind() -> None: ...
 
@@ -140,7 +140,7 @@ def _planned(scope: Scope, answer: dict[str, Any]) -> list[Call]:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """What a call was given; a tool itself says what it thinks of anything but an object."""
+    """Parse a call's arguments; the tool itself rejects anything but an object."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
@@ -149,7 +149,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 async def _heard(stream: Any, events: asyncio.Queue[Any], ctx: Context) -> Any:
-    """Hand on what a stream says but its end, and keep the text of it in case it is cut off."""
+    """Forward a stream's events except the last, and checkpoint its text in case it is cut off."""
     said, items, whole = "", [], None
     async with contextlib.aclosing(stream):
         async for event in stream:
@@ -176,14 +176,14 @@ async def _heard(stream: Any, events: asyncio.Queue[Any], ctx: Context) -> Any:
 
 
 def _dumped(answer: ModelResponse) -> Any:
-    """As the provider said it: what it left out would be sent back to it in the next request."""
+    """Dump only the fields the provider set: the next request would send others back to it."""
     return _ANSWER.dump_python(
         answer, mode="json", by_alias=True, exclude_unset=True, warnings=False
     )
 
 
 def _events(answer: ModelResponse) -> Iterator[Any]:
-    """A recorded answer as a stream: each item, and its text at once."""
+    """Replay a recorded answer as a stream: each item, with its text in one piece."""
     for place, item in enumerate(answer.output):
         at: Any = {"output_index": place, "sequence_number": 0}
         kind = "response.output_item.added"

@@ -1,4 +1,4 @@
-"""The SDK's Runner with the id of a run, and where the SDK is led through andon."""
+"""The SDK's Runner with the id of a run, and the redirection of the SDK through andon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from andon.adapters.openai_agents.call import Called
 from andon.adapters.openai_agents.conversation import keeping
 from andon.adapters.openai_agents.model import JournaledModel
 from andon.adapters.openai_agents.scope import PLAIN, active, joining, within
-from andon.adapters.openai_agents.streamed import Streamed
+from andon.adapters.openai_agents.stream import Streamed
 from andon.adapters.openai_agents.tools import call_tool
 from andon.errors import BadInput
 from andon.runtime.sync import Portal, current
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 
 class _Runner(AgentRunner):
-    """What the SDK calls as its runner: inside a run it joins that run, elsewhere it is as ever."""
+    """The runner that the SDK calls: it joins a run when inside one, and is unchanged elsewhere."""
 
     def __init__(
         self, run_id: str | None = None, effects: Effects | None = None, *, asked: bool = False
     ) -> None:
         self.run_id, self.effects = run_id, effects or {}
-        self.asked = asked  # by the program; else by the SDK, inside of what the program asked for
+        # True if the program made the call; the SDK makes others inside that one.
+        self.asked = asked
 
     def _scope(self) -> Scope | None:
         return joining(self.effects) if self.asked or active() is not None else None
@@ -65,10 +66,10 @@ class _Runner(AgentRunner):
 
 
 class Runner:
-    """The SDK's Runner, with the id of a run: called again with it, the run goes on.
+    """The SDK's Runner with the id of a run: a repeated call with the same id continues the run.
 
-    `effects` says of tools by name what they are: `{"find": "pure", "charge":
-    andon.effect_of(probe=found)}`. Inside a run of andon no id is needed: it joins that run.
+    `effects` declares tools by name: `{"find": "pure", "charge": andon.effect_of(probe=found)}`.
+    Inside a run of andon no id is needed: the call joins that run.
     """
 
     @classmethod
@@ -94,7 +95,7 @@ class Runner:
         **options: Unpack[RunOptions[Any]],
     ) -> RunResult:
         ctx = current()
-        if isinstance(ctx, Portal):  # a plain agent: the loop is the run's own
+        if isinstance(ctx, Portal):  # plain agent: the loop belongs to the run
             call = partial(cls.run, starting_agent, input, effects=effects, **options)
             result: RunResult = ctx._call("model", call, {})  # noqa: SLF001
             return result
@@ -153,7 +154,7 @@ def _get_model(agent: Any, config: Any) -> Model:
 
 
 def _get_settings(agent: Any, config: Any) -> Any:
-    """The model tries again by itself, inside of its step."""
+    """Disable the loop's retries and timeout: the model applies them inside its step."""
     settings = _plain_settings(agent, config)
     return settings if active() is None else replace(settings, retry=None, timeout=None)
 

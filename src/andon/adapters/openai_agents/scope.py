@@ -1,4 +1,4 @@
-"""Scopes: one call of the SDK's loop each, in which what it asks and does is numbered."""
+"""Scopes: each call of the SDK's loop numbers its operations, the same on every replay."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
     Effects = Mapping[str, str | Callable[[Any], Any]]
 
-PLAIN = AgentRunner()  # the SDK's own
+PLAIN = AgentRunner()  # the SDK's own runner
 
 
 class Scope:
-    """One call of the loop: what it asks and does is numbered in it, the same on replay."""
+    """One call of the loop; numbers its operations the same on every replay."""
 
     def __init__(
         self, ctx: Context, label: str, effects: Effects, owner: str | None = None
     ) -> None:
         self.ctx, self.label, self.effects = ctx, label, effects
-        self.owner = label if owner is None else owner  # of the calls that are planned in it
+        self.owner = label if owner is None else owner  # of the calls planned in this scope
         self.numbers: Counter[str] = Counter()
-        self.taken = True  # by a call of the loop; an agent that is a tool brings one along
+        # Whether a call of the loop uses this scope; an agent used as a tool brings an unused one.
+        self.taken = True
 
     def key(self, what: str = "") -> str:
         number = self.numbers[what]
@@ -42,26 +43,29 @@ class Scope:
         return f"{self.label}{what}{number}"
 
     def call_id(self, given: str) -> str:
-        """The provider's id of a call, which the tool sees too; of one that is used elsewhere in
-        the run, by a provider that numbers anew, it is kept apart."""
+        """Return the key of a call: the provider's id, which the tool sees too.
+
+        A provider that numbers anew may repeat an id in the run; then the scope's owner is
+        prefixed.
+        """
         owner = _owners.setdefault(self.ctx, {}).setdefault(given, self.owner)
         return given if owner == self.owner else f"{self.owner}{given}"
 
 
 here: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("andon_agents", default=None)
-# In which scope each call was planned first.
+# The owner of the scope in which each call was planned first.
 _owners: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
-# How often the loop was called in each branch of a run's own code.
+# How often each branch of a run's own code has called the loop.
 _calls: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 
 
 def active() -> Scope | None:
-    """The scope whose code executes here; none inside a step or an effect, which is one unit."""
+    """The scope whose code executes here; None inside a step or an effect, which is one unit."""
     return None if branch.current.get() is None else here.get()
 
 
 def joining(effects: Effects | None) -> Scope | None:
-    """A scope for a call of the loop inside a run, of the run's own code or of the SDK's."""
+    """Return a scope for a call of the loop by the run's code or the SDK; None outside of a run."""
     outer, ctx, place = active(), current(), branch.current.get()
     if isinstance(ctx, Portal):
         if asyncio.get_running_loop() is not ctx._loop:  # noqa: SLF001

@@ -36,7 +36,7 @@ async def call_tool(*, function_tool: FunctionTool, context: Any, arguments: str
     if scope is None:
         return await plainly(arguments=arguments)
     call_id, name = context.tool_call_id, getattr(context.tool_call, "name", context.tool_name)
-    if function_tool._is_agent_tool:  # noqa: SLF001 (the SDK says it nowhere else)
+    if function_tool._is_agent_tool:  # noqa: SLF001 (the SDK has no public flag)
         inner = Scope(scope.ctx, f"{scope.label}{scope.numbers['']}.{call_id}/", scope.effects)
         inner.taken = False
         with within(inner):
@@ -56,14 +56,14 @@ async def call_tool(*, function_tool: FunctionTool, context: Any, arguments: str
             _declared(function_tool, called, scope.effects.get(name)),
         )
     except asyncio.CancelledError:
-        if scope.ctx.stopping:  # the SDK makes a text for the model of a cancellation
+        if scope.ctx.stopping:  # the SDK turns a cancellation into text for the model
             raise Stopped("its run leaves this process") from None
         raise
     return _output(function_tool, kept)
 
 
 def _declared(tool: FunctionTool, call: Callable[..., Any], said: Any) -> Callable[..., Any]:
-    """What the tool is as an effect: as the caller says, as it says itself, as its server says."""
+    """Declare the tool as an effect: by the caller, else by itself, else by its server's hints."""
     own = getattr(tool, "__andon_effect__", None)
     own = own or getattr(getattr(tool, "__wrapped__", None), "__andon_effect__", None)
     hints = plain(tool.mcp_annotations) or {}
@@ -79,14 +79,14 @@ def _declared(tool: FunctionTool, call: Callable[..., Any], said: Any) -> Callab
 
 
 def _stored(tool: FunctionTool, found: Any) -> Any:
-    """A tool's output as JSON; most are text, and stay as they are."""
+    """Return a tool's output as JSON; most outputs are text and stay as they are."""
     output, error = found.output, found.is_sdk_generated_error
     kept = _packed(output)
     if kept is _NOTHING:
         try:
             kept = {_KIND: "typed", "value": _typed(tool).dump_python(output, mode="json")}
-        except Exception:  # noqa: BLE001 (of a type of the user's)
-            kept = str(output)  # what the SDK shows of it to the model
+        except Exception:  # noqa: BLE001 (the type is the user's)
+            kept = str(output)  # the SDK shows the model the same text
     return {_KIND: "error", "value": kept} if error else kept
 
 

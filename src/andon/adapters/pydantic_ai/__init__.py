@@ -1,4 +1,7 @@
-"""Pydantic AI on andon: an agent whose model requests and tool calls are in andon's journal."""
+"""Pydantic AI on andon: model requests and tool calls of an agent go through andon's journal.
+
+An agent with `AndonDurability` refuses to run outside of a run, where nothing would be journaled.
+"""
 
 from andon.errors import AndonError
 

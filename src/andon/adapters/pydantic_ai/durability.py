@@ -1,8 +1,9 @@
 """Pydantic AI: an agent whose model requests and tool calls are in andon's journal.
 
-A durability capability on the framework's own surface for engines (`pydantic_ai.durable_exec`), and
-nothing beside it: a model request is `ctx.model`, a tool call `ctx.tool` under the provider's id,
-everything else that reaches outside a step. What is not known is refused, never just executed.
+It is a durability capability and uses only the framework's own surface for engines
+(`pydantic_ai.durable_exec`). A model request is `ctx.model`, a tool call is `ctx.tool` under the
+provider's id, and every other operation that reaches outside is a step. An unknown operation is
+refused, never just executed.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from andon.transcript.ledger import Move, known, next_move
 
 branch.frameworks |= {"pydantic_ai", "pydantic_graph"}
 
-# What else reaches outside; repeated after a crash, which changes nothing.
+# Other operations that reach outside; a crash may repeat them, which changes nothing.
 _STEPS = (
     durable.EventStreamHandlerId,
     durable.ModelCancelSuspendedResponseId,
@@ -48,17 +49,17 @@ _STEPS = (
     durable.ToolsetGetToolsId,
     durable.ToolsetValidateToolArgumentsId,
 )
-# A tool's result stands in the ledger as it is; what is not a result is under this name.
+# Tool results are stored in the ledger as they are; anything else goes under this name.
 _OTHER = "pydantic_ai"
-# What the function that andon calls is to do: andon keeps functions, so they must be few.
+# The work of the function that andon calls. andon caches functions, so they must be few.
 _body: ContextVar[Callable[[dict[str, Any]], Awaitable[Any]]] = ContextVar("andon_pydantic_ai")
 
 
 class AndonDurability(durable.BaseDurabilityCapability[Any]):
-    """`Agent(…, capabilities=[AndonDurability()])`: its runs are andon's.
+    """Makes the runs of `Agent(…, capabilities=[AndonDurability()])` runs of andon.
 
-    `effects`: what a tool is, by its name, where its function does not say so itself: a kind, or
-    what `andon.effect_of(…)` answers. `approve`: the tools that a person is asked about first.
+    `effects` declares tools by name whose functions do not declare themselves: a kind, or the
+    result of `andon.effect_of(…)`. `approve` names the tools that need a person's approval first.
     """
 
     engine_spec = durable.DurabilityEngineSpec(
@@ -95,7 +96,7 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
         return _Operations(self)
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
-        inside = branch.inside.get()  # a tool of another agent: what is done here belongs to it
+        inside = branch.inside.get()  # a tool of another agent: this run belongs to it
         if on_loop() is None and (inside is None or inside.kind != EntryKind.EFFECT):
             raise BadInput(
                 f"agent {self.name!r} has AndonDurability and was started outside of a run; nothing"
@@ -105,7 +106,7 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
         await super().before_run(ctx)
 
     def get_default_run_id(self) -> str | None:
-        """The same one on replay, and it says which run of andon it belongs to."""
+        """Return an id that is the same on replay and names the run of andon it belongs to."""
         context, place = on_loop(), branch.current.get()
         return f"{context.run_id}/{place.place()}" if context and place else None
 
@@ -119,7 +120,7 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
             return ToolDenied(str(error))
 
     def _wrap_other_leaf_toolset(self, ts: AbstractToolset[Any]) -> Any:
-        """A toolset of the user's own acts too. (The base would let it execute unseen.)"""
+        """Wrap the user's own toolsets too: they act, and the base would not journal them."""
         return None if isinstance(ts, ExternalToolset) else self._build_function_toolset(ts)  # type: ignore[arg-type]
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
@@ -130,7 +131,7 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
         return wrapped
 
     def _model_stream_event_handler(self) -> Any:
-        """What the model says while it speaks is kept, should the run have to leave."""
+        """Checkpoint the model's text while it streams, in case the run has to leave."""
         heard_by = super()._model_stream_event_handler() or _hear
         return lambda ctx, events: heard_by(ctx, _checkpointed(events))
 
@@ -158,7 +159,7 @@ def _refuse_unseen(leaf: AbstractToolset[Any], seen: set[int]) -> None:
         )
 
 
-# ── what is done, by what it is ───────────────────────────────────────────────────────────────
+# ── operations by their kind ──────────────────────────────────────────────────────────────────
 
 
 class _Operations(durable.DurableOperationBackend[None]):
@@ -176,7 +177,7 @@ class _Operations(durable.DurableOperationBackend[None]):
 
 
 class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
-    """One operation of the framework, as one of andon's."""
+    """One operation of the framework, carried out as one of andon's."""
 
     def __init__(
         self, operation: durable.DurableOperation[Any, Any, Any], durability: AndonDurability
@@ -206,7 +207,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
 
     async def _model(self, context: Any, params: Any) -> Any:
         """Ask the model; its answer and the calls that it plans are one commit."""
-        # Not an output, nor what others call or a person has to allow.
+        # Function tools only: neither outputs nor calls that others make or a person must allow.
         tools = params.model_request_parameters.function_tools
         planned = {tool.name for tool in tools if tool.kind == "function"}
 
@@ -235,7 +236,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         return _payload(await context.tool(call_id, name, arguments, function, approve=approve))
 
     async def _effect(self, context: Any, params: Any) -> Any:
-        """What a capability does may act: once, unless it is declared."""
+        """Execute a capability's operation, which may act: once, unless declared otherwise."""
         meant: Any = self.operation.operation_id
         name = f"{meant.capability_id}.{meant.operation}"
         function = _acting(self.durability.effects.get(name, _declared(None)), quiet=False)
@@ -249,7 +250,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         return await context.step(_unit, name=name, key=_next_key(context, params, name))
 
     def _declaration(self, params: Any, tool: Any, names: set[str]) -> Declaration:
-        """What the tool is: by its function, else by its name, else by what its server hints."""
+        """Declare the tool: by its function, else by its name, else by its server's hints."""
         functions = getattr(getattr(tool, "toolset", None), "tools", None) or {}
         own = functions.get(getattr(tool, "original_name", None) or params.name)
         declared = getattr(getattr(own, "function", None), "__andon_effect__", None)
@@ -257,7 +258,7 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         return declared or next(named, None) or _declared(_hinted(params, tool))
 
     async def _handled(self, params: Any) -> Any:
-        """The framework's own work, its result as JSON; one that is none is andon's to refuse."""
+        """Run the framework's handler; returns JSON, or the result itself if it has no JSON."""
         inside = branch.inside.get()
         assert inside is not None
         with durable.durable_unit_scope(), Agent.using_thread_executor(Threads(inside)):
@@ -265,12 +266,12 @@ class _Bound(durable.BoundDurableOperation[Any, Any, Any]):
         try:
             return self.operation.result_codec.dump(result)
         except (PydanticSerializationError, TypeError):
-            return result  # it did happen: andon writes that down, with why it cannot be kept
+            return result  # it did happen: andon records that, and why the result cannot be stored
 
     async def _called(self, params: Any) -> Any:
         inside = branch.inside.get()
         assert inside is not None
-        # What the tool sees is what the ledger has, and so can serve as an idempotency key.
+        # The tool sees the ledger's id, so the id can serve as an idempotency key.
         ctx = replace(params.ctx, tool_call_id=inside.key)
         return _stored(await self._handled(replace(params, ctx=ctx)))
 
@@ -281,7 +282,7 @@ async def _unit(*_: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _acting(declared: Declaration, quiet: bool) -> Callable[..., Any]:
-    """A function that does what is to be done. `quiet`: once it is cancelled, nothing acts."""
+    """Return a function that executes the current body; `quiet`: nothing acts after a cancel."""
 
     async def here(**given: Any) -> Any:
         return await _body.get()(given)
@@ -305,23 +306,24 @@ def _declared(given: str | Callable[..., Any] | None) -> Declaration:
     return found
 
 
-# ── what the framework says about it ──────────────────────────────────────────────────────────
+# ── facts from the framework ──────────────────────────────────────────────────────────────────
 
 
 def _asked(params: Any) -> tuple[str, str, dict[str, Any]]:
-    """The call as the model made it: its id, name and arguments."""
+    """Return the call as the model made it: its id, name and arguments."""
     ctx: RunContext[Any] = params.ctx
     said = [part for one in ctx.messages for part in one.parts if part.part_kind == "tool-call"]
     made = next((part for part in reversed(said) if part.tool_call_id == ctx.tool_call_id), None)
     name = params.name if made is None else made.tool_name
-    if ctx.tool_call_approved:  # another call: it may have been changed, or asked for this itself
+    # An approved call is a new one: it may have been changed, or have asked for approval itself.
+    if ctx.tool_call_approved:
         return f"{ctx.tool_call_id}@approved", name, to_jsonable_python(params.tool_args)
     arguments = to_jsonable_python(params.tool_args) if made is None else made.args_as_dict()
     return str(ctx.tool_call_id), name, arguments
 
 
 def _edited(params: Any, tool: Any, given: dict[str, Any]) -> Any:
-    """The same call with what a person made of its arguments."""
+    """Replace the arguments of a call by those that a person has edited."""
     if tool is not None:
         context = params.ctx.validation_context
         try:
@@ -332,7 +334,7 @@ def _edited(params: Any, tool: Any, given: dict[str, Any]) -> Any:
 
 
 def _hinted(params: Any, tool: Any) -> str | None:
-    """What an MCP server says of its tool: a hint, which the user's own word precedes."""
+    """Return the kind an MCP server hints for its tool; the user's declaration takes precedence."""
     definition = getattr(tool or params, "tool_def", None)
     hints = (getattr(definition, "metadata", None) or {}).get("annotations") or {}
     if hints.get("readOnlyHint"):
@@ -344,7 +346,7 @@ _counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 
 def _next_key(context: Any, params: Any, name: str) -> str:
-    """Which one of an agent's run it is, or which call it belongs to: the same on replay."""
+    """Return a key from the agent's run, its tool call and a count, the same on replay."""
     ctx = getattr(params, "ctx", None) or getattr(params, "run_context", None)
     of = f"{getattr(ctx, 'run_id', None)}/{getattr(ctx, 'tool_call_id', None) or ''}".rstrip("/")
     counted = _counts.setdefault(context, Counter())
@@ -353,7 +355,7 @@ def _next_key(context: Any, params: Any, name: str) -> str:
 
 
 def _said(messages: list[wire.ModelMessage]) -> list[Any]:
-    """Without when it was said, and without what the model is told anew each time."""
+    """Dump messages without timestamps and without parts that are made anew for each request."""
     dumped = wire.ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     return [[_told(part) for part in message["parts"]] for message in dumped]
 
@@ -391,9 +393,9 @@ async def run(
     store: str | None = None,
     **arguments: Any,
 ) -> AgentRunResult[Any]:
-    """`agent.run(…)` as a run of andon; with a `run_id` that exists, that one is gone on with.
+    """Execute `agent.run(…)` as a run of andon; an existing `run_id` continues that run.
 
-    Inside of a run it is a part of that one. `store`: else the one of ANDON_STORE or andon.toml.
+    Inside a run, it is part of that run. `store` defaults to that of ANDON_STORE or andon.toml.
     """
     if andon.current() is not None:
         return await agent.run(user_prompt, **arguments)
@@ -415,12 +417,12 @@ async def run(
 
 
 def run_sync(agent: AbstractAgent[Any, Any], user_prompt: Any = None, **arguments: Any) -> Any:
-    """The same for a plain program."""
+    """Call `run` from a plain program."""
     return asyncio.run(run(agent, user_prompt, **arguments))
 
 
 def _types(spec: Any) -> list[Any]:
-    """What an agent may answer with, in order."""
+    """Return the types an agent may answer with, in order."""
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         return [kind for one in spec for kind in _types(one)]
     if type(spec).__module__ == "pydantic_ai.output":
@@ -430,15 +432,15 @@ def _types(spec: Any) -> list[Any]:
 
 
 def _number(output: Any, kinds: list[Any]) -> int:
-    """Which of them it is."""
+    """Return the position of the first type that the output fits."""
     for number, kind in enumerate(kinds):
         with suppress(ValidationError, PydanticSchemaGenerationError):
             TypeAdapter(kind).validate_python(output, strict=True)
             return number
-    raise AssertionError  # the last one is anything
+    raise AssertionError  # unreachable: the last type is Any
 
 
-# ── conversations that ended in a call ────────────────────────────────────────────────────────
+# ── repair of conversations that ended in a call ──────────────────────────────────────────────
 
 
 def repair(
@@ -447,16 +449,17 @@ def repair(
     ledger: Ledger | None = None,
     policy: str = Policy.INTERRUPTED,
 ) -> Sequence[wire.ModelMessage]:
-    """A history for `message_history=` in which every call has a result, as andon.transcript does.
+    """Return a history for `message_history=` in which every call has a result.
 
-    A whole one comes back as it is. Under the policy `journal`, calls of the last turn that have
-    certainly not started stay open: `agent.run(message_history=…)` without a prompt makes them.
+    It works like `andon.transcript.repair`; a complete history is returned as it is. Under the
+    policy `journal`, calls of the last turn that have certainly not started stay open:
+    `agent.run(message_history=…)` without a prompt makes them.
     """
     if policy not in list(Policy):
         raise BadInput(f"policy {policy!r} is unknown; one of {', '.join(Policy)}")
     out, asked = list(messages), ledger is not None
     last = max((n for n, one in enumerate(out) if one.kind == "response"), default=-1)
-    for number in range(last, -1, -1):  # from the end, so that the places before it stay
+    for number in range(last, -1, -1):  # from the end, so that earlier positions stay valid
         moves = {}
         for part in _orphans(out, number):
             call = Call(part.tool_call_id, part.tool_name, part.args_as_dict(), number)
@@ -468,7 +471,7 @@ def repair(
 
 
 def _orphans(out: list[wire.ModelMessage], number: int) -> list[wire.ToolCallPart]:
-    """The calls of a message that have no result before the model speaks again."""
+    """Return the calls of a message that have no result before the model's next message."""
     heard = itertools.takewhile(lambda one: one.kind == "request", out[number + 1 :])
     told = {getattr(part, "tool_call_id", None) for message in heard for part in message.parts}
     calls = [part for part in out[number].parts if isinstance(part, wire.ToolCallPart)]
@@ -492,6 +495,6 @@ def _result(part: wire.ToolCallPart, done: Done) -> wire.ToolReturnPart:
     result, outcome = done.result, "failed" if done.error else "success"
     if result in (UNKNOWN, NOT_EXECUTED):
         outcome = "interrupted"
-    elif _is_other(result):  # what the tool said instead of a result
+    elif _is_other(result):  # the tool reported something other than a result
         result, outcome = result[_OTHER].get("message", NOT_EXECUTED), "failed"
     return wire.ToolReturnPart(part.tool_name, result, part.tool_call_id, outcome=outcome)  # type: ignore[arg-type]

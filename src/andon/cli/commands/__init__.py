@@ -1,1 +1,1 @@
-"""The commands, one file for each section of `andon --help`."""
+"""The commands, one file per section of `andon --help`; each parses, calls `control` and prints."""

@@ -1,4 +1,4 @@
-"""Commands that prove something."""
+"""Commands that verify, diagnose and rehearse."""
 
 import click
 

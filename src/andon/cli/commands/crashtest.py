@@ -1,4 +1,4 @@
-"""The command that tests somebody's agent by killing it."""
+"""The command that tests an agent by killing it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +68,7 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
     configured store; with --store postgresql://… it uses that database, which must be empty. Exit
     0: nothing found. 1: findings.
     """
-    # All of andon is imported before their folder is searched first: their queue.py is theirs.
+    # Import all of andon before the user's files can be found: a queue.py shadows Python's.
     from andon.cli import args as typed
     from andon.cli.views import crashtest_view
 

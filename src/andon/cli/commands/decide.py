@@ -1,4 +1,4 @@
-"""Commands by which people decide."""
+"""Commands for the decisions of people."""
 
 import click
 import msgspec

@@ -1,4 +1,4 @@
-"""`andon halt`: this file is for --help and for options before the word; the panic path is not."""
+"""`andon halt` for --help and for options before the word; the panic path does not come here."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The command for a first agent."""
+"""The command that writes a first agent."""
 
 from pathlib import Path
 

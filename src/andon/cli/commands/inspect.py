@@ -9,7 +9,7 @@ from andon.cli import options, output
 from andon.cli.app import advise, asked, cli, everywhere, make_settings, opened, refuse_still
 from andon.core.text import clean, clean_lines, command
 
-RECEIPT = "rcp_"  # how the id of every receipt begins
+RECEIPT = "rcp_"  # the prefix of every receipt's id
 
 
 @cli.command()

@@ -1,4 +1,4 @@
-"""Commands that write files for those who run andon."""
+"""Commands that write files for operators."""
 
 from math import ceil
 from typing import Any

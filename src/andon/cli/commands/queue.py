@@ -1,4 +1,4 @@
-"""Commands about what waits: queues, limits, dead runs and versions."""
+"""Commands for waiting runs: queues, limits, dead runs and versions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Commands by which what was stopped goes on: stopping is free, this is not."""
+"""Commands that let stopped runs continue; unlike stopping, this may be refused."""
 
 import contextlib
 import sys
@@ -89,7 +89,7 @@ def _resume_one(store: Any, run: str, by: str, why: str) -> None:
     output.say(f"resumed: {clean(row.id)}, it was {row.state}")
     if row.version != VERSION and not Surroundings(store).live:
         output.note(f"no worker is running. {output.START_ONE}")
-    verb = "show" if row.version == VERSION else "wait"  # which says how a command goes on
+    verb = "show" if row.version == VERSION else "wait"  # shows how to continue a command
     output.note(f"next: {command(verb, row.id)}")
 
 
@@ -147,7 +147,7 @@ def reauthorize(
 
 @contextlib.contextmanager
 def _reachable(*, local: bool) -> Iterator[tuple[Any, str]]:
-    """The store, or why there is none: then the latch of this host can be lifted alone."""
+    """Open the store or return why that failed: then only the latch of this host can be lifted."""
     settings = make_settings()
     with contextlib.ExitStack() as stack:
         store, away = None, ""
@@ -163,7 +163,7 @@ def _reachable(*, local: bool) -> Iterator[tuple[Any, str]]:
 
 
 def _reason() -> str:
-    """The reason, from the person at the terminal."""
+    """Ask the person at the terminal for the reason."""
     if not _has_terminal():
         raise BadInput('A reason is required: --why "…". Nothing was lifted.')
     return str(click.prompt("Reason", err=True, value_proc=_not_blank))

@@ -65,7 +65,7 @@ def work(
     0. Again: cut the steps off now. A third time: exit at once.
     """
     settings = make_settings(**given)
-    # All of andon is imported before their folder is searched first: their queue.py is theirs.
+    # Import all of andon before the user's files can be found: a queue.py shadows Python's.
     from andon.cli import loader
     from andon.cli.work import serve
     from andon.runtime.requests.start import checked_queue
@@ -86,7 +86,7 @@ _ONLY_BOXED = ("name", "labels", "require", "restart", "uid")
 
 
 class _Boxed(options.Command):
-    """Words after -- are somebody else's, and no option among them is ours."""
+    """A command that keeps the words after -- apart and does not parse options among them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -101,7 +101,7 @@ class _Options(_Boxed):
 
 
 def _of_commands(*, hidden: bool) -> Callable[[F], F]:
-    """The options of `andon exec`; `andon run --` was its name before."""
+    """Add the options of `andon exec`; `andon run --` was its earlier name."""
     chosen = (
         click.option("--name", metavar="NAME", hidden=hidden, help="The agent's name for it."),
         click.option(
@@ -266,9 +266,9 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
     settings = make_settings(grace_seconds=options["grace_seconds"])
     require, uid = launch.requirements(options["require"]), launch.user(options["uid"])
     with opened(create=True, settings=settings, lasting=True) as store:
-        store.now()  # a store that does not answer cannot say that nothing is halted
+        store.now()  # without an answer, nothing shows that there is no halt
     for target in targets:
-        loader.load(target)  # what cannot be loaded would only crash again and again
+        loader.load(target)  # a target that cannot be loaded would only crash again and again
     words = [*click.get_current_context().meta.get(BOXED, ()), "--", *targets]
     children = launch.workers(settings, words, workers, uid) if targets else []
     launch.become(launch.spec(settings, children=children, require=require))

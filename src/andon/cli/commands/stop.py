@@ -1,6 +1,6 @@
-"""Commands that stop, and what is known about it.
+"""Commands that stop runs, and the list of receipts.
 
-Here for help and for mistakes: what is plainly said is carried out before click is imported
+click uses them for help and for mistakes: a plain command line is executed before click is imported
 (andon.cli.fast_path).
 """
 
@@ -14,12 +14,12 @@ from andon.cli.options import F, understands
 
 
 def whom(function: F) -> F:
-    """Who is meant: a run, or a scope."""
+    """Add the ways to name a target: a run, or a scope."""
     return options.perhaps_run(understands(*stop_options.WHOM)(function))
 
 
 def _verb(function: F) -> click.Command:
-    """A command with the words of its table."""
+    """Make a command with the options of its table."""
     named = understands(*stop_options.VERBS[function.__name__])(everywhere(function))
     return cli.command()(options.perhaps_run(named))
 
@@ -55,7 +55,7 @@ def kill(**said: Any) -> int:
 
 
 def chosen(run: str | None, agent: str | None, label: str | None, fleet: bool) -> Any:
-    """The label as a pair; one way to say who is meant, and not two."""
+    """Parse the label into a pair; refuse more than one way to name the target."""
     from andon.control.stop.target import pair
 
     _refuse_several({"run": run, "agent": agent, "label": label, "fleet": fleet})

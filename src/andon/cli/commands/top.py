@@ -23,7 +23,7 @@ def top(agent: str | None, label: str | None) -> None:
 
 
 def show(agent: str | None, label: str | None) -> None:
-    """Live on a terminal; elsewhere, or with --json, once."""
+    """Show the fleet live on a terminal; elsewhere, or with --json, once."""
     from andon.cli import args
     from andon.cli.top import terminal
 

@@ -1,4 +1,4 @@
-"""Commands about workers that come and go."""
+"""Commands for workers that come and go."""
 
 import sys
 from collections.abc import Sequence

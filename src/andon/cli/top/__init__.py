@@ -1,1 +1,1 @@
-"""`andon top`: the fleet on a screen, redrawn while it changes."""
+"""`andon top`: the fleet on a screen, redrawn as it changes; `frame` is pure layout."""

@@ -1,4 +1,4 @@
-"""One picture of the fleet for a screen of a given size; text in colour, nothing printed."""
+"""Lays out the fleet as coloured text for a screen of a given size; prints nothing."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from andon.core.text import age, brief, clean, plural
 from andon.core.values.struct import Struct
 
 COLUMNS = (
-    column(" "),  # the mark of the selected row
+    column(" "),  # marks the selected row
     column("RUN", least=10),
     column("AGENT", 2, least=8),
     column("STATE"),
@@ -24,23 +24,23 @@ KEYS = "j/k or arrows: select   Enter: show   q: quit"
 SHORT_KEYS = "j/k  Enter  q"
 PAGE_KEYS = "j/k or arrows: scroll   Enter or q: back"
 SHORT_PAGE_KEYS = "j/k  Enter or q: back"
-# A header that needs more lines would push the table off a small screen.
+# A longer header would push the table off a small screen.
 MOST_HEADER_LINES = 4
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# States that a person has to look at, in the words of the header.
+# States that need a person's attention, as the header names them.
 _WRONG = ("stalled", "stranded")
 _STATES = ("running", "queued", "suspended", "paused", "killed")
 
 
 class Size(Struct):
-    """Columns and lines; no limit where there is none."""
+    """Columns and lines; None means no limit."""
 
     columns: int | None = None
     rows: int | None = None
 
 
 class Lamp(Struct):
-    """The colour of the whole fleet, which its word says too."""
+    """The colour of the whole fleet; its word says the same."""
 
     word: str
     symbol: str
@@ -48,7 +48,7 @@ class Lamp(Struct):
 
 
 def lamp(found: dict[str, Any]) -> Lamp:
-    """The most urgent thing there is."""
+    """Return the most urgent state of the fleet."""
     runs = found["runs"]
     if found["halted"]:
         word = "PAUSED" if found["halted"]["kind"] == "pause" else "HALTED"
@@ -65,7 +65,7 @@ def lamp(found: dict[str, Any]) -> Lamp:
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """The whole fleet in words."""
+    """Summarize the whole fleet in words."""
     runs = found["runs"]
     parts = [f"{runs[word]:,} {word}" for word in ("stopping", *_WRONG) if runs.get(word)]
     if found["asked"]:
@@ -95,7 +95,7 @@ def _halt(halted: dict[str, Any], now: float) -> str:
 
 
 def header(found: dict[str, Any], size: Size, away: str = "") -> list[str]:
-    """The lamp with its sentence; before it, if the picture is old, how old it is and why."""
+    """Return the lamp with its sentence; `away` first, if the picture is not live."""
     light = lamp(found)
     told = sentence(found)
     texts: list[tuple[str, str]] = [(f"{light.symbol} {light.word}: {told}", light.tint)]
@@ -123,7 +123,7 @@ def _limited(text: str, most: int | None) -> list[str]:
 
 
 def table(rows: Sequence[dict[str, Any]], size: Size, selected: str | None = None) -> list[str]:
-    """A line of titles and one line for each run."""
+    """Return a line of titles and one line for each run."""
     mark = "▸" if speaks_unicode() else ">"
     cells = [
         (
@@ -143,7 +143,7 @@ def table(rows: Sequence[dict[str, Any]], size: Size, selected: str | None = Non
 
 
 def frame(found: dict[str, Any], size: Size, *, selected: str | None, away: str = "") -> list[str]:
-    """A whole screen: at most so many lines, each at most so many columns wide."""
+    """Return a whole screen, no larger than `size`."""
     top = [*header(found, size, away), ""]
     bottom = _footer(found, size, selected)
     rows = found["rows"]
@@ -160,7 +160,7 @@ def frame(found: dict[str, Any], size: Size, *, selected: str | None, away: str 
 
 
 def first_shown(ids: Sequence[str], selected: str | None, room: int) -> int:
-    """The first row of the page that holds the selected one."""
+    """Return the first row of the page that holds the selected one."""
     at = ids.index(selected) if selected in ids else 0
     return 0 if at < room else min(at - room + 1, max(len(ids) - room, 0))
 
@@ -177,7 +177,7 @@ def _fitted(
 
 
 def _footer(found: dict[str, Any], size: Size, selected: str | None) -> list[str]:
-    """What the selected run asks, its whole id, and the keys."""
+    """Return the selected run's id and question, how to answer it, and the keys."""
     if size.rows is None or size.columns is None:
         return []
     keys = KEYS if size.columns > len(KEYS) else SHORT_KEYS
@@ -194,7 +194,7 @@ def _footer(found: dict[str, Any], size: Size, selected: str | None) -> list[str
 
 
 def _about(row: dict[str, Any]) -> str:
-    """The whole id of the selected run, and its question if it has one."""
+    """Return the whole id of the selected run, and its question or current activity."""
     for ask in row["asks"]:
         value = "" if ask["value"] in (None, []) else f" {brief(ask['value'], 200)}"
         return clean(f"{row['id']} asks: {ask['question']}{value}", 500)
@@ -206,7 +206,7 @@ def _cut(text: str, size: Size) -> str:
 
 
 def folded(text: Sequence[str], size: Size) -> list[str]:
-    """Lines that are too wide go on in the next one, without their colours."""
+    """Continue lines that are too wide on the next line, without their colours."""
     most = size.columns
     if most is None:
         return list(text)
@@ -225,12 +225,12 @@ def folded(text: Sequence[str], size: Size) -> list[str]:
 
 
 def last_page(text: Sequence[str], size: Size) -> int:
-    """The first line of the last part."""
+    """Return the first line of the last page."""
     return 0 if size.rows is None else max(len(text) - max(size.rows - 2, 1), 0)
 
 
 def page(text: Sequence[str], size: Size, at: int) -> list[str]:
-    """A part of a text, from that line on, with the keys below it."""
+    """Return the page of a text that begins at line `at`, with the keys below it."""
     if size.rows is None or size.columns is None:
         return list(text)
     most = max(size.rows - 2, 1)

@@ -1,7 +1,7 @@
-"""`andon top`: the fleet on a screen, drawn anew every second and whenever the store changes.
+"""`andon top`: shows the fleet, redrawn every second and whenever the store changes.
 
-A thread of its own reads the store, so that a store that does not answer stops neither the keys
-nor the clock: the screen says NOT LIVE and how old it is, until the store answers again.
+A separate thread reads the store, so that a store that does not answer blocks neither the keys nor
+the clock: the screen says NOT LIVE and how old it is, until the store answers again.
 """
 
 import contextlib
@@ -25,27 +25,27 @@ from andon.store import open_store, sqlite_file
 from andon.store.store import Store
 
 REFRESH_SECONDS = 1.0
-# A store that changes all the time is read no oftener.
+# The shortest time between reads of a store that changes all the time.
 LEAST_SECONDS = 0.1
-# What is older is said to be: a store that is merely busy answers within this.
+# A picture older than this is marked as old; a store that is merely busy answers in time.
 LIVE_SECONDS = 3.0
-# The first answer of a store, before the screen is taken.
+# Limit for the store's first answer, before the screen is taken over.
 FIRST_SECONDS = 30.0
 MOST_ROWS = 200
-# Further than any page is long.
+# More than any page has.
 MOST_LINES = 1_000_000
 
 
 class Seen(Struct):
-    """An answer of the store: the fleet, or why there is none."""
+    """An answer of the store: the fleet, or the error."""
 
     fleet: dict[str, Any] | None = None
-    run: dict[str, Any] | None = None  # the one whose page is open
+    run: dict[str, Any] | None = None  # the run whose page is open
     error: Exception | None = None
 
 
 class Reader:
-    """Reads the store in a thread, until it is closed; a store that went away is opened again."""
+    """Reads the store in a thread until it is closed; reopens a store that went away."""
 
     def __init__(self, url: str, which: dict[str, Any], on_change: Callable[[], None]) -> None:
         self._url, self._which, self._on_change = url, which, on_change
@@ -61,13 +61,13 @@ class Reader:
         self._thread.start()
 
     def close(self) -> None:
-        """A store that hangs is not waited for: the thread ends with the process."""
+        """Stop reading without waiting for a store that hangs: the thread ends with the process."""
         self._closed.set()
         self._rung.set()
         self._thread.join(LEAST_SECONDS * 5)
 
     def show(self, run_id: str | None) -> None:
-        """From now on with everything about this run."""
+        """Include the details of this run in answers from now on."""
         self._opened = run_id
         self._rung.set()
 
@@ -86,12 +86,12 @@ class Reader:
             fleet = overview(store, limit=MOST_ROWS, **self._which)
             opened = self._opened
             self.answers.put(Seen(fleet=fleet, run=_page(store, opened)))
-        except Exception as error:  # noqa: BLE001 (whatever it is: shown, and tried again)
+        except Exception as error:  # noqa: BLE001 (any error is shown, and the read retried)
             self._leave()
             self.answers.put(Seen(error=error))
 
     def _reached(self) -> Store:
-        """The store; opened again if another file has its name now."""
+        """Return the store, reopened if its file was replaced."""
         file = sqlite_file(self._url)
         if file is not None and self._store is not None and _identity(file) != self._file:
             self._leave()
@@ -99,7 +99,7 @@ class Reader:
             store: Store = open_store(self._url, create=False, look="long")
             self._store = store
             self._file = None if file is None else _identity(file)
-            with contextlib.suppress(AndonError, OSError):  # looking every second does it too
+            with contextlib.suppress(AndonError, OSError):  # polling suffices
                 self._end_listening = store.listen(self._rung.set)
         return self._store
 
@@ -129,7 +129,7 @@ def _page(store: Store, run_id: str | None) -> dict[str, Any] | None:
 
 
 class _Paper(io.StringIO):
-    """What a command would print on this terminal."""
+    """Captures what a command would print on this terminal."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -143,7 +143,7 @@ class _Paper(io.StringIO):
 
 
 def _printed(found: dict[str, Any]) -> list[str]:
-    """The page of `andon show`, as lines. Nothing else may print meanwhile."""
+    """Return the output of `andon show` as lines; nothing else may print meanwhile."""
     paper = _Paper()
     with contextlib.redirect_stdout(paper), contextlib.redirect_stderr(paper):
         run_view.run(found)
@@ -151,20 +151,20 @@ def _printed(found: dict[str, Any]) -> list[str]:
 
 
 class View:
-    """What is on the screen: the table with a selected row, or the page of one run."""
+    """The content of the screen: the table with a selected row, or the page of one run."""
 
     def __init__(self, first: dict[str, Any], ask: Callable[[str | None], None]) -> None:
         self._ask = ask
         self._fleet, self._seen_at, self._error = first, time.monotonic(), ""
         self._selected: str | None = None
-        self._at = 0  # the selected row, also after its run has left the list
+        self._at = 0  # index of the selected row, kept after its run has left the list
         self._run: str | None = None
         self._found: dict[str, Any] | None = None
         self._scrolled = 0
         self._rows = 1
 
     def see(self, seen: Seen) -> None:
-        """An answer of the store."""
+        """Take over an answer of the store."""
         if seen.fleet is None:
             self._error = clean(seen.error or "no answer", 300)
             return
@@ -173,7 +173,7 @@ class View:
             self._found = seen.run
 
     def press(self, key: str) -> bool:
-        """Whether to go on."""
+        """Handle a key; return whether to continue."""
         if self._run is None:
             return self._press_in_table(key)
         if key in ("q", terminal.ESCAPE, terminal.ENTER, terminal.LEFT):
@@ -213,7 +213,7 @@ class View:
         return frame.page(text, size, self._scrolled)
 
     def _select(self) -> str:
-        """The selected run; if it has left the list, the one that is in its place."""
+        """Return the selected run; if it has left the list, the one now in its place."""
         ids = [row["id"] for row in self._fleet["rows"]]
         if self._selected in ids:
             self._at = ids.index(self._selected)
@@ -223,7 +223,7 @@ class View:
         return self._selected or ""
 
     def _away(self) -> str:
-        """How old the picture is, if it is not live, and why."""
+        """Return how old the picture is and why, or nothing if it is live."""
         old = time.monotonic() - self._seen_at
         if not self._error and old < LIVE_SECONDS:
             return ""
@@ -254,7 +254,7 @@ def run(url: str, which: dict[str, Any]) -> None:
 
 
 def _first(reader: Reader) -> dict[str, Any]:
-    """The first picture; an error before it is an error of the command."""
+    """Return the first picture; an error before it fails the command."""
     try:
         seen = reader.answers.get(timeout=FIRST_SECONDS)
     except queue.Empty:

@@ -1,7 +1,7 @@
-"""A terminal taken over for a while: its whole screen, its keys, and back as it was.
+"""Takes over a terminal: its whole screen and its keys, and restores it afterwards.
 
-The old state returns on every way out that a process can notice: an error, Ctrl-C, SIGTERM,
-SIGHUP, and Ctrl-Z, after which it is taken over again.
+The old state returns on every exit that a process can notice: an error, Ctrl-C, SIGTERM, SIGHUP,
+and Ctrl-Z, after which the terminal is taken over again.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from typing import Any
 
 from andon.cli.top.frame import Size
 
-# Another screen, without a cursor; and back.
+# Switch to the alternate screen and hide the cursor; and the reverse.
 _TAKE, _RETURN = "\x1b[?1049h\x1b[?25l\x1b[2J", "\x1b[?25h\x1b[?1049l"
-# The rest of a key's code comes at once, or it was Esc alone.
+# The rest of a key's code arrives within this time, or the key was Esc alone.
 ESCAPE_SECONDS = 0.05
 ESCAPE, ENTER, UP, DOWN, LEFT, RIGHT = "escape", "enter", "up", "down", "left", "right"
 PAGE_UP, PAGE_DOWN, HOME, END = "page up", "page down", "home", "end"
@@ -37,11 +37,11 @@ _CODES = {
     b"6~": PAGE_DOWN,
 }
 _PLAIN = {"\r": ENTER, "\n": ENTER}
-_FINAL = range(0x40, 0x7F)  # what ends a code after Esc [
+_FINAL = range(0x40, 0x7F)  # the bytes that end a code after Esc [
 
 
 class Keys:
-    """Keys out of bytes, however they are cut into pieces on their way."""
+    """Decodes keys from bytes, however the bytes were split on their way."""
 
     def __init__(self) -> None:
         self._left = b""
@@ -52,7 +52,7 @@ class Keys:
         return bool(self._left)
 
     def read(self, given: bytes, *, whole: bool = False) -> list[str]:
-        """The keys in these bytes; `whole`: nothing more comes, Esc is Esc."""
+        """Return the keys in these bytes; with `whole` nothing more comes, so Esc is Esc."""
         self._left += given
         found: list[str] = []
         while self._left:
@@ -64,7 +64,7 @@ class Keys:
         return found
 
     def _next(self) -> tuple[str, int]:
-        """The first key and how many bytes it took; 0 bytes if it is not complete."""
+        """Return the first key and how many bytes it took; 0 bytes if it is not complete."""
         text = self._left
         if text[:1] != b"\x1b":
             character = chr(text[0]) if text[0] < 0x80 else ""
@@ -78,12 +78,12 @@ class Keys:
 
 
 def interactive() -> bool:
-    """Whether there is a person with a screen and keys."""
+    """Whether a person with a screen and a keyboard is there."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def size() -> Size:
-    """The screen's size now; COLUMNS and LINES are not asked, for they do not change with it."""
+    """Return the screen's size, ignoring COLUMNS and LINES: they do not follow a resize."""
     try:
         found = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
@@ -92,7 +92,7 @@ def size() -> Size:
 
 
 class Terminal:
-    """The screen and the keys, while it is taken."""
+    """The screen and the keys, while they are taken over."""
 
     def __init__(self) -> None:
         self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
@@ -104,12 +104,12 @@ class Terminal:
             os.set_blocking(end, False)
 
     def wake(self) -> None:
-        """End a wait from another thread, or after a signal."""
+        """End a wait, from another thread or after a signal."""
         with contextlib.suppress(OSError):
             os.write(self._waker, b"!")
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines, if they are not shown already."""
+        """Show these lines unless they are shown already."""
         if self._shown == (found := tuple(lines)):
             return
         self._shown = found
@@ -117,7 +117,7 @@ class Terminal:
         self._write(text)
 
     def wait(self, seconds: float) -> list[str] | None:
-        """The keys that were pressed in that time; None if nobody can press one any more."""
+        """Return the keys pressed within that time; None if the terminal is gone."""
         if self._keys.waits:
             seconds = ESCAPE_SECONDS
         ready, _, _ = select.select([self._input, self._woken], [], [], seconds)
@@ -150,7 +150,7 @@ class Terminal:
                 self._write(_RETURN)
 
     def suspend(self) -> None:
-        """Ctrl-Z: give it back, stop, and take it again with `fg`."""
+        """Ctrl-Z: give the terminal back, stop, and take it again after `fg`."""
         self.give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.take()
@@ -163,7 +163,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def taken() -> Iterator[Terminal]:
-    """The terminal of this process, to draw on; afterwards it is as it was before."""
+    """Take over the terminal of this process while the block runs, and restore it afterwards."""
     terminal = Terminal()
     with _signals(terminal):
         try:
@@ -176,7 +176,7 @@ def taken() -> Iterator[Terminal]:
 
 @contextlib.contextmanager
 def _signals(terminal: Terminal) -> Iterator[None]:
-    """A new size and Ctrl-Z are served; SIGTERM and SIGHUP end like any other way out."""
+    """Handle resizes and Ctrl-Z; let SIGTERM and SIGHUP leave through the normal cleanup."""
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)

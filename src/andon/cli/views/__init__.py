@@ -1,1 +1,1 @@
-"""How answers of `control` look on a terminal, one file per noun."""
+"""Views of what `control` returns, for the terminal, one file per noun; views only print."""

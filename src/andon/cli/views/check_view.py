@@ -1,4 +1,4 @@
-"""What `andon verify` and `andon doctor` print."""
+"""Output of `andon verify` and `andon doctor`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
 def verify(store: Store, run_id: str | None, *, json: bool) -> int:
-    """0 if everything is as it was written, 1 with every damage listed."""
+    """Verify the store and print every damage; return 0 if there is none, else 1."""
     from andon.control.verification import Tally
     from andon.control.verification import verify as walk
 
@@ -52,7 +52,7 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
 
 
 def doctor(settings: Settings, *, json: bool) -> int:
-    """0 unless something fails."""
+    """Print every check; return 0 unless one fails."""
     url = settings.store
     from andon.control.doctor.checks import FAIL, Check, examine
     from andon.store import sqlite_path

@@ -1,4 +1,4 @@
-"""`andon crashtest`: what is printed while an agent is killed everywhere, and after it."""
+"""`andon crashtest`: prints progress while an agent is killed everywhere, and the report."""
 
 import json as json_
 from pathlib import Path
@@ -27,7 +27,7 @@ EFFECTS = (
 
 
 def load(target: str) -> list[Agent]:
-    """Its agents. A store that their import opens is none of the real ones."""
+    """Load the agents; a store that their import opens is a scratch store."""
     with crash.scratch.importing():
         return loader.load(target)
 
@@ -40,7 +40,7 @@ def run(
     junit: str | None,
     json: bool,
 ) -> int:
-    """0 if nothing is wrong, 1 if something is."""
+    """Run the crash test; return 0 if it finds nothing wrong, else 1."""
     if len(agents) != 1:
         names = ", ".join(sorted(agent.name for agent in agents))
         raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
@@ -63,7 +63,7 @@ def run(
 
 
 def _told(line: Line, done: int, total: int, tried: Tried) -> None:
-    """A line for each trial that shows something, above the one that counts them."""
+    """Count the trial; print a permanent line if it found something."""
     if tried.findings:
         what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
         line.note(clean(f"killed at {tried}: {what}"))

@@ -1,4 +1,4 @@
-"""How deploys and workers look on a terminal, and following a deploy until it is over."""
+"""Deploys and workers on a terminal, including a deploy followed until it is over."""
 
 import sys
 import time
@@ -40,7 +40,7 @@ _PARTS = ("finished", "saved", "cut", "untouched", "interrupted")
 
 
 def workers(found: Sequence[dict[str, Any]]) -> None:
-    """The table of `andon workers`."""
+    """Print the table of `andon workers`."""
     if not found:
         note(
             "no workers; start one: andon work FILE   "
@@ -84,7 +84,7 @@ def _stall(found: dict[str, Any]) -> str:
 
 
 def listing(found: Sequence[dict[str, Any]], orchestrator_seconds: float = 0.0) -> None:
-    """`andon deploys`."""
+    """Print `andon deploys`."""
     if not found:
         note("no worker has left lately; --since 7d looks further back")
         return
@@ -106,7 +106,7 @@ def headline(one: dict[str, Any], orchestrator_seconds: float = 0.0) -> str:
 
 
 def _versions(versions: dict[str, dict[str, list[str]]]) -> str:
-    """Agents that changed alike are named together."""
+    """Describe the version changes; agents with the same change are named together."""
     alike: dict[str, list[str]] = {}
     for agent, change in versions.items():
         before, after = ", ".join(change["before"]), ", ".join(change["after"]) or "nobody"
@@ -159,7 +159,7 @@ def _remark(line: dict[str, Any]) -> str:
 
 
 def sentence(one: dict[str, Any]) -> str:
-    """The whole deploy in a line."""
+    """Summarize the whole deploy in one line."""
     took = length(one["took_seconds"])
     begin = f"{state('done').split()[0]} deploy done in {took}" if one["over"] else f"... {took}"
     terms = [f"{one[part]} {part}" for part in _PARTS if one[part] or part in _PARTS[:2]]
@@ -220,16 +220,16 @@ def _details(one: dict[str, Any]) -> None:
 
 
 def refuse(found: dict[str, int]) -> str:
-    """Why a pipeline fails."""
+    """Explain why --fail-on fails the pipeline."""
     words = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in found.items())
     return f"the deploy fails by --fail-on: {words}. Look: {command('deploys')}"
 
 
-# ── following one ─────────────────────────────────────────────────────────────────────────────
+# ── following a deploy ────────────────────────────────────────────────────────────────────────
 
 
 class Progress:
-    """What a person sees meanwhile: on a terminal a table that changes, else a line per change."""
+    """Shows a deploy in progress: a table redrawn on a terminal, elsewhere a line per change."""
 
     def __init__(self, say_line: Callable[[str], None], *, animated: bool) -> None:
         self._say, self._animated = say_line, animated
@@ -286,7 +286,7 @@ def watch(
     lease_seconds: float,
     on_look: Callable[[dict[str, Any] | None], None],
 ) -> tuple[dict[str, Any] | None, bool]:
-    """The deploy that is going on, or the next one, and whether it is over."""
+    """Follow the current or next deploy; return it and whether it is over."""
     until = None if timeout is None else time.monotonic() + timeout
     since = store.now() - GAP_SECONDS
     one: dict[str, Any] | None = None
@@ -312,8 +312,8 @@ def watch(
 def _current(
     store: Store, since: float, lease_seconds: float, *, thorough: bool
 ) -> list[dict[str, Any]]:
-    """The last deploy that has not been over for longer than the gap between two."""
-    # Its first worker may have ended long ago: a deploy of many is longer than a gap.
+    """Return the last deploy unless it ended longer ago than the gap between two deploys."""
+    # Look back further than the gap: in a large deploy the first worker ended long ago.
     found = deploys.recent(
         store, since - fleet.RECENT_SECONDS, lease_seconds=lease_seconds, thorough=thorough, most=1
     )
@@ -321,12 +321,12 @@ def _current(
 
 
 def _is_settled(store: Store, one: dict[str, Any], settle_seconds: float) -> bool:
-    """Whether nobody has left for a while: the next one may be told to go any moment."""
+    """Whether no worker has left for a while; until then the next one may be asked to drain."""
     return bool(store.now() - one["changed_at"] >= settle_seconds)
 
 
 def drained(line: dict[str, Any]) -> str:
-    """What a worker that drains does now, in one line."""
+    """Describe the current state of a draining worker in one line."""
     name = f"{state(line['state'])}  {clean(line['worker'])}"
     if line["ended"]:
         return name if line["took_seconds"] is None else f"{name}  {length(line['took_seconds'])}"
@@ -335,7 +335,7 @@ def drained(line: dict[str, Any]) -> str:
 
 
 def blocks(found: Sequence[dict[str, Any]]) -> str:
-    """What holds a worker up: the longest, and how many more there are."""
+    """Name the run that has delayed a worker's drain the longest, and count the others."""
     if not found:
         return ""
     first = found[0]

@@ -1,4 +1,4 @@
-"""What `andon drill` prints: a table of who had to stop, and how long it took."""
+"""Output of `andon drill`: the agents that were halted, and how long each kind took."""
 
 import statistics
 import time
@@ -12,7 +12,7 @@ from andon.core.text import clean, plural
 from andon.errors import BadInput
 from andon.host import home as homes
 
-# Processes that wanted each processor at once, over the last minute.
+# Runnable processes per processor, averaged over the last minute.
 BUSY = 1.0
 _TIMES = (
     ("first order out", "cli_ms", "the command's own start, interpreter included"),
@@ -24,7 +24,7 @@ _TIMES = (
 
 
 def run(agents: int, rounds: int, *, json: bool) -> int:
-    """0 only if nothing survived, nothing could be started, and the receipt says so."""
+    """Run the drill; return 0 only if, by the receipt too, nothing survived or could start."""
     for name, given, most in (("--agents", agents, drill.MOST_AGENTS), ("--rounds", rounds, 100)):
         if not 1 <= given <= most:
             raise BadInput(f"{name}: expected 1 to {most}, found {given}")
@@ -41,7 +41,7 @@ def run(agents: int, rounds: int, *, json: bool) -> int:
 
 
 def _teller(line: progress.Line, *, json: bool) -> drill.Tell:
-    """On a terminal one line that counts; elsewhere a line for each part, once."""
+    """Return a printer of progress: on a terminal one line that counts, else one line per part."""
     said = ""
 
     def tell(words: str, done: int | None = None, total: int | None = None) -> None:
@@ -55,7 +55,7 @@ def _teller(line: progress.Line, *, json: bool) -> drill.Tell:
 
 
 def times(reports: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Median and worst; none when a round has none."""
+    """Return median and worst of each time; None if a round lacks it."""
     found: dict[str, dict[str, float | None]] = {}
     for _, name, _ in _TIMES:
         each = [report[name] for report in reports]

@@ -1,4 +1,4 @@
-"""How queues, limits, dead runs and versions look on a terminal."""
+"""Queues, limits, dead runs and versions on a terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from andon.cli.output import clock, note, say, state
 from andon.cli.table import column, table
 from andon.core.text import age, clean, command, failure
 
-# More values of a label than this are counted, not named.
+# Further values of a label are counted, not named.
 MOST_VALUES = 5
 
 QUEUES = (
@@ -49,7 +49,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def queues(rows: Rows) -> None:
-    """The table of `andon queues`."""
+    """Print the table of `andon queues`."""
     if not rows:
         note("no queues; a worker registers the queues of its agents: andon work FILE")
         return
@@ -71,7 +71,7 @@ def queues(rows: Rows) -> None:
 
 
 def terms(row: dict[str, Any]) -> str:
-    """A limit in words."""
+    """Describe a limit in words."""
     at_most = "" if row["at_most"] is None else f"at most {row['at_most']} at once"
     rate = "" if row["rate"] is None else f"rate {row['rate']}"
     by = f" (by {clean(row['set_by'], 40)})" if row.get("set_by") else ""
@@ -79,7 +79,7 @@ def terms(row: dict[str, Any]) -> str:
 
 
 def limits(rows: Rows) -> None:
-    """The table of `andon limit`."""
+    """Print the table of `andon limit`."""
     if not rows:
         note("no limits; set one: andon limit queue:NAME --at-most 5 --rate 100/1h")
         return
@@ -115,7 +115,7 @@ def _slot(row: dict[str, Any], slot: dict[str, Any]) -> str:
 
 
 def dead(rows: Rows) -> None:
-    """The table of `andon dead list`."""
+    """Print the table of `andon dead list`."""
     if not rows:
         note("no dead runs")
         return
@@ -144,7 +144,7 @@ def _error(error: dict[str, Any] | None) -> str:
 
 
 def versions(rows: Rows) -> None:
-    """The table of `andon versions`."""
+    """Print the table of `andon versions`."""
     if not rows:
         note("no agents; a worker registers its own: andon work FILE")
         return

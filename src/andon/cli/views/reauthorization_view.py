@@ -1,16 +1,16 @@
-"""How a reauthorization looks on a terminal: the plan before, and what there is to do after."""
+"""Reauthorizations on a terminal: the plan before, and the next commands after."""
 
 from typing import Any
 
 from andon.cli.output import clock, joined, note, say, symbol
 from andon.core.text import clean, command, plural
 
-# More than this are counted, not listed.
+# Further rows are counted, not listed.
 MOST = 10
 
 
 def plan(found: dict[str, Any]) -> None:
-    """What was pulled, what stays stopped, what may begin."""
+    """Print what was stopped, what stays stopped and what may start."""
     for one in found["lifts"]:
         _pulled(f"{one['order']} of {found['whom']}", one, one["receipt"])
     host = found["host"]
@@ -65,7 +65,7 @@ def _suspect(run_id: str) -> str:
 
 
 def done(found: dict[str, Any], outcome: dict[str, Any]) -> None:
-    """Who has lifted what, and the commands that let runs go on."""
+    """Print who lifted which stops, and the commands that let runs continue."""
     where = [f"receipt {one}" for one in outcome["lifted"]]
     where += [f"the latch of this host ({outcome['host']})"] if outcome["host"] else []
     say(clean(f"{symbol('done')} lifted by {outcome['by']}: {', '.join(where)}"))

@@ -1,4 +1,4 @@
-"""How a receipt looks on a terminal. A stop that is not proved is never called one."""
+"""Receipts on a terminal. Only a proved stop is called stopped."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from andon.core.stop import OPEN, Kind, Scope, Stage
 from andon.core.text import age, clean, command, length, plural
 from andon.runtime.requests.scope_latches import options
 
-# More rows than this are counted, not listed.
+# Further rows are counted, not listed.
 MOST_ROWS = 20
-# Of what a supervisor tells; the rest stands above, or in --json.
+# The facts shown of a supervisor's report; the others are on the lines above, or in --json.
 MEASURED = ("latch_error", "latched_ms", "killed_ms", "verified_ms", "processes")
 HEADLINES = {
     "proved": "STOPPED, proved",
@@ -36,7 +36,7 @@ _BEFORE = "it had ended before: "
 
 
 def listing(found: Sequence[dict[str, Any]]) -> None:
-    """The table of `andon receipts`."""
+    """Print the table of `andon receipts`."""
     if not found:
         note("no receipts of the last day; andon receipts --old lists older ones")
         return
@@ -83,7 +83,7 @@ def receipt(
     outcomes: Mapping[str, Outcome] | None = None,
     waited: float | None = None,
 ) -> None:
-    """The page of a receipt, and the answer of the command that waited for it so long."""
+    """Print the page of a receipt; `waited` is how long a command waited for the proof."""
     left = any(one.evidence for one in (outcomes or {}).values())
     first = headline(found, waited, left=left)
     say(paint(tinted(clean(first, 1000), _verdict(found, waited))))
@@ -103,7 +103,7 @@ def receipt(
 
 
 def _verdict(found: dict[str, Any], waited: float | None) -> str:
-    """What is not proved at the end of the waiting is not *stopping* any more."""
+    """A stop that is not proved when the wait ends is *unproved*, not *stopping*."""
     return "unproved" if waited is not None and not _is_over(found) else str(found["verdict"])
 
 
@@ -120,7 +120,10 @@ def _waiting(found: dict[str, Any]) -> None:
 
 
 def headline(found: dict[str, Any], waited: float | None = None, *, left: bool = False) -> str:
-    """The worst row decides. Left: something that an earlier order had left was ended now."""
+    """Return the first line; the worst row decides.
+
+    `left`: this order ended something that an earlier one had left.
+    """
     what = f"{found['order']} of {_whom(found)}"
     ended = _ended_before(found)
     if _is_over(found) and not found["targets"] and not found["waiting"] and not ended:
@@ -146,7 +149,7 @@ def _whom(found: dict[str, Any]) -> str:
 
 
 def _ended_before(found: dict[str, Any]) -> str:
-    """The state in which its run was over before it could be stopped."""
+    """Return the state in which the run ended before it could be stopped, or nothing."""
     run, rows = found["run"], found["targets"]
     if run is None or not _is_over(found) or found["waiting"]:
         return ""
@@ -157,7 +160,7 @@ def _ended_before(found: dict[str, Any]) -> str:
 
 
 def _held_before(found: dict[str, Any]) -> str:
-    """The state in which its run was held already, and is still."""
+    """Return the state in which the run was held before the request and still is, or nothing."""
     run = found["run"]
     held = run is not None and run["state"] in _HELD and run["changed_at"] <= found["asked_at"]
     return str(run["state"]) if held else ""
@@ -189,7 +192,7 @@ def _now(run: dict[str, Any]) -> str:
 
 
 def _path(line: dict[str, Any]) -> str:
-    """The stages with their times since the request."""
+    """Return the stages with their times since the request."""
     stages = [("acknowledged", line["acknowledged_ms"]), ("fenced", line["fenced_ms"])]
     if line["stage"] == Stage.VERIFIED:
         stages.append(("stopped", line["ended_ms"]))
@@ -283,7 +286,7 @@ def _latch(found: dict[str, Any]) -> None:
 
 
 def next_command(found: dict[str, Any]) -> str:
-    """What a person would do next."""
+    """Return the command that a person would type next."""
     run = found["run"]
     if _is_over(found):
         if run is None:

@@ -1,4 +1,4 @@
-"""How runs look on a terminal. Everything that comes from the store is cleaned on its way out."""
+"""Runs on a terminal. All text from the store is cleaned before it is printed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from andon.control.runs.run_tree import short
 from andon.core.run import TERMINAL
 from andon.core.text import age, brief, clean, clean_lines, command, failure, plural
 
-# More steps than this are counted, not listed.
+# Further steps are counted, not listed.
 MOST_STEPS = 20
 MOST_ATTEMPTS = 5
 MOST_ERRORS = 5
-# What they do is to have been stopped: the error says no more.
+# In these states the run was stopped: its error says no more.
 _HELD = ("paused", "killed")
 RUNS = (
     column("ID", whole=True),
@@ -52,12 +52,12 @@ EFFECTS = (
 CHILDREN = (column("", whole=True), column("", 1, least=8), column(""))
 ATTEMPTS = (column(""), column("", 1), column("", 2, whole=True), column(""))
 _EFFECT_TINTS = {"in_doubt": "wrong", "confirmed": "good"}
-# What a decision needs beside its name.
+# The argument that a decision takes after its name.
 _TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
 
 
 def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
-    """The table of `andon ps`, and under it what a person should do."""
+    """Print the table of `andon ps`, and below it the questions that wait for a person."""
     if not rows:
         note("no runs; start one: andon start AGENT key=value   (andon ps --old lists older ones)")
         return
@@ -89,14 +89,14 @@ def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """The id of a run; below its parent its short name, indented."""
+    """Return the id of a run or, below its parent, its short name, indented."""
     if "depth" not in row:
         return str(row["id"])
     return indented(row.get("name") or row["more"], row["depth"])
 
 
 def alone(row: dict[str, Any]) -> str:
-    """A run where its parent is not above it: of a child what tells it from its siblings."""
+    """Return the name of a run shown without its parent: a child's short name, else the id."""
     parent = row["parent_id"]
     return indented(short(row["id"], parent), 1) if parent else str(row["id"])
 
@@ -107,7 +107,7 @@ def indented(text: str, depth: int) -> str:
 
 
 def run(found: dict[str, Any]) -> None:
-    """The page of `andon show`."""
+    """Print the page of `andon show`."""
     name = command("show", found["id"]).removeprefix("andon show ")
     say(f"run {name}  {paint(state(found['state']))}")
     for label, text in _facts(found):
@@ -120,7 +120,7 @@ def run(found: dict[str, Any]) -> None:
     _errors(found["errors"])
     _asks(found)
     advice = next_command(found)
-    # An open ask has said what to do.
+    # An open ask has printed the command to type.
     if advice and (found["held_by"] or not _still_open(found)):
         note("\nnext: " + advice)
 
@@ -145,7 +145,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _containment(found: dict[str, Any] | None) -> str:
-    """How surely it could be stopped from outside, when it was last claimed."""
+    """Describe how surely the run could be stopped from outside, as of its last claim."""
     if not found:
         return ""
     grades = ", ".join(f"{_word(what)} {found[what]}" for what in found if what != "by")
@@ -183,7 +183,7 @@ def _steps(steps: Sequence[dict[str, Any]]) -> None:
 
 
 def _times(step: dict[str, Any]) -> str:
-    """How often it was executed: a range, where nobody knows what a lost worker had begun."""
+    """Return how often it was executed: a range if a lost worker may have begun it again."""
     least, most = step["attempts"], step["attempts_at_most"]
     return str(least) if least == most else f"{least}-{most}"
 
@@ -277,7 +277,7 @@ def show_ask(run_id: str, ask: dict[str, Any], *, alone: bool) -> None:
 
 
 def how_to_answer(run_id: str, ask: dict[str, Any], *, alone: bool) -> str:
-    """The command without the decision: what is copied in a hurry must decide nothing."""
+    """Return the command without the decision: one copied in a hurry must not decide anything."""
     choices = ", ".join(
         clean(choice).replace("_", "-") + _TAKES_VALUE.get(choice, "") for choice in ask["choices"]
     )
@@ -286,7 +286,7 @@ def how_to_answer(run_id: str, ask: dict[str, Any], *, alone: bool) -> str:
 
 
 def next_command(found: dict[str, Any]) -> str:
-    """What a person would do next about a run; nothing if there is nothing to do or to read."""
+    """Return the command that a person would type next, if there is anything to do or read."""
     run_id = found["id"]
     if found["state"] in TERMINAL:
         return command("logs", run_id) if found["logged"] else ""
@@ -315,7 +315,7 @@ def _after_stop(found: dict[str, Any]) -> str:
 
 
 def undo_plan(plan: dict[str, Any]) -> None:
-    """What would be undone, in that order; what stays; what is not known."""
+    """Print the effects to undo in their order, then those that stay and those in doubt."""
     for number, one in enumerate(plan["undo"], 1):
         say(f"{number:>3}. undo {clean(one['name'])} {clean(one['key'])} by {clean(one['undo'])}")
     for one in plan["stays"]:
@@ -327,7 +327,7 @@ def undo_plan(plan: dict[str, Any]) -> None:
 
 
 def _errors(found: Sequence[dict[str, Any]]) -> None:
-    """The latest errors, and the traceback of the last one."""
+    """Print the latest errors, and the traceback of the last one."""
     if not found:
         return
     say(f"\n{plural(len(found), 'error')}")
@@ -341,7 +341,7 @@ def _errors(found: Sequence[dict[str, Any]]) -> None:
 
 
 def obligations(found: Sequence[dict[str, Any]]) -> None:
-    """The table of `andon ps --obligations`."""
+    """Print the table of `andon ps --obligations`."""
     if not found:
         note("no effect would have to be undone")
         return
@@ -363,7 +363,7 @@ def obligations(found: Sequence[dict[str, Any]]) -> None:
 
 
 def migration(found: dict[str, Any]) -> None:
-    """What became of `andon migrate`."""
+    """Print the outcome of `andon migrate`."""
     run = clean(found["run"])
     match found["outcome"]:
         case "migrated":

@@ -1,4 +1,4 @@
-"""What `andon wait` says while it waits, and at the end."""
+"""Output of `andon wait`: advice while it waits, and the outcome."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ SUCCEEDED, FAILED, LATE = 0, 1, 3
 
 
 class Advice:
-    """Says once why nothing happens: nobody carries the run, or it asks a person."""
+    """Explains once why a run does not proceed: no worker serves it, say, or it asks a person."""
 
     def __init__(
         self, store: Store, advise: Callable[[str], None], line: Line | None = None
@@ -29,7 +29,7 @@ class Advice:
         self._said = set[str]()
 
     def look(self, row: RunRow) -> None:
-        """Called at every look; a new state of the run may need a new word."""
+        """Check the run at every poll; a new state may need new advice."""
         around = Surroundings(self._store)
         self._look_at_stops(row, around)
         if around.is_stranded(row) and around.latch_on(row) is None:
@@ -69,7 +69,7 @@ class Advice:
 def report(
     store: Store, run_id: str, over: RunRow | None, timeout: float | None, *, json: bool
 ) -> int:
-    """The outcome on stdout or, if it is none, the reason on stderr."""
+    """Print the outcome on stdout or, if there is none, the reason on stderr."""
     row = over if over is not None else requests.find(store, run_id)
     run = requests.described(store, row)
     if json:
@@ -94,14 +94,14 @@ def report(
 
 
 def has_ask(store: Store, row: RunRow) -> bool:
-    """Whether a person is asked now; what a finished run had asked needs no answer."""
+    """Whether the run asks a person now; a finished run's questions need no answer."""
     return row.state not in TERMINAL and bool(store.asks(row.id))
 
 
 def report_ask(
     store: Store, run_id: str, row: RunRow | None, timeout: float | None, *, json: bool
 ) -> int:
-    """The open asks on stdout or, if there are none, the reason on stderr."""
+    """Print the open asks on stdout or, if there are none, the reason on stderr."""
     found = row if row is not None else requests.find(store, run_id)
     asks = [as_ask(ask) for ask in store.asks(run_id)] if has_ask(store, found) else []
     state = Surroundings(store).state_of(found)
@@ -122,7 +122,7 @@ def report_ask(
 
 
 def _ended(state: str) -> str:
-    """A state as the verb of a sentence."""
+    """Return a state as the verb of a sentence."""
     was = {"cancelled": "was cancelled", "killed": "was killed"}
     return state if state in ("succeeded", "failed") else was.get(state, f"is {state}")
 

@@ -1,8 +1,8 @@
-"""A worker without a supervisor, and the latch of its host.
+"""The host's latch, for a worker without a supervisor.
 
-It is written down there as alive, so that `andon halt` finds it; it does not start while the latch
-is pulled, and ends at once when it is. Its runs are taken over or held by others. A worker under a
-supervisor leaves all this to it.
+The worker registers on the host, so that `andon halt` finds it. It refuses to start while the latch
+is pulled, and exits at once when the latch is pulled later; its runs are then taken over by other
+workers or held. A supervisor does all this for the workers under it.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from andon.store import absolute
 from andon.supervisor.halt.command import orders_are_out
 
 HALTED = 1
-# For an agent of this process that has pulled the latch itself: others must hear of it.
+# Time for other processes to get the order if an agent of this process pulled the latch itself.
 LAST_SECONDS = 1.0
 
 
@@ -30,7 +30,7 @@ def supervised() -> bool:
 
 
 def refuse_if_halted() -> None:
-    """Nothing starts while the latch is pulled, or cannot be read."""
+    """Refuse to start while the latch is pulled or cannot be read."""
     if supervised():
         return
     found = Latch(homes.find()).init()
@@ -46,7 +46,7 @@ def refuse_if_halted() -> None:
 
 @contextlib.contextmanager
 def obeying(url: str) -> Iterator[None]:
-    """Be known to this host, and end when its latch is pulled."""
+    """Register on this host while the block runs, and exit if the latch is pulled."""
     if supervised():
         yield
         return
@@ -56,7 +56,7 @@ def obeying(url: str) -> Iterator[None]:
     name = f"w{os.urandom(5).hex()}"
     store = homes.without_password(absolute(url))
     entry = homes.this_process(name, "worker", store=store, started_at=time.time())
-    with contextlib.suppress(OSError):  # then it is the latch alone that ends it
+    with contextlib.suppress(OSError):  # without the entry, only the latch ends this worker
         homes.register(home, entry)
 
     def pulled() -> str:
@@ -69,7 +69,7 @@ def obeying(url: str) -> Iterator[None]:
         orders_are_out(LAST_SECONDS)
         exit_now(HALTED)
 
-    # Looked at after it is written down: whoever pulls later finds it there.
+    # Watch after registering: a halt that pulls the latch from now on finds the entry.
     watch = Latched(pulled, end)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`andon work` and `andon run`: a worker in the foreground, until it is told to go or done."""
+"""`andon work` and `andon run`: a worker in the foreground, until it is stopped or done."""
 
 import asyncio
 import contextlib
@@ -30,9 +30,9 @@ from andon.store.messages.rows import RunRow
 from andon.store.messages.stops import Told
 from andon.store.store import Store
 
-SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command goes on with it
+SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command continues it
 OVER = "its run is over"
-# How many are made before it is looked which of them are garbage: some twenty short runs' worth.
+# New objects before the youngest generation is collected: about twenty short runs' worth.
 YOUNG_OBJECTS = 5000
 
 
@@ -45,7 +45,7 @@ def work(
     verbose: int,
     json: bool,
 ) -> int:
-    """Serve the agents; 0 once everything was finished or given back."""
+    """Serve the agents; return 0 once every run has finished or was given back."""
     prepare_logging(verbose)
     refuse_if_stopped(settings.stop_file)
     refuse_if_halted()
@@ -71,10 +71,10 @@ def run_one(
     *,
     verbose: int,
 ) -> int:
-    """Execute one run in this process.
+    """Execute one run in this process and return the exit code.
 
-    `answer` gets its row, and whether the process was told to go before it was over; it answers
-    the exit code.
+    `answer` gets the run's row and whether the process was asked to stop before the run was over;
+    it returns the exit code.
     """
     prepare_logging(verbose)
     refuse_if_stopped(settings.stop_file)
@@ -102,7 +102,7 @@ def run_one(
 
 
 def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
-    """Another worker may have the run, or may end it; and it may ask a person."""
+    """Stop when the run ends, perhaps in another worker, and print what it asks a person."""
     advice = Advice(worker.store, note)
     while not gone.wait(worker.settings.poll_seconds) and not worker.draining:
         with contextlib.suppress(StoreError):
@@ -114,7 +114,7 @@ def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
 
 
 def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int]) -> int:
-    """Work until told to go; `end` is called then, and answers the exit code."""
+    """Work until asked to stop, then call `end` for the exit code."""
     orders = Orders(worker, lambda: _in_hand(worker))
     worker.on_halted = lambda told: note(_halted(told))
 
@@ -132,30 +132,30 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
             note(_story(worker))
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if worker.in_threads or worker.active or not await _all_end(others):
-            # A plain function goes on in its thread, some code swallows its cancellation, and
-            # Python would wait for both for ever. What was in hand has been given back.
+            # A plain function continues in its thread, or some code swallows its cancellation;
+            # Python would wait for both for ever. Unfinished runs have been given back already.
             note("some functions did not end in time; exiting")
             exit_now(finish())
 
     _collect_less()
-    # Before the loop runs: else asyncio would take Ctrl-C for itself.
+    # Before the loop runs: otherwise asyncio would handle Ctrl-C itself.
     with obeying(worker.store.url), orders.obeyed():
         asyncio.run(serve())
     return finish()
 
 
 def _collect_less() -> None:
-    """Leave what was imported out of every search for garbage, and do not search at every run."""
+    """Exclude imported objects from garbage collection, and collect less often than every run."""
     gc.freeze()
     young, *older = gc.get_threshold()
-    if 0 < young < YOUNG_OBJECTS:  # not where a program has turned it off, or asks for more
+    if 0 < young < YOUNG_OBJECTS:  # respect programs that turned it off or raised it
         gc.set_threshold(YOUNG_OBJECTS, *older)
 
 
 async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
     for task in tasks:
         task.cancel()
-    # The threads of asyncio.to_thread too: asyncio.run would wait for them.
+    # Includes the threads of asyncio.to_thread: asyncio.run would wait for them.
     threads = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
     await asyncio.wait({*tasks, threads}, timeout=CLOSE_SECONDS / 2)
     return all(task.done() for task in {*tasks, threads})
@@ -184,7 +184,7 @@ def _story(worker: Worker) -> str:
 
 
 def drained(ended: Mapping[str, int], unreturned: int) -> str:
-    """What has become of the runs that were in hand when a worker was told to go."""
+    """Describe the outcome of the runs in hand when the worker was asked to stop."""
     saved, cut = ended.get("returned", 0) + ended.get("untouched", 0), ended.get("cut", 0)
     stopped = sum(ended.get(word, 0) for word in (State.PAUSED, State.KILLED, State.CANCELLED))
     away = ended.get("fenced", 0) + ended.get("unavailable", 0)

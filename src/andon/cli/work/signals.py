@@ -1,12 +1,12 @@
 """Signals and deadlines of a process that executes runs.
 
-The signal's own function may interrupt anything, also a piece of code that holds a lock; it only
-sets a flag and writes a byte. A thread does the rest: it tells the worker, and ends the process
-when the grace period is over, whatever the event loop is doing.
+The signal handler may interrupt any code, even code that holds a lock, so it only sets a flag and
+writes a byte. A thread does the rest: it notifies the worker, and exits the process when the grace
+period is over, whatever the event loop is doing.
 
-Python calls that function between two instructions of the main thread, so native code there would
-hold it up. The kernel's own call writes a byte too (the wake-up descriptor), and that is enough to
-begin the drain; an event loop may take that descriptor for itself, then it is as it was.
+Python calls the handler between two instructions of the main thread, so native code there would
+delay it. The C-level handler also writes a byte to the wakeup descriptor, which is enough to begin
+the drain. If an event loop takes that descriptor for itself, only the Python handler remains.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ from andon.runtime.worker.clock import own_time
 from andon.runtime.worker.worker import CLOSE_SECONDS, Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# After the end of the grace period, before the process is ended from its side.
+# Added to the grace period before this thread exits the process.
 SLACK_SECONDS = CLOSE_SECONDS + 0.15
 # Programs that signal a process and then its group (timeout, some shells) mean one order.
 SAME_SECONDS = 0.02
-_TOLD = 0  # a byte that is no signal: somebody told the worker in another way
+_TOLD = 0  # not a signal: the worker was notified in another way
 
 
 class Orders:
-    """Obeys signals on behalf of a worker."""
+    """Handles stop signals for a worker."""
 
     def __init__(self, worker: Worker, describe: Callable[[], str]) -> None:
         self.worker = worker
-        self._describe = describe  # what is in hand, for people
+        self._describe = describe  # describes the runs in hand, for people
         self._signals = 0
         self._ordered_at = 0.0
         self._over = False
-        self.code = 1  # of a process that has to be ended when its time is over
+        self.code = 1  # exit code if the grace period runs out
         self._before: dict[int, Any] = {}
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._heard, self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -50,7 +50,7 @@ class Orders:
 
     @contextlib.contextmanager
     def obeyed(self) -> Iterator[None]:
-        """Take signals while the block runs. What the program had installed is called too."""
+        """Handle signals while the block runs; also call handlers installed before."""
         self.worker.on_told = lambda: self._tell_thread(_TOLD)
         self._thread.start()
         for number in SIGNALS:
@@ -72,7 +72,7 @@ class Orders:
         for caught, before in self._before.items():
             signal.signal(caught, before if before is not None else signal.SIG_DFL)
 
-    # A process that is forked from this one has its pipes: a signal that it gets is not for us.
+    # A forked process inherits these pipes: its signals must not reach this worker.
 
     def _hold_back(self) -> None:
         if self._obeying:
@@ -89,12 +89,12 @@ class Orders:
         self._let_through()
 
     def stand_down(self) -> None:
-        """The worker is gone: the time that the process takes now is its own."""
+        """Stop enforcing the deadline: the worker has ended, and the process may take its time."""
         self._over = True
         self._tell_thread(_TOLD)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
-        self.worker.draining = True  # from here on nothing is claimed
+        self.worker.draining = True  # the worker claims nothing from here on
         self._tell_thread(number)
         before = self._before[number]
         if callable(before) and before is not signal.default_int_handler:
@@ -117,7 +117,7 @@ class Orders:
             if self._over:
                 return
             for number in _bytes_of(self._heard):
-                if number in SIGNALS:  # counted when Python comes to it
+                if number in SIGNALS:  # counted when Python calls the handler
                     self.worker.tell(signal.Signals(number).name)
             for number in _bytes_of(self._read):
                 if number != _TOLD:

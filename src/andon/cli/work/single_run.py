@@ -1,4 +1,4 @@
-"""`andon run`: one run, in this process, to its end or to the end of this process."""
+"""`andon run`: executes one run in this process, until the run or the process ends."""
 
 import json as json_
 from typing import Any
@@ -19,7 +19,7 @@ from andon.store.store import Store
 
 
 def checked(agents: list[Agent], given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the run, before there is a store: what is refused leaves no file."""
+    """Check the run's arguments before a store is opened, so that a refused run leaves no file."""
     if len(agents) != 1:
         names = ", ".join(sorted(agent.name for agent in agents))
         raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
@@ -39,7 +39,7 @@ def run(
     verbose: int,
     json: bool,
 ) -> int:
-    """Start or go on with a run and answer the exit code."""
+    """Start or continue a run and return the exit code."""
     started = requests.start(store, agent, (), given, id=run_id)
     if run_id is None:
         output.note(f"run {clean(started)}")

@@ -1,4 +1,4 @@
-"""Whether processes can be attributed to the runs that start them here: tried on an orphan."""
+"""Tests on an orphan whether processes can be attributed to the runs that start them."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ from andon.host import mark, proc
 from andon.host.remains import Remains
 
 NAME = "run's processes"
-# An orphan, as a shell tool leaves it: its parent has ended, and its environment is empty.
+# Leaves an orphan as a shell tool does: its parent has ended, and its environment has no mark.
 _ORPHAN = ["/bin/sh", "-c", "sleep 30 & :"]
 GONE_SECONDS = 2.0
 
 
 def line() -> tuple[str, str, str, str]:
-    """Start an orphan with a mark, find it by that, and end it."""
+    """Start an orphan with a mark, find it by the mark, and kill it."""
     process = marks.of_process(proc.boot_id(), "doctor", os.getpid(), time.time_ns())
     wanted = marks.of_attempt(process, 1)
     remains = Remains(matches=lambda found: marks.belongs(found, wanted))

@@ -1,6 +1,6 @@
-"""Is this place fit for agents? Each check answers ok, warn or fail, and what to do.
+"""The checks of `andon doctor`: each returns ok, warn or fail, and advice.
 
-Nothing is changed: what is tried out is rolled back or thrown away.
+Checks change nothing: every trial write is rolled back or deleted.
 """
 
 import contextlib
@@ -31,19 +31,19 @@ from andon.store.store import Store
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
-# Leases are seconds long; a clock that is off by this much makes them mean something else.
+# Leases are seconds long: clocks that differ by this much distort them.
 CLOCK_SECONDS = 1.0
-# A commit waits for the disk at least once.
+# Each commit waits for the disk at least once.
 SLOW_DISK_SECONDS = 0.1
 FREE_BYTES = 500_000_000
-# What a worker has at the server, and what it has while it reads (docs/guides/postgresql.md).
+# Connections of a worker to the server, idle and while it reads (docs/guides/postgresql.md).
 IDLE_CONNECTIONS, BUSY_CONNECTIONS = 2, 3
 # More than this many of a kind are counted, not named.
 NAMED = 3
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: str
@@ -54,7 +54,7 @@ class Check(msgspec.Struct, frozen=True):
 def examine(
     open_store: Callable[[], Store], path: Path | None, settings: Settings
 ) -> Iterator[Check]:
-    """Every check, one after the other; `path` is the file of an SQLite store."""
+    """Run every check in order; `path` is the file of an SQLite store."""
     for line in installation.lines():
         yield Check(*line)
     yield _pidfd()
@@ -113,7 +113,7 @@ def _folder(path: Path) -> Iterator[Check]:
         took = _time_to_disk(folder)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        # Tried, not asked: a read-only disk and root's rights make every other answer wrong.
+        # Only a trial write is reliable: permission bits ignore read-only disks and root's rights.
         found = f"{folder} cannot be written to: {error.strerror}"
         yield Check("folder", FAIL, found, "change its owner or mode, or use another with --store")
         return
@@ -127,7 +127,7 @@ def _folder(path: Path) -> Iterator[Check]:
 
 
 def _time_to_disk(folder: Path) -> float:
-    """A file of its own, thrown away: what a commit has to wait for."""
+    """Seconds that a commit waits for the disk, measured with a temporary file."""
     with tempfile.TemporaryFile(dir=folder) as file:
         began = time.perf_counter()
         file.write(b"andon doctor")
@@ -142,7 +142,7 @@ def _time_to_disk(folder: Path) -> float:
 def _database(store: Store) -> Iterator[Check]:
     facts = store.facts()
     if facts["store"] == "sqlite":
-        # Versions and file systems that lose data are refused when the store is opened.
+        # Opening the store has already refused versions and file systems that lose data.
         yield Check("sqlite", OK, f"version {facts['sqlite']}")
         system = facts["file_system"] or "unknown"
         advice = "" if facts["file_system"] else "make sure that it is a local disk"
@@ -155,7 +155,7 @@ def _database(store: Store) -> Iterator[Check]:
 
 
 def _connections(store: Store, room: dict[str, Any]) -> Check:
-    """Whether there is a place for every worker at its busiest, and for orders."""
+    """Whether the server has connections for every worker at its busiest, and for orders."""
     workers, hosts = len(store.workers()), len(store.supervisors())
     needed = workers * BUSY_CONNECTIONS + hosts * IDLE_CONNECTIONS + room["kept"]
     found = (
@@ -192,7 +192,7 @@ def _server(store: Store, facts: dict[str, Any]) -> Iterator[Check]:
 
 
 class _Enough(Exception):
-    """Ends the trial, so that it is rolled back."""
+    """Raised to roll the trial transaction back."""
 
 
 def _write(store: Store) -> Iterator[Check]:
@@ -201,7 +201,7 @@ def _write(store: Store) -> Iterator[Check]:
     temporary = "TEMP " if server else ""
 
     def attempt(db: Any) -> Any:
-        if server:  # a role that may only read can have tables of its own
+        if server:  # a read-only role may create temporary tables: test an UPDATE as well
             db.execute("UPDATE andon.meta SET epoch = epoch WHERE false")
         db.execute(f"CREATE {temporary}TABLE doctor_trial (one integer)")
         db.execute("INSERT INTO doctor_trial VALUES (1)")
@@ -215,7 +215,7 @@ def _write(store: Store) -> Iterator[Check]:
         yield Check("write", OK, f"possible (tried and rolled back in {took:.0f} ms)")
     except AndonError as error:
         yield Check("write", FAIL, str(error))
-    except Exception as error:  # noqa: BLE001 (a driver's own error is as good an answer)
+    except Exception as error:  # noqa: BLE001 (errors of the driver are results too)
         yield Check(
             "write", FAIL, f"{type(error).__name__}: {error}", "check that this user may write"
         )
@@ -298,7 +298,7 @@ def _drains(store: Store) -> Iterator[Check]:
         yield Check("drain", WARN, found, f"kill -9 {worker.pid} on {worker.host} loses nothing")
 
 
-# ── leaving in time ───────────────────────────────────────────────────────────────────────────
+# ── grace ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _orchestrator(settings: Settings) -> Check:

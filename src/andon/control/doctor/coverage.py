@@ -1,7 +1,7 @@
-"""What a halt can reach on this host, and what it cannot.
+"""Reports what a halt can reach on this host, and what it cannot.
 
-Each line is (name, status, what was found, what to do), as `andon doctor` prints it. The grades are
-not read from versions: every mechanism is performed on scratch processes, in a process of its own.
+Each line is (name, status, finding, advice), as `andon doctor` prints it. Grades are measured, not
+inferred from versions: a separate process performs every mechanism on scratch processes.
 """
 
 import json
@@ -23,12 +23,12 @@ from andon.store.store import Store
 Line = tuple[str, str, str, str]
 
 PROBE_SECONDS = 20.0
-# A kill switch that nobody has pulled for this long is a hope.
+# An emergency stop that was not tested for this long cannot be relied on.
 DRILL_SECONDS = 30 * 86_400.0
 DRILLS = "drills.jsonl"
 BEYOND = "beyond a halt"
 NAMED = 3
-# This process is not PID 1 and cannot try what only PID 1 can do; the supervisor is.
+# Used where the supervisor is PID 1: this process is not, and cannot try what only PID 1 can do.
 _FIRST = {
     "kill": {
         "grade": "A",
@@ -44,7 +44,7 @@ _FIRST = {
 
 
 def here(settings: Settings) -> Iterator[Line]:
-    """What is known without a store."""
+    """The lines that need no store."""
     found = grades()
     if not found:
         advice = "andon halt still works; what it can end is not known"
@@ -62,7 +62,7 @@ def here(settings: Settings) -> Iterator[Line]:
 
 
 def grades() -> list[dict[str, Any]]:
-    """Perform every mechanism. Not in this process: it forks, and has threads and a store."""
+    """Try every mechanism in a new process: trials fork, and this one has threads and a store."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "andon.supervisor.trees.grades"],
@@ -79,8 +79,7 @@ def grades() -> list[dict[str, Any]]:
 
 
 def _path() -> str:
-    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    return os.pathsep.join(filter(None, (homes.SOURCE, os.environ.get("PYTHONPATH"))))
 
 
 def _graded(one: dict[str, Any]) -> Line:
@@ -91,7 +90,7 @@ def _graded(one: dict[str, Any]) -> Line:
 
 
 def _alone() -> Iterator[Line]:
-    """Workers of this home that nobody owns."""
+    """Workers of this host without a supervisor."""
     live = homes.live(homes.find())
     alone = [entry for entry in live if entry.kind == "worker"]
     if alone:
@@ -119,7 +118,7 @@ def _drilled(home: str, now: float) -> Line:
 
 
 def last_drill(home: str) -> dict[str, Any] | None:
-    """The newest one that can be read."""
+    """The newest drill on record that can be read."""
     try:
         with open(os.path.join(home, DRILLS), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
@@ -147,7 +146,7 @@ def _alerted(settings: Settings) -> Line:
 
 
 def elsewhere(store: Store) -> Iterator[Line]:
-    """Workers of the store that no live supervisor owns: they are fenced, and proved by nobody."""
+    """Workers of other hosts without a live supervisor: a halt fences them, but proves nothing."""
     owners = {one.id for one in store.supervisors() if one.lease_until > store.now()}
     me = this_process()
     alone = [

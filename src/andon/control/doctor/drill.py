@@ -1,8 +1,8 @@
-"""A rehearsal of `andon halt`: real processes that do not want to stop, and the real command.
+"""A rehearsal of `andon halt`: real processes that resist stopping, and the real command.
 
-Everything happens in a folder of its own, with its own home and store: nothing that runs here is
-touched. The supervisor's word is not taken for it: every process of the fleet holds a pipe open and
-has written down its pid and start time, and the kernel tells when the last of them is gone.
+A drill runs in a temporary folder with its own home and store, and touches nothing else on the
+host. It does not rely on the supervisor's report: every process of the fleet holds a pipe open and
+has written its pid and start time to it, so the end of the pipe proves that the last one is gone.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from andon.host import proc, syscalls
 from andon.runtime.requests import requests
 from andon.store import open_store
 
-# In the first dozen these are durable runs in real workers; after that there are only commands.
+# These kinds are durable runs in real workers, one of each; all further agents are commands.
 RUNS = {
     "swallows cancellation": "swallows_cancellation",
     "holds the GIL": "holds_the_gil",
@@ -48,18 +48,18 @@ ORDER = (
     "sleeps in the kernel",
     *RUNS,
 )
-# One storm is enough to prove it; more of them would measure how slow a busy machine is.
+# One storm is enough for the proof; more would measure how slow a busy machine is.
 MORE = tuple(kind for kind in ORDER if kind in KINDS)
 MOST_AGENTS = 200
-# A drill that takes longer than these has failed.
+# The drill fails if a phase takes longer than this.
 START_SECONDS, HALT_SECONDS, REFUSAL_SECONDS = 90.0, 15.0, 15.0
-# For the storms to be storms.
+# The time the storms get to build up.
 STORM_SECONDS = 0.1
 
 
 @dataclass
 class Member:
-    """One agent of the fleet, as the kernel sees it."""
+    """One agent of the fleet, observed through its pipe."""
 
     kind: str
     name: str
@@ -89,19 +89,22 @@ class Member:
         return self.told.count(b"\n") >= MEMBERS
 
     def alive(self) -> list[int]:
-        """By pid and start time; what is in another namespace only the pipe can tell."""
+        """Pids that are alive, by pid and start time; [0] if only the open pipe shows life.
+
+        Processes in another pid namespace can only be observed through the pipe.
+        """
         here = proc.pid_namespace()
         found = [p for p, ticks, of in self.processes if of == here and proc.alive(p, ticks)]
         return found or ([] if self.gone_ms is not None else [0])
 
 
 def fleet(agents: int, folder: str) -> list[Member]:
-    """Who takes part: each kind once, then again those that are commands."""
+    """The members: one of each kind, then more of those that are commands."""
     members: list[Member] = []
     for number in range(agents):
         kind = ORDER[number] if number < len(ORDER) else MORE[number % len(MORE)]
         is_run = number < len(ORDER) and kind in RUNS
-        # Of three processes one or two escape: over the fleet it is half.
+        # One or two of an agent's three processes escape: half of them over the whole fleet.
         escapees = 1 if is_run else 2 if kind == ESCAPES else 1 + number % 2
         pipe = os.path.join(folder, f"pipe-{number}")
         members.append(Member(kind, f"agent-{number}", pipe, is_run, escapees))
@@ -109,7 +112,7 @@ def fleet(agents: int, folder: str) -> list[Member]:
 
 
 class Round:
-    """One fleet, one halt."""
+    """One fleet and one halt."""
 
     def __init__(self, agents: int) -> None:
         self.folder = tempfile.mkdtemp(prefix="andon-drill-")
@@ -120,7 +123,7 @@ class Round:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def run(self, say: "Tell") -> dict[str, Any]:
-        """Everything, from the first process to the report."""
+        """Start the fleet, halt it, and try to start one more; returns the report."""
         try:
             self._muster(say)
             say("andon halt")
@@ -160,13 +163,13 @@ class Round:
         time.sleep(STORM_SECONDS)
         for member in self.members:
             _hear(member, 0.0)
-        # Who ends before the halt would be counted as killed by it.
+        # An agent that ends before the halt would be counted as killed by it.
         ended = [member.kind for member in self.members if member.gone_ms is not None]
         if ended:
             raise AndonError(f"these ended by themselves before the halt: {', '.join(ended)}")
 
     def _control(self) -> list[dict[str, Any]]:
-        """The control process: spared by a halt, and busy with the store meanwhile."""
+        """The control process: a halt spares it, and it works with the store meanwhile."""
         module = "andon.control_process.main"
         if not any(member.is_run for member in self.members) or find_spec(module) is None:
             return []
@@ -194,16 +197,15 @@ class Round:
         }
 
     def _environ(self) -> Mapping[str, str]:
-        """Nothing of the real home and store."""
+        """An environment without the real home and store."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("ANDON_")}
-        source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join(filter(None, (source, own.get("PYTHONPATH"))))
-        # One run in each worker: one that holds the interpreter would keep the others from it.
+        path = os.pathsep.join(filter(None, (homes.SOURCE, own.get("PYTHONPATH"))))
+        # One run in each worker: a run that holds the GIL would block the others.
         mine = {"ANDON_HOME": self.home, "ANDON_STORE": self.url, "ANDON_CONCURRENCY": "1"}
         return {**own, **mine, "PYTHONPATH": path}
 
     def _supervise(self, children: list[dict[str, Any]]) -> "subprocess.Popen[bytes]":
-        """A real supervisor. It dies with this process, whatever happens."""
+        """Start a real supervisor, which dies with this process whatever happens."""
         limits = {"watchdog_seconds": 600, "lost_contact": "continue", "grace_seconds": 1}
         spec = {"home": self.home, "store": self.url, "settings": limits, "children": children}
         path = os.path.join(self.folder, f"spec-{len(self._started)}")
@@ -229,7 +231,7 @@ class Round:
         return process
 
     def _start_runs(self, runs: list[Member]) -> None:
-        """Each kind is a run in the store; some worker takes it."""
+        """Start one run of each kind; any of the workers takes it."""
         if not runs:
             return
         with contextlib.closing(open_store(self.url, create=False)) as store:
@@ -242,7 +244,7 @@ class Round:
     # ── the halt ──────────────────────────────────────────────────────────────────────────────
 
     def _halt(self) -> dict[str, Any]:
-        """From Enter to the proof; meanwhile the pipes are watched from outside."""
+        """Run `andon halt`, and watch the pipes from outside until all have ended."""
         began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "andon", "halt", "--json"],
@@ -318,10 +320,10 @@ class Round:
             "survivors": sum(len(member.left) for member in of),
         }
 
-    # ── after it ──────────────────────────────────────────────────────────────────────────────
+    # ── after the halt ────────────────────────────────────────────────────────────────────────
 
     def _try_to_start(self) -> dict[str, Any]:
-        """A new supervisor in the halted home, with a command and a worker: neither may start."""
+        """Start a supervisor in the halted home; neither its command nor its worker may start."""
         marker = os.path.join(self.folder, "started")
         command = [sys.executable, "-c", f"open({marker!r}, 'x')"]
         work = [sys.executable, "-m", "andon", "work", os.path.abspath(hostile_runs.__file__)]
@@ -344,7 +346,7 @@ class Round:
         return {"refused": False, "startable": states}
 
     def close(self) -> None:
-        """End whatever is left, by name and not by hope, and take the folder away."""
+        """Kill every process that is left, by pid and start time, and remove the folder."""
         for process in self._started:
             with contextlib.suppress(OSError):
                 process.terminate()
@@ -392,7 +394,7 @@ def _longest(owners: list[dict[str, Any]], name: str) -> float | None:
 
 
 def _states(home: str, pid: int) -> dict[str, str]:
-    """What the supervisor of that pid says of its children; nothing while it says nothing."""
+    """The states of a supervisor's children, from its socket; empty while it does not answer."""
     for entry in homes.entries(home):
         if entry.pid == pid and entry.socket:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -411,12 +413,12 @@ def _states(home: str, pid: int) -> dict[str, str]:
 
 
 def passed(report: dict[str, Any]) -> bool:
-    """Nothing survived, nothing can be started, and the halt itself said that it is proved."""
+    """Whether nothing survived, nothing could be started, and the halt reported its proof."""
     return not report["survivors"] and report["refused"] and report["proved"]
 
 
 class Tell(Protocol):
-    """Hears what a drill does, and how much of it is done."""
+    """A callback for the progress of a drill."""
 
     def __call__(self, words: str, done: int | None = None, total: int | None = None) -> None: ...
 
@@ -434,7 +436,7 @@ def drill(agents: int, rounds: int, say: Tell) -> Iterator[dict[str, Any]]:
 
 
 def remember(reports: list[dict[str, Any]], home: str, now: float) -> None:
-    """In the real home, for `andon doctor`."""
+    """Record the drill in the real home, for `andon doctor`."""
     times = [one["verified_ms"] for one in reports if one["verified_ms"] is not None]
     line = {
         "at": now,

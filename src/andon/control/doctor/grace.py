@@ -1,6 +1,6 @@
-"""Is there time enough to leave? The arithmetic of grace periods, and whether a signal arrives.
+"""Judges grace periods, and whether the orchestrator's signals reach a process.
 
-Each answers (status, what was found, what to do), as `andon doctor` prints it.
+Each function returns (status, finding, advice), as `andon doctor` prints it.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from andon.settings import Settings
 from andon.store.messages.rows import StepTime
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-# How far back steps are looked at.
+# How far back the durations of steps are considered.
 STEPS_SECONDS = 7 * 86_400.0
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"})
-# They pass a signal on to their child, and to nobody below it.
+# Init programs that pass a signal on to their child, but not to its descendants.
 _PASSING = frozenset({"tini", "dumb-init", "docker-init", "catatonit"})
 
 Judged = tuple[str, str, str]
 
 
 def judge_orchestrator(settings: Settings) -> Judged:
-    """The grace period against the orchestrator's."""
+    """Compare the grace period with the orchestrator's."""
     grace, limit = settings.grace_seconds, settings.orchestrator_grace_seconds
     enough = orchestrator_for(grace)
     mine = f"grace_seconds {grace:g}"
@@ -43,13 +43,13 @@ def judge_orchestrator(settings: Settings) -> Judged:
 
 
 def _within(limit: float) -> float:
-    """The longest grace period that fits into the orchestrator's."""
+    """The longest grace period that fits into the orchestrator's limit."""
     fits = [grace for grace in range(1, int(limit) + 1) if orchestrator_for(grace) <= limit]
     return float(max(fits, default=max(limit / 2, 0.5)))
 
 
 def judge_steps(settings: Settings, times: Sequence[StepTime]) -> Judged:
-    """The grace period against how long steps took; `times` by what the steps have of it."""
+    """Compare the durations of steps with the part of the grace period that a step gets."""
     count, longer = sum(one.count for one in times), sum(one.longer for one in times)
     have = steps_have(settings.grace_seconds)
     if not count:
@@ -75,11 +75,11 @@ def _percent(part: int, whole: int) -> str:
     return f"{share:.0f} % of {whole:,} steps" if share >= 1 else f"{part:,} of {whole:,} steps"
 
 
-# ── does a signal arrive? ─────────────────────────────────────────────────────────────────────
+# ── signals ───────────────────────────────────────────────────────────────────────────────────
 
 
 def lines_above(pid: int) -> list[list[str]]:
-    """The command lines of a process and of all above it, up to PID 1."""
+    """The command lines of a process and of its ancestors, up to PID 1."""
     found: list[list[str]] = []
     while pid > 0 and (stat := proc.stat(pid)) is not None:
         found.append(proc.words(pid))
@@ -88,10 +88,10 @@ def lines_above(pid: int) -> list[list[str]]:
 
 
 def judge_signals(pid: int, lines: Sequence[Sequence[str]]) -> Judged:
-    """Whether what stops this container reaches the process; `lines` from it up to PID 1.
+    """Whether the orchestrator's SIGTERM reaches the process; `lines` run from it up to PID 1.
 
-    The orchestrator signals PID 1 alone. A shell there, or right below an init, keeps it for
-    itself.
+    The orchestrator signals only PID 1. A shell as PID 1, or right below an init, does not pass
+    the signal on.
     """
     if pid == 1:
         return OK, "PID 1 is andon: signals arrive", ""

@@ -1,10 +1,11 @@
-"""Agents that do not want to stop, for `andon drill`. Standard library only: fifty start quickly.
+"""Agents that resist stopping, for `andon drill`. Standard library only: fifty must start quickly.
 
     python -m andon.control.doctor.hostile_agents KIND PIPE ESCAPEES
 
-Each is three processes: itself and two members, of which one or two have left the group and lost
-their parents. All hold PIPE open and write down who they are, so that the end of the pipe is the
-kernel's word that all are gone. Whatever happens to the drill, everything ends by itself.
+Each agent is three processes: itself and two members, of which one or two have left the process
+group and lost their parents. All three hold PIPE open and write their identity to it, so that the
+end of the pipe proves that all are gone. Every process ends by itself, whatever happens to the
+drill.
 """
 
 import asyncio
@@ -20,9 +21,9 @@ from collections.abc import Callable
 from andon.host import proc, syscalls
 
 MEMBERS = 3
-# Nobody is left behind for longer than this, whatever goes wrong.
+# No process outlives this, whatever goes wrong.
 LIFE_SECONDS = 180
-# A storm is bounded by itself: nobody else may be able to stop it.
+# A storm limits itself: nothing else may be able to stop it.
 STORM_SECONDS = 5.0
 STORM_PAUSE_SECONDS = 0.005
 
@@ -31,7 +32,7 @@ STORM_PAUSE_SECONDS = 0.005
 
 
 def join(pipe: str) -> int:
-    """Hold the pipe open and write down who this is."""
+    """Hold the pipe open and write this process's identity to it."""
     signal.alarm(LIFE_SECONDS)
     into = os.open(pipe, os.O_WRONLY)
     tell(into)
@@ -44,13 +45,13 @@ def tell(into: int) -> None:
 
 
 def muster(into: int, escapees: int) -> None:
-    """Two more: forked, so that they hold the same pipe."""
+    """Fork the two members, which inherit the pipe."""
     for number in range(MEMBERS - 1):
         (_escape if number < escapees else _follow)(into)
 
 
 def muster_from(pipe: str) -> None:
-    """For a process of many threads, which must not fork: one that only musters does it instead."""
+    """Start the members on behalf of a process with threads, which must not fork itself."""
     muster(os.open(pipe, os.O_WRONLY), 1)
 
 
@@ -60,7 +61,7 @@ def _follow(into: int) -> None:
 
 
 def _escape(into: int) -> None:
-    """Leave the group and the terminal, and lose the parent."""
+    """Start a member that leaves the process group and the terminal, and loses its parent."""
     middle = os.fork()
     if middle == 0:
         os.setsid()
@@ -90,7 +91,7 @@ def _be_deaf() -> None:
 
 
 def cooperative() -> None:
-    """Ends when it is told to."""
+    """Ends on SIGTERM or SIGINT."""
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
 
 
@@ -101,12 +102,12 @@ def ignores_sigterm() -> None:
 
 
 def swallows_cancellation() -> None:
-    """A task that takes every cancellation for a hiccup."""
+    """A task that ignores every cancellation."""
     asyncio.run(swallow())
 
 
 async def swallow() -> None:
-    """Never lets a cancellation pass."""
+    """Catch every cancellation, for LIFE_SECONDS."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(RuntimeError, ValueError):
@@ -115,12 +116,12 @@ async def swallow() -> None:
     while time.monotonic() < end:
         try:
             await asyncio.sleep(LIFE_SECONDS)
-        except BaseException:  # noqa: BLE001, S112 (that is what is wrong with it)
+        except BaseException:  # noqa: BLE001, S112 (the fault this agent shows)
             continue
 
 
 def holds_the_gil() -> None:
-    """A call into C that keeps the interpreter: no other thread and no signal of Python's runs."""
+    """Calls into C with the GIL held: no other thread and no Python signal handler runs."""
     library = ctypes.PyDLL(None)
     end = time.monotonic() + LIFE_SECONDS
     while time.monotonic() < end:
@@ -128,7 +129,7 @@ def holds_the_gil() -> None:
 
 
 def blocked_in_c() -> None:
-    """A thread that waits in C and cannot be told anything."""
+    """A thread that waits in C and cannot be interrupted."""
     thread = threading.Thread(target=wait_in_c, daemon=True)
     thread.start()
     _be_deaf()
@@ -144,13 +145,13 @@ def wait_in_c() -> None:
 
 
 def main_thread_ended() -> None:
-    """The process looks like a zombie, and its other thread goes on."""
+    """Ends the main thread: the process looks like a zombie while its other thread goes on."""
     threading.Thread(target=wait_in_c).start()
     syscalls.exit_thread()
 
 
 def traced() -> None:
-    """A tracer that never waits: what it traces stays a zombie when it is ended."""
+    """A tracer that never waits: its tracees stay zombies when they are killed."""
     _be_deaf()
     for member in proc.children(os.getpid()):
         syscalls.trace(member)
@@ -159,12 +160,12 @@ def traced() -> None:
 
 
 def keeps_orphans() -> None:
-    """Adopts those that lose their parents, before the supervisor can."""
+    """A subreaper: adopts orphans before the supervisor can."""
     ignores_sigterm()
 
 
 def uninterruptible() -> None:
-    """Waits in the kernel, deaf to all but SIGKILL, for a child that never ends."""
+    """Waits in the kernel for a child that never ends; only SIGKILL has an effect."""
     _be_deaf()
     if syscalls.fork_and_wait() == 0:
         _be_deaf()
@@ -174,7 +175,7 @@ def uninterruptible() -> None:
 
 
 def fork_storm(into: int, go: str) -> None:
-    """Two lineages that replace themselves all the time, from the moment `go` exists."""
+    """Two processes that fork a successor and exit, all the time, once the file `go` exists."""
     _be_deaf()
     for _ in range(MEMBERS - 1):
         if os.fork() == 0:

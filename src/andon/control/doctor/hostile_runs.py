@@ -1,4 +1,4 @@
-"""Runs that do not want to stop, for `andon drill`: a worker is started with this file."""
+"""Runs that resist stopping, for `andon drill`, which starts workers with this file."""
 
 import os
 import subprocess
@@ -9,17 +9,20 @@ from andon.control.doctor import hostile_agents
 
 
 def surround(pipe: str) -> None:
-    """The worker holds the pipe, and so do two members."""
+    """Make the worker and two members hold the pipe."""
     into = hostile_agents.join(pipe)
     os.set_inheritable(into, False)
-    code = "import sys; from andon.control import bad_agents as b; b.muster_from(*sys.argv[1:])"
+    code = (
+        "import sys; from andon.control.doctor import hostile_agents as b;"
+        " b.muster_from(*sys.argv[1:])"
+    )
     command = [sys.executable, "-c", code, pipe]
     subprocess.run(command, check=True, timeout=hostile_agents.LIFE_SECONDS)  # noqa: S603
 
 
 @andon.agent
 async def swallows_cancellation(ctx: andon.Context, pipe: str) -> None:
-    """Takes every cancellation for a hiccup, also inside a step."""
+    """Ignores every cancellation, inside a step."""
 
     async def swallow() -> None:
         surround(pipe)
@@ -30,7 +33,7 @@ async def swallows_cancellation(ctx: andon.Context, pipe: str) -> None:
 
 @andon.agent
 async def holds_the_gil(ctx: andon.Context, pipe: str) -> None:
-    """Keeps the interpreter from everybody, its own heartbeat included."""
+    """Holds the GIL, so that nothing else in its worker runs, the heartbeat included."""
 
     async def hold() -> None:
         surround(pipe)
@@ -41,7 +44,7 @@ async def holds_the_gil(ctx: andon.Context, pipe: str) -> None:
 
 @andon.agent
 async def blocked_in_c(ctx: andon.Context, pipe: str) -> None:
-    """A plain function in a thread, which waits in C."""
+    """Waits in C, in a plain function."""
 
     def wait() -> None:
         surround(pipe)
@@ -52,7 +55,7 @@ async def blocked_in_c(ctx: andon.Context, pipe: str) -> None:
 
 @andon.agent
 async def main_thread_ended(ctx: andon.Context, pipe: str) -> None:
-    """Its worker loses its main thread, and looks like a zombie while another thread goes on."""
+    """Ends its worker's main thread: the worker looks like a zombie, but another thread goes on."""
 
     async def leave() -> None:
         surround(pipe)
@@ -63,5 +66,5 @@ async def main_thread_ended(ctx: andon.Context, pipe: str) -> None:
 
 @andon.agent
 async def spawns_a_child_run(ctx: andon.Context, pipe: str) -> None:
-    """Waits, suspended, for another run, which does not want to stop either."""
+    """Waits, suspended, for another run that resists stopping too."""
     await ctx.child(swallows_cancellation, pipe=pipe)

@@ -1,7 +1,7 @@
-"""Whether `andon` and `import andon` mean this program: others have the same name.
+"""Checks that the command `andon` and `import andon` mean this program.
 
-The package andon-ai on PyPI installs a command `andon` too; and a file or folder of that name is
-imported instead, where Python looks first.
+The package andon-ai on PyPI also installs a command `andon`, and Python may import a file or folder
+of that name instead.
 """
 
 import os
@@ -16,12 +16,12 @@ from andon.control.doctor.grace import OK, WARN
 
 Line = tuple[str, str, str, str]
 
-_ENTRY = "andon.__main__"  # what our command imports, whoever has made its script
+_ENTRY = "andon.__main__"  # our command imports it, whichever installer wrote the script
 _INSTEAD = f"use it as: {sys.executable} -m andon"
 
 
 def lines() -> Iterator[Line]:
-    """What is found about the command and about the import."""
+    """The findings about the command and the import."""
     yield _command()
     yield from _shadows()
     yield from _others()
@@ -43,7 +43,10 @@ def _command() -> Line:
 
 
 def _is_ours(interpreter: str) -> bool:
-    """Whether it is of this environment: of several links to a Python each has its own."""
+    """Whether an interpreter is in this environment.
+
+    Links are not resolved: environments can link to one Python.
+    """
     return os.path.dirname(os.path.abspath(interpreter)) == os.path.dirname(
         os.path.abspath(sys.executable)
     )
@@ -58,7 +61,7 @@ def _text(path: str) -> str:
 
 
 def _shadows() -> Iterator[Line]:
-    """Files that a program of one's own, started here, would import instead."""
+    """Files that a program started in this folder would import instead of andon."""
     ours = Path(andon.__file__ or "").resolve().parent
     folders = ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     for folder in dict.fromkeys(Path(one).absolute() for one in folders):
@@ -70,7 +73,7 @@ def _shadows() -> Iterator[Line]:
 
 
 def _others() -> Iterator[Line]:
-    """Packages of this environment that have put files of theirs into ours."""
+    """Other packages of this environment that install into the package `andon`."""
     names = {name.lower() for name in metadata.packages_distributions().get("andon", ())}
     for name in sorted(names - {"andon"}):
         advice = f"pip uninstall {name} andon, then install andon again"

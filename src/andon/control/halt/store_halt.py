@@ -1,6 +1,7 @@
-"""A halt in the store: the order, and the proof of what can be seen from this host.
+"""A halt in the store: writes the order, and proves the targets that this host can see.
 
-A process that is gone executes nothing; everything else is proved by whoever owns it.
+A worker or supervisor of this host is proved stopped when its process is gone. Every other target
+is proved by its owner.
 """
 
 import contextlib
@@ -21,12 +22,12 @@ from andon.store.messages.stops import Bury, Dismiss, Order, SupervisorRow, Targ
 from andon.store.store import Store, WorkerRow
 
 AGAIN_SECONDS = 0.01
-SEEN_SECONDS = 0.1  # nobody sees a pull and lifts it in less; two clocks agree no better than this
+SEEN_SECONDS = 0.1  # a person needs longer to see a pull and lift it; clocks differ by this much
 Say = Callable[..., None]
 
 
 def order(url: str, words: dict[str, Any], within: float, say: Say) -> tuple[Store, str]:
-    """Write it; answers the store and the id of the halt that holds there. Makes no database."""
+    """Write the order; returns the store and the id of the halt in force. Creates no database."""
     store = _patiently(lambda: open_store(url, create=False, reserved=True), within, say)
     return store, str(_patiently(lambda: _ordered(store, words), within, say))
 
@@ -44,7 +45,7 @@ def _patiently(ask: Callable[[], Any], seconds: float, say: Say) -> Any:
 
 
 def _ordered(store: Store, words: dict[str, Any]) -> str:
-    """The id of the halt that holds in the store."""
+    """Write the order; returns the id of the halt in force, which may be an earlier one."""
     message = Order(
         id=words["order"],
         kind=Kind.HALT,
@@ -61,8 +62,8 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
     row = store.stop(str(found))
     seen_for = time.monotonic() - words["began"] - SEEN_SECONDS
     if row is not None and row.lifted_at and store.now() - row.lifted_at < seen_for:
-        return str(found)  # by somebody who had seen this very pull
-    # It was lifted in the store and not here: the order of this host is an old one there.
+        return str(found)  # lifted by a person who had seen this very pull
+    # The store lifted an earlier pull with this id, but this host did not: order a new halt.
     return _ordered(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
 
 
@@ -70,7 +71,7 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
 
 
 def prove(store: Store, order: str, end: float, say: Say) -> None:
-    """Until every target is proved, or the time is over; `say` what is known when it is more."""
+    """Poll until every target is proved or the time is over; `say` each change."""
     told: dict[str, Any] = {}
     while True:
         with contextlib.suppress(AndonError):
@@ -86,12 +87,12 @@ def prove(store: Store, order: str, end: float, say: Say) -> None:
 
 
 def known(store: Store, order: str) -> dict[str, Any]:
-    """How it stands, with what can be seen from this host."""
+    """The state of a halt, after recording the deaths that this host can see."""
     here = _bury(store, order)
     rows = store.targets(order)
     verified = [row for row in rows if row.stage == Stage.VERIFIED]
     left = [row for row in rows if row.stage != Stage.VERIFIED]
-    # A run is as good as the process that executes it: one line for each of those is enough.
+    # A run stops with the process that executes it: one line per process is enough.
     processes = [row for row in left if row.run_id is None] or left
     kinds = Counter(row.target.partition(":")[0] for row in rows)
     return {
@@ -99,7 +100,7 @@ def known(store: Store, order: str) -> dict[str, Any]:
         "kinds": dict(sorted(kinds.items())),
         "verified": len(verified),
         "unproved": [_sentence(row) for row in processes],
-        # What nobody has seen yet may be seen from here in a moment: a process that says goodbye.
+        # A worker of this host may still be exiting; this host sees its end in a moment.
         "over": not any(row.stage in OPEN or row.worker in here for row in left),
     }
 
@@ -112,7 +113,10 @@ def _sentence(row: TargetRow) -> str:
 
 
 def _bury(store: Store, order: str) -> set[str]:
-    """Bury workers of this host that are certainly gone; answers those that are to go."""
+    """Record workers and supervisors of this host that are certainly gone.
+
+    Returns the workers of this host that are part of an open target and not embedded.
+    """
     open_rows = [row for row in store.targets(order) if row.stage != Stage.VERIFIED]
     workers = workers_of(store, {row.worker for row in open_rows if row.worker})
     messages: list[Any] = []
@@ -138,5 +142,5 @@ def _is_here(one: WorkerRow | SupervisorRow) -> bool:
 
 
 def _is_gone(one: WorkerRow | SupervisorRow) -> bool:
-    """A zombie is: it executes nothing, and its parent may never look."""
+    """Whether its process is gone. A zombie counts: it executes nothing and may never be reaped."""
     return _is_here(one) and not proc.alive(one.pid, one.start_ticks)

@@ -1,7 +1,7 @@
-"""Tells one store of a halt: `python -m andon.control.halt.store_order WORDS`.
+"""Gives one store the order to halt: `python -m andon.control.halt.store_order WORDS`.
 
-A process of its own: whatever the store does to it, the command that started it goes on. It
-answers a line of JSON whenever it knows more.
+It runs as a separate process, so that a store that hangs or crashes cannot delay the command that
+started it. It prints a line of JSON whenever it knows more.
 """
 
 import json
@@ -17,18 +17,18 @@ from andon.store import absolute, sqlite_path
 
 
 def main(words: dict[str, Any]) -> None:
-    """Tell the store of this folder, if there is one."""
+    """Give the order to the configured store, or else to the first store used on this host."""
     end = time.monotonic() + float(words["wait"])
-    # Nothing in here may hang for ever; the parent has said what is not known long before.
+    # SIGALRM ends this process if anything hangs; the parent has reported by then what is unknown.
     signal.alarm(int(words["wait"]) + int(words["within"]) + 2)
-    # A file that nobody has made is used by nobody.
+    # No worker uses a database file that does not exist.
     stores = [one for one in words.get("stores", ()) if _is_there(one)]
     url = _url()
     if not _is_there(url):
         if not stores:
             _say(state="none", over=True)
             return
-        url = stores[0]  # nobody has said which: the one that is used on this host
+        url = stores[0]  # none is configured: take one that is used on this host
     from andon.control.halt import store_halt
     from andon.core.text import clean
     from andon.host.home import without_password
@@ -38,7 +38,7 @@ def main(words: dict[str, Any]) -> None:
     signal.alarm(int(words["within"]) + 2)
     try:
         store, order = store_halt.order(url, words, words["within"], _say)
-    except Exception as error:  # noqa: BLE001 (whatever it is, somebody has to be told)
+    except Exception as error:  # noqa: BLE001 (any failure has to be reported)
         _say(state="unknown", why=clean(error), over=True)
         return
     signal.alarm(int(words["wait"]) + 5)
@@ -53,7 +53,7 @@ def _is_there(url: str) -> bool:
 
 
 def _url() -> str:
-    """Another setting that is wrong must not keep the order from its store."""
+    """The store's URL; an invalid setting elsewhere must not keep the order from its store."""
     try:
         return load().store
     except AndonError:
@@ -64,7 +64,7 @@ def _say(**known: Any) -> None:
     try:
         sys.stdout.write(json.dumps(known) + "\n")
         sys.stdout.flush()
-    except OSError:  # nobody waits any more: the order is to be written all the same
+    except OSError:  # the parent reads no longer: the order must still be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -1,1 +1,4 @@
-"""Kubernetes manifests whose numbers fit each other."""
+"""Kubernetes manifests (`andon k8s render`).
+
+All grace periods and probe settings are derived from one number, in one place.
+"""

@@ -1,6 +1,6 @@
-"""Kubernetes manifests whose numbers fit each other.
+"""Builds the manifests of a Deployment of workers and of a Job for one run.
 
-The grace of the worker, of the pod and of the probes are computed in one place from one number.
+The grace periods of worker, pod and probes are computed here from one number, so that they agree.
 """
 
 import re
@@ -13,9 +13,9 @@ from andon.core.fleet.grace import MARGIN_SECONDS, PRE_STOP_SECONDS, stop_period
 from andon.errors import BadInput
 
 KINDS = ("deployment", "job", "all")
-# EX_TEMPFAIL: saved, but unfinished.
+# EX_TEMPFAIL: the run is saved, but unfinished.
 SAVED = 75
-# RFC 1123: what names objects, and what names secrets.
+# RFC 1123: a label names objects, a subdomain names secrets.
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -24,7 +24,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to render."""
+    """The options of `andon k8s render`."""
 
     grace: int = 80
     image: str = "registry.example/agents:1"
@@ -57,7 +57,7 @@ def manifests(wanted: Wanted, kind: str) -> list[dict[str, Any]]:
 
 
 def rendered(wanted: Wanted, kind: str) -> str:
-    """The objects as YAML, with the reasons for what surprises."""
+    """The objects as YAML, with comments that explain surprising values."""
     parts = [
         f"# andon k8s render --grace {wanted.grace} --kind {found['kind'].lower()}\n"
         + document(found, remarks(wanted, found["kind"]))
@@ -67,7 +67,7 @@ def rendered(wanted: Wanted, kind: str) -> str:
 
 
 def deployment(wanted: Wanted) -> dict[str, Any]:
-    """Workers for as long as there is work: a drained one exits with 0 and is replaced."""
+    """A Deployment of workers; one that has drained exits with 0 and is replaced."""
     labels = {"app.kubernetes.io/name": wanted.name}
     worker = {
         "name": "worker",
@@ -101,7 +101,7 @@ def deployment(wanted: Wanted) -> dict[str, Any]:
 
 
 def single_run(wanted: Wanted) -> dict[str, Any]:
-    """One run to its end: what a pod leaves unfinished, the next one goes on with."""
+    """A Job that executes one run; the next pod continues a run that a pod leaves unfinished."""
     labels = {"app.kubernetes.io/name": wanted.name}
     uid = "metadata.labels['batch.kubernetes.io/controller-uid']"
     once = {
@@ -159,7 +159,7 @@ def _named(name: str, text: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """Kubernetes replaces $(NAME) in commands."""
+    """Escape $(NAME), which Kubernetes would replace in commands."""
     return text.replace("$(", "$$(")
 
 
@@ -173,7 +173,7 @@ def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
 
 
 def remarks(wanted: Wanted, kind: str) -> dict[str, str]:
-    """What a reader of the YAML would ask, by the place where they would."""
+    """Comments for the YAML, by the path of the key that each stands above."""
     pod = "spec.template.spec"
     secret, _, key = wanted.store_secret.partition(":")
     before = "preStop, which counts too" if kind == "Deployment" else "a slow start of the drain"

@@ -1,7 +1,7 @@
-"""A value as YAML, with remarks: only what manifests need, and nothing that could mean two things.
+"""Writes values as YAML with comments: a small, unambiguous subset that is enough for manifests.
 
-Text is quoted unless it is plainly a word, so that no value becomes a number, a date, a boolean or
-a structure of its own.
+Text is quoted unless it is plainly a word, so that no reader takes it for a number, a date, a
+boolean or a structure.
 """
 
 import json
@@ -11,13 +11,13 @@ from typing import Any
 
 from andon.errors import BadInput
 
-# Words that some readers of YAML take for something else than text.
+# Words that some YAML parsers do not read as text.
 _MEANINGFUL = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"}
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*")
 
 
 def document(found: Mapping[str, Any], remarks: Mapping[str, str]) -> str:
-    """One YAML document; a remark stands above the key whose path names it."""
+    """One YAML document, with each remark as a comment above the key at its path."""
     return "".join(f"{line}\n" for line in _mapping(found, remarks, ""))
 
 

@@ -1,1 +1,4 @@
-"""Runs: start, list, show, wait; their errors, children and output."""
+"""Runs: start, list and show them; their input, errors, waits, children and output.
+
+Rules about states live in core and runtime.
+"""

@@ -1,7 +1,7 @@
-"""What a command printed: kept by its supervisor, in a file of the host it ran on.
+"""Reads the output of a command, which its supervisor keeps in a file of the host it ran on.
 
-FILE.1 is what was written before FILE, if it has grown beyond its limit. Nothing is kept in the
-store: output has no limit, and the store is everybody's.
+FILE.1 holds the older output once FILE has grown beyond its limit. The store keeps no output:
+output is unbounded, and the store is shared by everyone.
 """
 
 import os
@@ -25,7 +25,7 @@ def is_kept(row: RunRow) -> bool:
 
 
 def place(store: Store, row: RunRow) -> tuple[Path, str]:
-    """The file, and the host it is on, as far as that is known; else here."""
+    """The file of a run's output, and its host (empty for this one, or if it is unknown)."""
     name = f"{row.id.replace('/', '_')}.log"
     attempts = store.attempts(row.id)
     workers = {one.id: one for one in store.fleet(0.0)}
@@ -44,7 +44,7 @@ def _is_here(boot: str) -> bool:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """All that is kept of it, the oldest first."""
+    """Yield all lines that are kept, oldest first."""
     for file in (path.with_name(f"{path.name}.1"), path):
         try:
             with file.open(encoding="utf-8", errors="replace") as text:
@@ -59,7 +59,7 @@ def missing(path: Path, host: str) -> str:
 
 
 def follow(store: Store, row: RunRow, path: Path, on_line: Callable[[str], None]) -> None:
-    """Every line as it comes, until the run is over."""
+    """Pass on each line as it is written, until the run is over."""
     place_in, rest = 0, b""
     with rings(store) as pause:
         while True:
@@ -67,7 +67,7 @@ def follow(store: Store, row: RunRow, path: Path, on_line: Callable[[str], None]
             over = now is None or requests.is_over(now) or now.worker is None
             try:
                 with path.open("rb") as file:
-                    if os.fstat(file.fileno()).st_size < place_in:  # it was rotated
+                    if os.fstat(file.fileno()).st_size < place_in:  # rotated
                         place_in = 0
                     file.seek(place_in)
                     while part := file.read(AT_ONCE):

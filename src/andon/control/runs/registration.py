@@ -1,4 +1,4 @@
-"""A worker that is started together with `andon start` needs a moment to register."""
+"""Waits for a worker that was launched together with `andon start` to register."""
 
 import tempfile
 import time
@@ -12,7 +12,7 @@ REGISTRATION_SECONDS = 3.0
 
 
 def await_store(url: str, agent: str, on_wait: Callable[[], None]) -> None:
-    """A start makes no file: without a worker that has been there nothing could start."""
+    """Wait for the database file. `andon start` creates none: no run starts without a worker."""
     path = sqlite_path(url)
     if path is None or path.exists():
         return
@@ -29,7 +29,10 @@ def await_store(url: str, agent: str, on_wait: Callable[[], None]) -> None:
 
 
 def _refuse_impossible(path: Path) -> None:
-    """Tried, not asked: a read-only disk and root's rights make every other answer wrong."""
+    """Refuse a folder that cannot hold a database, by writing to it.
+
+    Permission bits would mislead: they ignore read-only disks and the rights of root.
+    """
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent

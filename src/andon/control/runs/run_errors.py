@@ -1,4 +1,4 @@
-"""The errors of a run: each failed attempt of a step, an effect or the agent, from its journal."""
+"""The errors of a run, from its journal: each failed attempt of a step, an effect or the agent."""
 
 import json
 from collections.abc import Sequence
@@ -10,17 +10,18 @@ _OF_AGENT = (EntryKind.RETRY, EntryKind.COMPENSATE, EntryKind.END)
 
 
 def failures_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The oldest first."""
+    """The errors in a journal, oldest first."""
     found: list[dict[str, Any]] = []
-    last: dict[str, Any] = {}  # place → the error that was last told of it
+    last: dict[str, Any] = {}  # place → its last reported error
     for entry in entries:
         if entry.state == "started":
             last.pop(entry.place, None)
         error = _error(entry)
         if error is None or last.get(entry.place) == error:
             continue
-        # An effect's error is told when it is in doubt and again when it is retried or has failed;
-        # the agent's when what the run did is undone and again when the run ends.
+        # The journal repeats some errors, which are listed once. An effect's error is written when
+        # it is in doubt and again when it is retried or has failed; the agent's error is written
+        # when the run is compensated and again when the run ends.
         last[entry.place] = error if entry.kind in (EntryKind.EFFECT, *_OF_AGENT) else None
         of_agent = entry.kind in _OF_AGENT
         found.append(
@@ -38,7 +39,7 @@ def failures_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def _error(entry: Entry) -> dict[str, Any] | None:
-    # Only errors have a type, and only these entries have errors.
+    # A body with a type is an error, and only these entries have errors.
     telling = entry.state in ("retrying", "in_doubt") or entry.kind in _OF_AGENT
     if not (telling or entry.state == "failed") or entry.body is None:
         return None

@@ -1,4 +1,4 @@
-"""Values as people type them, read by the type of the parameter that they are for."""
+"""Parses values typed on a command line, by the type of the parameter they are for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from andon.core.values.shape import ANY, OTHERS, misfit
 from andon.core.values.shape import words as in_words
 from andon.errors import BadInput
 
-# What no word of everyday text begins with.
+# Everyday text does not begin with these.
 _JSON = ("[", "{", '"')
-# What a decoder raises at text that is not JSON.
+# The errors that the decoder raises for text that is not JSON.
 NO_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 def parse(text: str, what: str = "", warn: Callable[[str], None] = lambda _: None) -> Any:
-    """A value as people type it: JSON if it is JSON, else text, with a warning if it looks so."""
+    """Parse a typed value: JSON if valid, else text, with a warning if the text looks like JSON."""
     try:
         return value.decode(text)
     except NO_JSON as error:
@@ -27,7 +27,7 @@ def parse(text: str, what: str = "", warn: Callable[[str], None] = lambda _: Non
 
 
 class Word(str):
-    """A value as it was typed: what it means depends on the parameter it is for."""
+    """A value as it was typed; its meaning depends on the parameter it is for."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Word(str):
 def read(
     given: dict[str, Any], types: dict[str, Any], warn: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The arguments with what was typed read for its parameters; `types`: their shapes."""
+    """Replace each Word among the arguments by its value; `types` holds the parameters' shapes."""
     return {
         name: _read(name, str(found), types.get(name, types.get(OTHERS, ANY)), warn)
         if isinstance(found, Word)
@@ -45,7 +45,7 @@ def read(
 
 
 def _read(name: str, text: str, shape: Any, warn: Callable[[str], None]) -> Any:
-    """JSON where that fits, else text where that fits: for a str, 123 is text."""
+    """Prefer JSON where it fits the shape, else text where that fits: for a str, 123 is text."""
     try:
         found = value.decode(text)
     except NO_JSON as error:
@@ -56,6 +56,6 @@ def _read(name: str, text: str, shape: Any, warn: Callable[[str], None]) -> Any:
         if text.lstrip()[:1] in _JSON:
             expected = f"argument {name!r}: expected {in_words(shape)}"
             raise BadInput(f"{expected}, found {text!r:.80}, which is not JSON: {error}") from None
-        return text  # refused with every other that does not fit
+        return text  # the start refuses it, together with all other misfits
     as_text = misfit(shape, found) is not None and misfit(shape, text) is None
     return text if as_text else found

@@ -1,4 +1,4 @@
-"""Runs as a tree: children below the run that has started them, under short names."""
+"""Runs as a tree: children below the run that started them, under short names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from andon.store.store import Store
 
 # More children of one run than this are counted, not listed.
 MOST_CHILDREN = 5
-_STARTED = "~@child/"  # what a child's id has between its parent's and its own name
+_STARTED = "~@child/"  # between the parent's id and the child's name
 
 Row = dict[str, Any]
 
 
 def tree(store: Store, *, limit: int, before: str | None, everything: bool) -> list[Row]:
-    """Runs that nobody has started but people, newest first, each with the current ones below."""
+    """Runs without a parent, newest first, each followed by its current descendants."""
     which: dict[str, Any] = {"limit": limit, "everything": everything}
     roots = listing(store, **which, before=before, roots=True)
     below = listing(store, **which, roots=False)
@@ -30,7 +30,7 @@ def tree(store: Store, *, limit: int, before: str | None, everything: bool) -> l
 
 def _below(parent: Row, rows: Sequence[Row], depth: int, *, full: bool) -> list[Row]:
     children = [row for row in rows if row["parent_id"] == parent["id"]]
-    # First of all what a person may have to do something about.
+    # Children that may need a person come first.
     children.sort(key=lambda row: (not row["asks"], row["state"] in TERMINAL, row["created_at"]))
     found: list[Row] = []
     for row in children[:MOST_CHILDREN]:
@@ -46,7 +46,7 @@ def _below(parent: Row, rows: Sequence[Row], depth: int, *, full: bool) -> list[
 
 
 def _asks(row: Row, rows: Sequence[Row]) -> int:
-    """How many open asks a run has, with those of the runs below it."""
+    """The number of open asks of a run and of the runs below it."""
     below = (one for one in rows if one["parent_id"] == row["id"])
     return len(row["asks"]) + sum(_asks(one, rows) for one in below)
 

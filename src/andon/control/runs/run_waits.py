@@ -1,4 +1,4 @@
-"""What a suspended run waits for, in words."""
+"""Describes in words what a suspended run waits for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from andon.core.text import age
 
 
 def words(waits: Sequence[dict[str, Any]], now: float) -> str:
-    """All of them; several children are counted, for ps has them below."""
+    """All waits of a run; several children are only counted, as `andon ps` lists them below it."""
     children = [wait for wait in waits if wait.get("kind") == "child"]
     others = [_one(wait, now) for wait in waits if wait.get("kind") != "child"]
     if len(children) > 1:

@@ -1,6 +1,6 @@
-"""What people ask about runs, one function per request: a store in, plain values out.
+"""Queries about runs, and starting them: one function per request, takes a store, returns values.
 
-The surfaces (the command line now, others later) only translate. Rules are runtime's and core's.
+Callers (the command line now, others later) only translate. The rules live in runtime and core.
 """
 
 import json
@@ -14,7 +14,7 @@ from andon.control.runs import run_waits as waits
 from andon.control.runs.run_errors import failures_of
 from andon.control.runs.run_input import read
 from andon.control.stop.target import UNFINISHED
-from andon.control.stop.target import find as find  # noqa: PLC0414 (it is one of these)
+from andon.control.stop.target import find as find  # noqa: PLC0414 (part of this module's API)
 from andon.core import effect
 from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
@@ -32,12 +32,12 @@ from andon.store.messages.stops import StopRow
 from andon.store.read_api import ALLOWANCE_SECONDS
 from andon.store.store import Store, WorkerRow
 
-# What is over is of interest for a while.
+# Ended runs stay in the default listing for this long.
 RECENT_SECONDS = 3600.0
 PAGE = 500
 
-# States that people see and no store keeps.
-STOPPING = "stopping"  # it was told to, and that is not proved
+# States that are shown, but never stored.
+STOPPING = "stopping"  # ordered to stop, not proved yet
 STALLED = "stalled"  # its worker makes no progress
 
 
@@ -56,7 +56,7 @@ def start(
     warn: Callable[[str], None],
     **options: Any,
 ) -> RunRow:
-    """Start a run; an agent that nobody carries yet is waited for briefly."""
+    """Start a run; waits briefly for a worker to register an agent that is not known yet."""
     if not _is_known(store, agent):
         on_wait()
         until = time.monotonic() + registration.REGISTRATION_SECONDS
@@ -82,7 +82,7 @@ def _is_known(store: Store, agent: str) -> bool:
 
 
 class Surroundings:
-    """What a run's state depends on besides itself, read once: the time and who is alive."""
+    """A snapshot that shown states of runs depend on: time, live workers, latches, progress."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.now, self.here = store, store.now(), this_process()
@@ -95,7 +95,7 @@ class Surroundings:
         self.latches, self.progress = store.latches(), store.progress()
 
     def carries(self, agent: str) -> bool:
-        """Whether somebody carries the agent, in whichever version."""
+        """Whether a live worker serves any version of the agent."""
         return agent in {name for name, _ in self._carried.versions}
 
     def is_version_carried(self, agent: str, version: str) -> bool:
@@ -105,20 +105,21 @@ class Surroundings:
         return self._carried.takes(row)
 
     def is_forsaken(self, row: RunRow) -> bool:
-        """Whether the run could go on, and nobody is alive who would."""
+        """Whether the run is ready, but no live worker has it or would take it."""
         ready = row.state in (State.QUEUED, State.RUNNING) and row.worker not in self.live
         return ready and not self.is_carried(row)
 
     def is_stranded(self, row: RunRow) -> bool:
-        """Whether that is so for longer than a restart takes."""
+        """Whether the run has been forsaken for longer than a restart of workers takes."""
         since = row.available_at if row.state == State.QUEUED else row.changed_at
         lasts = self.now - since >= ALLOWANCE_SECONDS and not self._carried_lately.takes(row)
         return lasts and self.is_forsaken(row)
 
     def state_of(self, row: RunRow) -> str:
-        """The state that people see: what nobody works on is never a quiet "queued".
+        """The state that is shown.
 
-        Nor is a run ever killed or cancelled before that is proved.
+        A run that no worker will take shows as stranded, not as queued. A run never shows as killed
+        or cancelled before that is proved.
         """
         if row.stop is not None and row.state not in TERMINAL:
             return STOPPING
@@ -130,12 +131,12 @@ class Surroundings:
         return STALLED if self.stall_of(row) else row.state
 
     def latch_on(self, row: RunRow) -> StopRow | None:
-        """What keeps a run that waits from going on."""
+        """The latch that keeps a waiting run from continuing, if any."""
         waits = row.state in (State.QUEUED, State.SUSPENDED)
         return scope_latches.on_path(self.latches, row) if waits else None
 
     def stall_of(self, row: RunRow) -> dict[str, Any]:
-        """Why the worker that has the run makes no progress; nothing if it does."""
+        """Why the run's worker makes no progress; empty if it does."""
         worker = self.live.get(row.worker or "")
         if row.state != State.RUNNING or worker is None or worker.stalled is None:
             return {}
@@ -144,7 +145,7 @@ class Surroundings:
         return found if runs is None or row.id in runs else {}
 
     def who_lacks(self, row: RunRow) -> str:
-        """The worker that a forsaken run would need."""
+        """A sentence that names the worker that a forsaken run needs."""
         if row.version == command_run.VERSION:
             return (
                 f"no running worker executes this command; how to continue it: andon show {row.id}"
@@ -159,13 +160,13 @@ class Surroundings:
         return at is not None and at > self.now - ALLOWANCE_SECONDS
 
     def is_live(self, worker: WorkerRow) -> bool:
-        """Whether it is what it says: its lease holds, and its process is not known to be gone."""
+        """Whether a worker is live: its lease holds, and its process is not known to be gone."""
         in_time = worker.state == "live" and worker.lease_until >= self.now
         return in_time and not is_gone(self.here, worker)
 
 
 class _Carried:
-    """The versions, and the queues, that some workers take runs of."""
+    """The versions and queues that a set of workers takes runs of."""
 
     def __init__(self, workers: Sequence[WorkerRow]) -> None:
         self.versions: set[tuple[str, str]] = set()
@@ -177,7 +178,7 @@ class _Carried:
                     self._taken |= {(name, version, queue), (name, "", queue)}
 
     def takes(self, row: RunRow) -> bool:
-        # Whoever has any version of its agent may undo it.
+        # A worker with any version of the agent may undo the run.
         version = row.version if row.undoing is None else ""
         return any((row.agent, version, queue) in self._taken for queue in (row.queue, None))
 
@@ -193,7 +194,7 @@ def listing(
     everything: bool = False,
     roots: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Runs, newest first: by default the unfinished ones and what was finished lately."""
+    """Runs, newest first: by default the unfinished ones and those that ended recently."""
     around = Surroundings(store)
     cursor = None
     if before is not None:
@@ -222,7 +223,7 @@ _STORED_AS: dict[str, set[str]] = {
 
 
 def _as_shown(which: Filter, around: Surroundings) -> list[RunRow]:
-    """Runs by the state that people see, which for some is not the one that is stored."""
+    """Runs filtered by shown state, which can differ from the stored one."""
     stored = set(which.states) & set(State)
     for state in which.states:
         stored |= _STORED_AS.get(state, set())
@@ -262,7 +263,7 @@ def _line(row: RunRow, around: Surroundings) -> dict[str, Any]:
 
 
 def _stops(row: RunRow, around: Surroundings) -> dict[str, Any]:
-    """What stops it or holds it, and how surely it could be stopped."""
+    """The order or latch that stops the run, its stall, and how surely it could be killed."""
     latch = around.latch_on(row)
     if row.state in _STOPPED:
         latch = scope_latches.over(around.latches, row, around.store.run)
@@ -276,7 +277,7 @@ def _stops(row: RunRow, around: Surroundings) -> dict[str, Any]:
 
 
 def doing(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> str:
-    """What a run does, waits for, or ended with, in a few words."""
+    """Describe in a few words what a run does, waits for, or ended with."""
     if row.attempt == 0 and (around.latch_on(row) is not None or row.state in _STOPPED):
         return f"has not begun; {_doing(row, asks, around)}"
     return _doing(row, asks, around)
@@ -336,20 +337,20 @@ def _queued(row: RunRow, around: Surroundings) -> str:
 
 
 def in_hand(last: Entry | None, version: str = "") -> str:
-    """What the journal says a run has in hand."""
+    """The step or effect that a run has in hand, by the last entry of its journal."""
     if version == command_run.VERSION:
         return command_run.called(last)
     if last is None or last.kind == EntryKind.START:
         return "at its first step"
     if last.state in (Mark.BEGUN, Mark.WAITING) or last.state in OPEN:
         return f"{last.kind} {last.name}"
-    if last.kind in (EntryKind.RETRY, EntryKind.END):  # the end of a run that was redriven
+    if last.kind in (EntryKind.RETRY, EntryKind.END):  # END: a redriven run's earlier end
         return "tries again"
     return f"after {last.kind} {last.name}".rstrip()
 
 
 def _orphaned(row: RunRow, around: Surroundings) -> str:
-    """Nobody may be left to notice that a worker is gone."""
+    """A remark if the run's worker is gone: no other worker may be left to record its death."""
     if row.worker in around.live:
         return ""
     if around.is_carried(row):
@@ -442,7 +443,7 @@ def _effects(store: Store, run_id: str) -> list[dict[str, Any]]:
 
 
 def undo_plan(store: Store, row: RunRow) -> dict[str, Any]:
-    """What compensating a run would do, the first first."""
+    """The effects that compensating a run would undo, in that order, and those it would not."""
     effects = store.ledger(row.id)
     owed = [one for one in reversed(effects) if one.undo is not None and one.state in OWED]
     stays = [one for one in effects if one.undo is None and one.state == EffectState.CONFIRMED]
@@ -472,7 +473,7 @@ def _attempts(attempts: Sequence[AttemptRow]) -> list[dict[str, Any]]:
 
 
 def _every(store: Store, which: Filter) -> Iterator[RunRow]:
-    """All runs that fit, page by page."""
+    """Yield all runs that match, page by page."""
     while page := store.runs(which):
         yield from page
         which = which.but(before=(page[-1].created_at, page[-1].id))
@@ -483,7 +484,7 @@ def every_run(store: Store, states: tuple[str, ...] = ()) -> Iterator[RunRow]:
 
 
 def lines(store: Store, run_id: str, after: int = 0) -> list[dict[str, Any]]:
-    """What the agent wrote with ctx.log, after the line of that number."""
+    """The lines that the agent wrote with ctx.log, after the line with id `after`."""
     found: list[dict[str, Any]] = []
     while page := store.logs(run_id, after):
         found += [{"id": n, "at": at, "level": level, "text": text} for n, at, level, text in page]

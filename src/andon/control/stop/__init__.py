@@ -1,1 +1,4 @@
-"""Stops of runs: who is meant, the proof, the receipt, and going on again."""
+"""Stops of runs: finding the target, giving the order, its proof, its receipt, and resuming.
+
+A stop counts as done only when every target of its order is proved.
+"""

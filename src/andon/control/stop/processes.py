@@ -1,4 +1,4 @@
-"""Ending processes from this host: those of workers without a supervisor, and what runs started."""
+"""Kills processes of this host: workers without a supervisor, and processes that runs started."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from andon.runtime.requests.lookup import write
 from andon.runtime.worker.peers import has_started_us, is_gone, mark_of, remains_of, this_process
 from andon.store.messages.stops import Bury, Report
 
-TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+TYPE_CHECKING = False  # not typing's: that import would delay every stop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from andon.store.messages.stops import TargetRow
     from andon.store.store import Store, WorkerRow
 
-# For the worker to end the attempt by itself, since it was fenced.
+# The time that a worker has, once fenced, to end the attempt by itself.
 GRACE_SECONDS = 0.2
-# A process that the kernel holds (a disk that hangs) is not waited for longer.
+# The longest wait for a killed process: the kernel may hold it (a disk that hangs).
 GONE_SECONDS = 5.0
 
 
 class Outcome(Struct):
-    """What became of a process; `why_not` if it is not gone."""
+    """The result of a kill: evidence that the process is gone, or `why_not`."""
 
     evidence: str = ""
     why_not: str = ""
 
 
 class Enders:
-    """Knows which workers this command may end: here, and owned by nobody who would."""
+    """Kills the workers that this command may kill: on this host, and without a live supervisor."""
 
     def __init__(self, store: Store, verb: str) -> None:
         self._store, self._verb, self._here = store, verb, this_process()
         self.tried: dict[str, Outcome] = {}
 
     def outcome_of(self, name: str | None) -> Outcome | None:
-        """What was tried with a worker, or with what an attempt had started, if anything was."""
+        """The outcome for a worker, or for the processes of an attempt; None if not tried yet."""
         return self.tried.get(name or "")
 
     def is_gone(self, worker: WorkerRow) -> bool:
-        """Whether its process is certainly gone, as seen from here."""
+        """Whether its process is certainly gone."""
         return is_gone(self._here, worker) is True
 
     def is_here(self, worker: WorkerRow) -> bool:
-        """Whether its processes can be seen from here."""
+        """Whether its processes can be seen from this host and pid namespace."""
         return is_gone(self._here, worker) is not None
 
     def is_ours(self, worker: WorkerRow) -> bool:
-        """Whether its process can be seen from here, and nobody else ends it."""
+        """Whether its process can be seen from here, and no live supervisor owns it."""
         return self.is_here(worker) and not self._has_supervisor(worker)
 
     def _has_supervisor(self, worker: WorkerRow) -> bool:
@@ -69,7 +69,7 @@ class Enders:
         return False
 
     def end(self, worker: WorkerRow, say: Callable[[str], None], runs: set[str]) -> None:
-        """Kill it and give back what it held; `runs` are those that are meant."""
+        """Kill a worker and give back its runs; `runs` are the targets of the order."""
         others = [
             one.run_id for one in self._store.held_by(worker.id, inf) if one.run_id not in runs
         ]
@@ -94,14 +94,14 @@ class Enders:
             return Outcome(why_not=_why_alive(remains))
         below = sorted(set(remains.known) - {worker.pid})
         names = f": {remains.named(below)}" if below else ""
-        if gone:  # nobody has sent it a signal
+        if gone:  # it ended without a signal from here: the evidence must not claim one
             ended = f"; ended what it had started{names}" if below else ""
             return Outcome(evidence=f"process gone, seen by its start time{ended}")
         with_them = f" and {len(below)} that it had started" if below else ""
         return Outcome(evidence=f"{KILLED} andon {self._verb}, process{with_them} gone{names}")
 
     def spare(self, worker: WorkerRow) -> None:
-        """Name what nobody can attribute to one of its runs; nothing of that is ended."""
+        """Record that a worker is spared, and name its processes that belong to no single run."""
         mark = mark_of(worker)
         strays = Remains(matches=lambda found: found == mark, spare={worker.pid})
         strays.look()
@@ -110,7 +110,7 @@ class Enders:
         self.tried[worker.id] = Outcome(why_not=text)
 
     def clear(self, target: TargetRow, worker: WorkerRow, say: Callable[[str], None]) -> None:
-        """Look here for what an attempt has started, and end it."""
+        """Find the processes that an attempt has started on this host, and kill them."""
         assert target.mark is not None
         mark = target.mark
         remains = Remains(matches=lambda found: marks.belongs(found, mark))
@@ -140,14 +140,14 @@ def _named(remains: Remains) -> str:
 
 
 def _inside(worker: WorkerRow) -> str:
-    """Why this process cannot say that nothing is left."""
+    """Why this process cannot prove that nothing is left: the worker itself started it."""
     if not has_started_us(worker):
         return ""
     return "this command was itself started by a run of that worker: give the order outside of it"
 
 
 def _foreign(pid: int) -> str:
-    """Why we may not end it."""
+    """Why this user may not kill the process; empty if it may."""
     try:
         owner, me = os.stat(f"/proc/{pid}").st_uid, os.geteuid()
     except OSError:
@@ -158,5 +158,5 @@ def _foreign(pid: int) -> str:
 
 
 def workers_of(store: Store, ids: set[str]) -> dict[str, WorkerRow]:
-    """Those workers, also if they have ended."""
+    """The workers with these ids, including ended ones."""
     return {row.id: row for row in store.fleet(0.0) if row.id in ids} if ids else {}

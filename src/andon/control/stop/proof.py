@@ -1,7 +1,7 @@
-"""Waiting for the proof of a stop, and helping it along.
+"""Waits for the proof of a stop, and helps to reach it.
 
-Whoever waits makes a polite order hard when its time is over, and ends the processes that nobody
-else ends: those of workers on this host that have no supervisor.
+The waiting command escalates a polite order when its window is over, and kills the processes that
+no one else kills: workers of this host without a supervisor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from andon.runtime.requests import scope_latches
 from andon.runtime.requests.lookup import write
 from andon.store.messages.stops import Escalate
 
-TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+TYPE_CHECKING = False  # not typing's: that import would delay every stop
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from andon.store.messages.stops import StopRow, TargetRow
     from andon.store.store import Store, WorkerRow
 
-# More targets than this are counted, not told one by one.
+# More targets than this are counted, not reported one by one.
 MOST_TOLD = 5
 
 
 def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
-    """What an earlier order could not prove about the same runs: a later one does not either."""
+    """Targets of earlier orders on the same runs that are unproved.
+
+    A later order is no proof of them: nothing has executed these runs since.
+    """
     found = []
     for target in store.unproved():
         run = store.run(target.run_id) if target.run_id is not None else None
@@ -48,7 +51,7 @@ def _is_about(row: StopRow, run: RunRow) -> bool:
 
 
 class Stopping:
-    """One order, looked at until it is proved, or nothing more can be done from here."""
+    """Polls one order until it is proved or nothing more can be done from here."""
 
     def __init__(self, store: Store, row: StopRow, say: Callable[[str], None]) -> None:
         self._store, self._say = store, say
@@ -60,7 +63,7 @@ class Stopping:
         self._soon = POLL_SECONDS
 
     def look(self) -> bool:
-        """Whether waiting is over."""
+        """Poll once, escalate and kill if due; returns whether the order is closed."""
         now = self._read()
         if self.row.escalate_at is not None and now >= self.row.escalate_at:
             write(self._store, Escalate())
@@ -72,7 +75,8 @@ class Stopping:
         return self.row.closed_at is not None
 
     def _read(self) -> float:
-        # The time first: whoever is late by it, and not stopped when looked at, was not in time.
+        # Read the clock before the rows: a target that is overdue at this time and not stopped in
+        # rows read later has really missed its deadline.
         now = self._store.now()
         found = self._store.stop(self.row.id)
         self.row = self.row if found is None else found
@@ -81,7 +85,7 @@ class Stopping:
         return now
 
     def _next(self, now: float) -> float:
-        """How soon something is to be done by us."""
+        """Seconds until this command has something to do."""
         times: list[float] = [one.fenced_at + GRACE_SECONDS - now for one in self._fenced()]
         if self.row.escalate_at is not None:
             times.append(self.row.escalate_at - now)
@@ -90,10 +94,10 @@ class Stopping:
     def _fenced(self) -> list[Any]:
         return [one for one in self.targets if one.stage == Stage.FENCED and one.fenced_at]
 
-    # ── helping ───────────────────────────────────────────────────────────────────────────────
+    # ── kills ─────────────────────────────────────────────────────────────────────────────────
 
     def _end_processes(self, now: float) -> bool:
-        """End those whose time is over, and bury those that are gone; whether there was one."""
+        """Kill workers that are overdue and record those that are gone; returns whether any was."""
         rows = [*self.targets, *self._earlier]
         open_rows = [one for one in rows if one.stage in OPEN or one.stage == Stage.UNPROVED]
         names = {one.target for one in open_rows} | {one.worker for one in open_rows}
@@ -114,7 +118,10 @@ class Stopping:
         return ended
 
     def _clear(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
-        """Look for what an attempt had started. Of a polite stop its worker may say it first."""
+        """Kill the processes that an attempt had started.
+
+        After a polite stop a live worker gets GRACE_SECONDS to report first.
+        """
         own_chance = self.row.kind in POLITE and worker.state == "live"
         if own_chance and now - (row.fenced_at or now) < GRACE_SECONDS:
             return False
@@ -124,7 +131,7 @@ class Stopping:
         return True
 
     def _is_due(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
-        """Whether the process of a worker is to be ended now, by this command."""
+        """Whether this command must kill or record the worker now."""
         if self.enders.outcome_of(worker.id) is not None or not self.enders.is_ours(worker):
             return False
         if self.enders.is_gone(worker):
@@ -137,7 +144,7 @@ class Stopping:
         fenced = row.stage == Stage.FENCED and now - (row.fenced_at or now) >= grace
         return fenced or row.stage == Stage.UNPROVED
 
-    # ── telling ───────────────────────────────────────────────────────────────────────────────
+    # ── progress ──────────────────────────────────────────────────────────────────────────────
 
     def _tell(self) -> None:
         if len(self.targets) > MOST_TOLD:
@@ -159,7 +166,7 @@ class Stopping:
         self._say(clean(text, 1000))
 
     def wait(self, seconds: float, patience: Patience) -> None:
-        """Not longer than `seconds` for the proof."""
+        """Wait up to `seconds` for the proof."""
         until = time.monotonic() + seconds
         with rings(self._store) as pause:
             while not patience.ask(self.look):
@@ -170,7 +177,7 @@ class Stopping:
 
 
 def _words(order: StopRow, row: TargetRow) -> str:
-    """What has become known; the end is told at the end."""
+    """A target's progress in words; empty for its end, which the receipt reports."""
     match row.stage:
         case Stage.REQUESTED:
             window = f"; {length(order.within)} for the step in hand" if order.escalate_at else ""

@@ -1,7 +1,7 @@
-"""`andon reauthorize`: lift what a kill or a halt holds. By somebody, for a reason, and no more.
+"""`andon reauthorize`: lifts the latches of a kill or halt, for a named person and a reason.
 
-Shown first: what was pulled, what stays stopped, what may begin. Whoever agrees has seen these
-pulls; one that comes meanwhile wins. Nothing is started here.
+The command first shows the latches, the runs that stay stopped, and what may start. The person
+confirms exactly these latches: one that is pulled meanwhile stays. Nothing is started here.
 """
 
 from collections import Counter
@@ -25,28 +25,28 @@ from andon.store.messages.rows import Filter, RunRow
 from andon.store.messages.stops import Reauthorize, StopRow
 from andon.store.store import Store
 
-# Runs whose ledgers are looked at for effects in doubt.
+# At most this many runs have their ledgers searched for effects in doubt.
 MOST_LEDGERS = 500
-# So many interruptions, and a run may itself be what kills its workers.
+# A run with this many interruptions may itself be the cause of its workers' deaths.
 SUSPECT_INTERRUPTIONS = 3
-# Runs that stay stopped until somebody resumes them: also those that wait in the queue.
+# Runs that stay stopped until a person resumes them, including those that wait in the queue.
 _STAY = (State.KILLED, State.QUEUED, State.SUSPENDED, State.PAUSED)
 _RESUMABLE = (State.KILLED, State.PAUSED)
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody who reauthorizes has seen."""
+    """The latches that were shown to the person who reauthorizes."""
 
     whom: Whom
-    orders: list[StopRow]  # the hard latches of that scope, the newest first
-    above: list[StopRow]  # others, which stay
-    local: Pulled | None  # of this host, if it is pulled and everything is meant
+    orders: list[StopRow]  # the hard latches of that scope, newest first
+    above: list[StopRow]  # other hard latches, which stay
+    local: Pulled | None  # this host's latch, if it is pulled and the scope is the fleet
     home: str
-    away: str = ""  # why the store was not asked
+    away: str = ""  # why the store was not read
 
 
 def look(store: Store | None, whom: Whom, *, away: str = "") -> Seen:
-    """What holds that scope now; NotFound if nothing does."""
+    """The latches on that scope now; NotFound if there are none."""
     home = homes.find()
     pulled = Latch(home).read() if whom.scope == Scope.FLEET else None
     hard = [one for one in (store.latches() if store else ()) if Kind(one.kind) not in POLITE]
@@ -80,7 +80,7 @@ def _nothing(seen: Seen) -> str:
 
 
 def plan(store: Store | None, seen: Seen) -> dict[str, Any]:
-    """What would be lifted, what stays stopped, what may begin."""
+    """The latches that would be lifted, the runs that stay stopped, and what may start."""
     rows = [] if store is None else list(_runs(store, seen.whom, _STAY))
     by_agent = Counter(row.agent for row in rows)
     return {
@@ -151,7 +151,7 @@ def _in_doubt(store: Store | None, rows: Sequence[RunRow]) -> list[dict[str, Any
 
 
 def _unproved(store: Store | None, orders: Sequence[StopRow]) -> list[dict[str, Any]]:
-    """What of these stops is not known to have ended."""
+    """The targets of these stops that are not known to have ended."""
     if store is None:
         return []
     return [
@@ -168,7 +168,7 @@ def _unproved(store: Store | None, orders: Sequence[StopRow]) -> list[dict[str, 
 def lift(
     store: Store | None, seen: Seen, *, by: str, why: str, epoch: int | None = None
 ) -> dict[str, Any]:
-    """Lift what was seen, and nothing that came later; the store's latch before this host's."""
+    """Lift the latches that were seen, and no later one; the store's latch before this host's."""
     held = 0
     if store is not None and seen.orders:
         held = _lift_store(store, seen, by, why, seen.orders[0].epoch if epoch is None else epoch)
@@ -200,7 +200,7 @@ def _lift_host(
     if seen.local is None:
         return None
     found = Latch(seen.home).clear(seen.local.epoch if epoch is None else epoch, by=by, why=why)
-    if found.pulled:  # else it is lifted, perhaps by its own supervisor, which follows the store
+    if found.pulled:  # not pulled: the supervisor, which follows the store, may have cleared it
         also = f" The store's latch ({', '.join(lifted)}) is lifted." if lifted else ""
         raise Conflict(
             f"the latch of this host ({seen.home}) stays pulled: "

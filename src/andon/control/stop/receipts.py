@@ -1,4 +1,4 @@
-"""Receipts: an order with one row per target, the worst in front, and what is not known."""
+"""Receipts: an order with one line per target, worst first, and everything that is not known."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _WORST = {stage: n for n, stage in enumerate((Stage.UNPROVED, Stage.REQUESTED, S
 
 
 def listing(store: Store, limit: int, *, everything: bool) -> list[dict[str, Any]]:
-    """Receipts, the newest first: those of the last day, that are open, or that hold something."""
+    """Receipts, newest first: of the last day, still open, or with a latch that is in force."""
     now = store.now()
     found = []
     for row in store.stops(limit):
@@ -85,7 +85,7 @@ def _verdict(row: StopRow, targets: Sequence[TargetRow]) -> str:
     if row.closed_at is None:
         return "stopping"
     if row.kind != Kind.HALT and not targets and not row.waiting:
-        return "nothing"  # what was meant had ended before: there is nothing to prove
+        return "nothing"  # its runs had ended before the order: there is nothing to prove
     return verdict(one.stage for one in targets)
 
 
@@ -110,7 +110,7 @@ def _latch(row: StopRow) -> dict[str, Any] | None:
 
 
 def _run(row: StopRow, around: Surroundings) -> dict[str, Any] | None:
-    """The run that an order about one run named."""
+    """The run of an order about a single run."""
     run = around.store.run(row.name) if row.scope == Scope.RUN else None
     return _named(run, around) if run is not None else None
 
@@ -134,7 +134,7 @@ def _line(
     run = around.store.run(row.run_id) if row.run_id is not None else None
     return {
         "target": row.target,
-        "receipt": row.stop_id,  # of an earlier order, if that could not prove it
+        "receipt": row.stop_id,  # an earlier order's, if that one left the target unproved
         "run": None if run is None else _named(run, around),
         "stage": row.stage,
         "evidence": row.evidence,
@@ -165,7 +165,7 @@ def _process(worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
 
 
 def _effects_after(store: Store, order: StopRow, row: TargetRow) -> list[dict[str, Any]]:
-    """What the attempt that was stopped did to the world after the request, or may have done."""
+    """Effects that the stopped attempt had after the request, or may have had."""
     if row.run_id is None:
         return []
     found: dict[tuple[str, str | None], dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What people ask after a stop, one function per request: going on again, and what stays held."""
+"""Resuming after a stop: continues a run or a scope, and lists what stays stopped."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from andon.store.store import Store
 
 
 def resume(store: Store, run: str, *, by: str, why: str) -> RunRow:
-    """Let one run go on, if nothing holds it."""
+    """Resume one run, unless a latch holds it."""
     return requests.resume(store, find(store, run).id, by=by, why=why)
 
 
 def resume_scope(
     store: Store, whom: Whom, *, by: str, why: str, besides: Sequence[str] = ()
 ) -> int:
-    """Lift the pause of a scope and let its runs go on; answers how many."""
+    """Lift the pause of a scope and resume its runs; returns how many."""
     message = Resume(
         scope=whom.scope,
         name=whom.name,
@@ -44,7 +44,7 @@ def pauses_of(store: Store, whom: Whom) -> list[StopRow]:
 
 
 def still_held(store: Store, whom: Whom) -> dict[str, Any]:
-    """What a resumed scope leaves behind: runs whose stop is not proved, and other latches."""
+    """What a resumed scope leaves stopped: runs whose stop is not proved, and other latches."""
     around = Surroundings(store)
     rows = [row for row in _members(store, whom) if row.stop is not None]
     return {

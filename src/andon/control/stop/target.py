@@ -1,6 +1,6 @@
-"""Orders as people give them: who is meant, and the order in the store.
+"""Finds the target of an order by its name, and gives the order to the store.
 
-Imports little: whoever gives one waits for it.
+The module imports little, because every stop waits for its imports.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from andon.store.messages.stops import StopRow
     from andon.store.store import Store
 
-# Of a list that a person has to choose from.
+# The length of a list that a person has to choose from.
 MOST_LISTED = 20
 UNFINISHED = tuple(state for state in State if state not in TERMINAL)
 
 
 class Whom(Struct):
-    """Who is to be stopped, or to go on."""
+    """The scope that is to be stopped or resumed."""
 
     scope: str
     name: str = ""
@@ -36,7 +36,7 @@ class Whom(Struct):
 
 
 class Several(BadInput):
-    """Nobody was named, and several runs run."""
+    """The command named no target, and several runs are running."""
 
     def __init__(self, runs: Sequence[RunRow]) -> None:
         self.runs = runs
@@ -45,7 +45,7 @@ class Several(BadInput):
 
 
 def pair(text: str, what: str) -> tuple[str, str]:
-    """What people type as name=value."""
+    """Parse name=value."""
     name, equals, given = text.partition("=")
     if not equals or not name:
         raise BadInput(f"{what} {text!r}: expected name=value")
@@ -55,7 +55,7 @@ def pair(text: str, what: str) -> tuple[str, str]:
 def meant(
     store: Store, run: str | None, agent: str | None, label: tuple[str, str] | None, *, fleet: bool
 ) -> Whom:
-    """Who is meant by what was said; without a word: the only run that runs."""
+    """The scope that the options name; without options, the only running run."""
     if fleet:
         return Whom(scope=Scope.FLEET)
     if agent is not None:
@@ -74,7 +74,7 @@ def meant(
 
 
 def _refuse_unknown_agent(store: Store, agent: str) -> None:
-    """A stop of a name that nobody has would be a quiet mistake."""
+    """Refuse an unknown agent: a stop that matches nothing would look like a success."""
     if not store.agents(agent) and not store.runs(Filter(agent=agent, limit=1)):
         known = ", ".join(sorted({row.name for row in store.agents()})) or "none"
         raise NotFound(f"there is no agent {agent!r}; known: {known}. Everything: andon halt")
@@ -90,7 +90,7 @@ def _find(store: Store, run: str) -> RunRow:
 
 
 def find(store: Store, run_id: str) -> RunRow:
-    """The run that is meant: by its id, the beginning of it, @last, or its agent's name."""
+    """Find a run by its id, a prefix of it, @last, or its agent's name."""
     if run_id == "@last":
         newest = store.runs(Filter(roots=True, limit=1))
         if not newest:
@@ -108,12 +108,12 @@ def find(store: Store, run_id: str) -> RunRow:
 
 
 def of_agent(store: Store, name: str) -> list[RunRow]:
-    """A few unfinished runs of the agent of that name."""
+    """Up to five unfinished runs of the agent of that name."""
     return store.runs(Filter(agent=name, states=UNFINISHED, limit=5)) if name else []
 
 
 def order_for(kind: Kind, whom: Whom, *, within: float, by: str, why: str, via: str) -> Order:
-    """The order, not given yet."""
+    """Build the order; `give` writes it."""
     return Order(
         id=new_order(),
         kind=kind,
@@ -128,12 +128,12 @@ def order_for(kind: Kind, whom: Whom, *, within: float, by: str, why: str, via: 
 
 
 def give(store: Store, order: Order) -> StopRow:
-    """Give an order; answers the same one, if it is in force already."""
+    """Give an order; returns the existing one if the same order is in force already."""
     return find_order(store, str(lookup.write(store, order)))
 
 
 def find_order(store: Store, stop_id: str) -> StopRow:
-    """The receipt of that id, or the only one that begins so."""
+    """The receipt with that id, or the only one whose id starts with it."""
     row = store.stop(stop_id)
     if row is not None:
         return row

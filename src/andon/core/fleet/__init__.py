@@ -1,1 +1,1 @@
-"""Decisions about workers, supervised processes and deploys. Pure, like all of `core`."""
+"""Decisions about workers, supervised processes and deploys; pure, like all of `core`."""

@@ -1,21 +1,21 @@
-"""Whether a worker is alive, ready and started, from what can be seen of it.
+"""Whether a worker is alive, ready and started.
 
-Liveness is about the way on which work arrives: the event loop answers, and the store is reached.
-A restart must be able to help: a database that is away makes no worker dead, only not ready.
-A worker that leaves is left alone until its grace is over.
+Liveness covers the path on which work arrives: the event loop responds and the store is reachable.
+It fails only if a restart can help: a database that is down makes a worker unready, not dead. A
+draining worker counts as alive until its grace period is over.
 """
 
 from typing import NamedTuple
 
 
 class Seen(NamedTuple):
-    """What can be seen of a worker from outside its event loop."""
+    """Observations of a worker from outside its event loop."""
 
     started: bool
     draining: bool
-    loop_silent: float  # seconds for which the event loop has not answered
+    loop_silent: float  # seconds since the event loop last responded
     contact_age: float  # seconds since the store last answered the worker
-    store_up_for: float | None  # seconds for which the store answers others; None: it is away
+    store_up_for: float | None  # seconds for which the store has answered others; None: it is down
 
 
 class Verdict(NamedTuple):
@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
 
 
 def live(seen: Seen, limit_seconds: float) -> Verdict:
-    """Whether a restart would not help."""
+    """Whether the worker is alive. If not, a restart may help."""
     if seen.draining:
         return Verdict(True, "draining")
     stuck = _stuck(seen, limit_seconds)
@@ -37,7 +37,7 @@ def live(seen: Seen, limit_seconds: float) -> Verdict:
 
 
 def ready(seen: Seen, limit_seconds: float) -> Verdict:
-    """Whether new work may be expected to be taken here."""
+    """Whether the worker can be expected to take new runs."""
     if seen.draining:
         return Verdict(
             False, "draining", "it is draining: it takes no new runs and requeues its own"
@@ -51,7 +51,7 @@ def ready(seen: Seen, limit_seconds: float) -> Verdict:
 
 
 def begun(seen: Seen) -> Verdict:
-    """Whether it has started; one that is leaving has."""
+    """Whether the worker has started; a draining one has."""
     if seen.started or seen.draining:
         return Verdict(True, "started")
     return Verdict(False, "starting", "it is not registered yet")
@@ -62,7 +62,7 @@ def _stuck(seen: Seen, limit_seconds: float) -> str:
         return f"its event loop has not answered for {seen.loop_silent:.0f} s"
     if not seen.started or seen.store_up_for is None:
         return ""
-    # After an outage the worker needs a moment too: it is late only if the store was there.
+    # After an outage the worker needs a moment to reconnect: it is late only if the store was up.
     late = min(seen.contact_age, seen.store_up_for)
     if late > limit_seconds:
         return f"the store answers, but this worker has not reached it for {seen.contact_age:.0f} s"

@@ -1,4 +1,4 @@
-"""Numbers in the text format of Prometheus, version 0.0.4."""
+"""Metrics in the text format of Prometheus, version 0.0.4."""
 
 from collections.abc import Iterable, Mapping
 from math import inf, isnan
@@ -8,7 +8,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Family(NamedTuple):
-    """All samples of one name. `kind` is gauge or counter."""
+    """All samples of one metric. `kind` is gauge or counter."""
 
     name: str
     kind: str
@@ -17,7 +17,7 @@ class Family(NamedTuple):
 
 
 def one(name: str, kind: str, text: str, value: float) -> Family:
-    """A family of a single number."""
+    """Return a family with a single value."""
     return Family(name, kind, text, (({}, value),))
 
 

@@ -1,8 +1,8 @@
-"""What a cloud says before it takes a machine away: from an answer to a notice.
+"""Parses the notices by which a cloud announces that it takes a machine away.
 
-EC2 announces in `spot/instance-action`: absent (404) until then. GCE turns `instance/preempted`
-to TRUE. Azure lists scheduled events for all machines of a group, so ours must be among them.
-What cannot be read is no notice: the next look asks again.
+EC2 announces in `spot/instance-action`, which does not exist (404) until then. GCE changes
+`instance/preempted` to TRUE. Azure lists scheduled events for all machines of a group, so ours must
+be among them. An unreadable answer is no notice; the next poll asks again.
 """
 
 import json
@@ -11,42 +11,42 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-# GCE gives no time; this is what it promises at least.
+# GCE gives no time; it promises at least this.
 GCE_SECONDS = 30.0
-# Kept back for the exit itself and for clocks that differ.
+# Reserved for the exit itself and for clock differences.
 MARGIN_SECONDS = 5.0
-# Even without any time left, what can be saved is saved.
+# Even with no time left, the drain saves what it can.
 LEAST_SECONDS = 1.0
 
 
 class Notice(NamedTuple):
-    """This machine goes away. `seconds_left` is None if it was not said when."""
+    """A notice that this machine goes away; `seconds_left` is None if no time was given."""
 
     why: str
     seconds_left: float | None
 
 
 def of_ec2(status: int, body: str, now: float) -> Notice | None:
-    """From `/latest/meta-data/spot/instance-action`."""
+    """Parse `/latest/meta-data/spot/instance-action`."""
     said = _object(body) if status == 200 else {}
     action = said.get("action")
     if not isinstance(action, str) or not action:
         return None
     why = f"EC2 announced: {action[:20]}"
-    if action == "hibernate":  # begins at once, without the two minutes
+    if action == "hibernate":  # starts at once, without the two minutes' notice
         return Notice(why, 0.0)
     return Notice(why, _left(_iso(said.get("time")), now))
 
 
 def of_gce(status: int, body: str) -> Notice | None:
-    """From `/computeMetadata/v1/instance/preempted`."""
+    """Parse `/computeMetadata/v1/instance/preempted`."""
     if status == 200 and body.strip() == "TRUE":
         return Notice("GCE announced: preempted", GCE_SECONDS)
     return None
 
 
 def of_azure(status: int, body: str, now: float, names: Collection[str]) -> Notice | None:
-    """From `/metadata/scheduledevents`; `names` are this machine's, empty if they are not known."""
+    """Parse `/metadata/scheduledevents`; `names` are this machine's, or empty if unknown."""
     events = _object(body).get("Events") if status == 200 else None
     for event in events if isinstance(events, list) else ():
         if not isinstance(event, dict) or event.get("EventType") not in ("Preempt", "Terminate"):
@@ -63,16 +63,16 @@ def of_azure(status: int, body: str, now: float, names: Collection[str]) -> Noti
 
 
 def names_of_azure(status: int, body: str) -> frozenset[str]:
-    """From `/metadata/instance/compute`: what events call this machine; empty if it is not said.
+    """Return this machine's name in events, from `/metadata/instance/compute`; empty if unknown.
 
-    Then every event is about it: a drain too many is better than one that is missed.
+    With an unknown name every event applies: one drain too many is better than a missed one.
     """
     name = _object(body).get("name") if status == 200 else None
     return frozenset({name} if isinstance(name, str) and name else ())
 
 
 def grace(own_seconds: float, notice: Notice) -> float:
-    """How long the drain may take: never longer than usual, and done before the machine is."""
+    """Return the time for the drain: never above the usual, and over before the machine goes."""
     if notice.seconds_left is None:
         return own_seconds
     return min(own_seconds, max(notice.seconds_left - MARGIN_SECONDS, LEAST_SECONDS))

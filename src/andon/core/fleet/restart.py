@@ -1,7 +1,7 @@
-"""What becomes of a supervised process that has ended: started again, left alone, or given up.
+"""Decides about a supervised process that has ended: restart it, leave it, or give it up.
 
-A process that keeps dying is not started for ever: after more than `limit` ends within `seconds`
-it is given up, which is a state that a person can see, and not a loop that a host can feel.
+A process that keeps dying is not restarted for ever. After more than `limit` ends within `seconds`
+it is given up: a state that a person can see instead of a loop that loads the host.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Mode(StrEnum):
-    """When a process is started again."""
+    """The conditions for a restart."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -25,9 +25,9 @@ class Action(StrEnum):
 
 class Policy(NamedTuple):
     mode: Mode
-    limit: int | None = 5  # ends within `seconds`; None: never given up
+    limit: int | None = 5  # ends within `seconds`; None: never give up
     seconds: float = 60.0
-    first_seconds: float = 0.5  # long enough for a port or a lock of the dead one to be free
+    first_seconds: float = 0.5  # time to release a port or a lock of the dead process
     most_seconds: float = 30.0
 
 
@@ -37,12 +37,12 @@ class Next(NamedTuple):
 
 
 def recent(ends: Sequence[float], now: float, seconds: float) -> list[float]:
-    """The ends that still count."""
+    """Return the ends that still count."""
     return [end for end in ends if now - end <= seconds]
 
 
 def after(policy: Policy, ends: Sequence[float], now: float, *, failed: bool) -> Next:
-    """What follows the last of these `ends`, none of which anybody asked for."""
+    """Return the next action after the last of these `ends`, none of which was requested."""
     if policy.mode is Mode.NEVER or (policy.mode is Mode.ON_FAILURE and not failed):
         return Next(Action.END)
     counted = len(recent(ends, now, policy.seconds))
@@ -52,6 +52,6 @@ def after(policy: Policy, ends: Sequence[float], now: float, *, failed: bool) ->
 
 
 def backoff(policy: Policy, counted: int) -> float:
-    """The pause before the start that follows so many ends: doubled each time, with a limit."""
-    doublings = min(max(counted - 1, 0), 30)  # beyond that only the limit speaks
+    """Return the delay before the next start: doubled with each end, up to a maximum."""
+    doublings = min(max(counted - 1, 0), 30)  # beyond that the maximum applies anyway
     return float(min(policy.most_seconds, policy.first_seconds * 2**doublings))

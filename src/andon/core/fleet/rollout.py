@@ -1,8 +1,8 @@
-"""What a deploy did to the runs, told from what is remembered of it.
+"""The effect of a deploy on runs, computed from stored records.
 
-Nothing here depends on what a worker says at its end: attempts, journal and ledger are enough, and
-they survive SIGKILL. Every hold on a run that a leaving worker had is counted once, as exactly one
-part; every hold that was given back is resumed, over, set aside by a person, waiting or lost.
+It does not depend on a worker's last report: attempts, journal and ledger are enough, and they
+survive SIGKILL. Every hold of a leaving worker on a run counts once, as exactly one part. Every run
+that was given back is resumed, over, set aside by a person, waiting or lost.
 """
 
 from collections import Counter
@@ -18,22 +18,22 @@ from andon.core.effect import OPEN, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
 
-# Drains that follow each other within this time are one deploy: a new process has to start, and
-# to become ready, before the next old one is told to go.
+# Drains that start within this time of each other are one deploy: a new process has to start and
+# become ready before the next old one is told to drain.
 GAP_SECONDS = 60.0
-# A step may take longer than it ever did: that much longer.
+# A step may take this much longer than it ever has.
 SPARE = 1.1
 
 
 class Part(StrEnum):
-    """What became of a run in the hands of a worker that left."""
+    """The outcome for a run held by a worker that left."""
 
-    HELD = "held"  # it is still there
-    FINISHED = "finished"  # it came to an end or to a wait there
+    HELD = "held"  # the worker still holds it
+    FINISHED = "finished"  # it ended or began to wait there
     SAVED = "saved"  # given back between two steps
     CUT = "cut"  # given back inside a step, with its latest checkpoint
     UNTOUCHED = "untouched"  # given back before anything was executed
-    INTERRUPTED = "interrupted"  # not given back: others noticed that its worker was gone
+    INTERRUPTED = "interrupted"  # not given back: another process noticed that the worker was gone
 
 
 GIVEN_BACK = frozenset({Part.SAVED, Part.CUT, Part.UNTOUCHED, Part.INTERRUPTED})
@@ -47,12 +47,12 @@ _PARTS = {
 
 
 def part_of(ending: str | None) -> Part:
-    """What an attempt's ending says; what is no return is the agent's own end or wait."""
+    """Return the part for an attempt's ending; other endings are the agent's own end or wait."""
     return _PARTS.get(ending, Part.FINISHED)
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A leaving worker's hold on a run, and how that run stands now."""
+    """A leaving worker's hold on a run, and the run's state now."""
 
     run_id: str
     fence: int
@@ -60,7 +60,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
     next_claimed_at: float | None
     state: str
-    lost_at: float | None = None  # when its worker was seen to end, or was last known to live
+    lost_at: float | None = None  # when its worker was seen to end, or last known to be alive
 
     @property
     def part(self) -> Part:
@@ -68,10 +68,10 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recovery(self) -> float | None:
-        """Seconds until somebody else had it, if somebody has.
+        """Seconds until another worker claimed the run, or None.
 
-        From when it was given back, or from when its worker was lost: somebody may have noticed
-        that much later.
+        Counted from when the run was given back, or from the loss of its worker, which others may
+        have noticed much later.
         """
         if self.part not in GIVEN_BACK or self.next_claimed_at is None or self.ended_at is None:
             return None
@@ -85,23 +85,23 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unresumed(self) -> bool:
-        """Whether it was given back and nobody has it. Paused is what a person wants it to be."""
+        """Whether the run was given back and no worker has it. A paused run is meant to wait."""
         waits = self.state not in TERMINAL and self.state != State.PAUSED
         return self.part in GIVEN_BACK and self.next_claimed_at is None and waits
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds, counted. The parts add up to `times`."""
+    """Counts of holds. The parts add up to `times`."""
 
-    runs: int  # different ones that are not held any more
-    times: int  # how often one of them was in hand
+    runs: int  # distinct runs that are no longer held
+    times: int  # number of holds that have ended
     held: int
     finished: int
     saved: int
     cut: int
     untouched: int
     interrupted: int
-    dead: int  # different runs that were given up since, as their workers were lost too often
+    dead: int  # distinct runs given up since, because their workers were lost too often
     resumed: int
     unresumed: int
     recovery_median: float | None
@@ -109,7 +109,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tally(holds: Iterable[Hold]) -> Tally:
-    """A run that was given back twice is one run, and was in hand twice."""
+    """Count holds. A run that was given back twice is one run and two times."""
     holds = list(holds)
     parts = Counter(hold.part for hold in holds)
     recoveries = [hold.recovery for hold in holds if hold.recovery is not None]
@@ -131,30 +131,30 @@ def tally(holds: Iterable[Hold]) -> Tally:
 
 
 def last_sign(noticed_at: float, signs: Iterable[float | None]) -> float:
-    """When a worker was lost that nobody watched: all that is known is its last sign of life."""
+    """Return when an unwatched worker was lost: its last heartbeat before anybody noticed."""
     known = [sign for sign in signs if sign is not None and sign <= noticed_at]
     return max(known, default=noticed_at)
 
 
-# ── who left together ─────────────────────────────────────────────────────────────────────────
+# ── workers that left together ────────────────────────────────────────────────────────────────
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that was told to go, or that has ended."""
+    """A worker that was told to drain, or that has ended."""
 
     worker: str
     told_at: float | None
     ended_at: float | None
 
     def window(self, now: float) -> tuple[float, float]:
-        """From when to when it left; one that died without a word left in an instant."""
+        """Return when it began and stopped leaving; a worker that died left in an instant."""
         end = now if self.ended_at is None else self.ended_at
         begin = end if self.told_at is None else self.told_at
         return min(begin, end), end
 
 
 def deploys(leavings: Iterable[Leaving], now: float) -> list[list[Leaving]]:
-    """Those who left together, oldest first."""
+    """Group workers that left together, oldest group first."""
     ordered = sorted(leavings, key=lambda one: (one.window(now), one.worker))
     groups: list[list[Leaving]] = []
     until = 0.0
@@ -172,9 +172,10 @@ def deploys(leavings: Iterable[Leaving], now: float) -> list[list[Leaving]]:
 def versions_after(
     before: frozenset[tuple[str, str]], staying: frozenset[tuple[str, str]]
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """For each agent that left: its versions then, and those that took over.
+    """Return for each agent that left its versions before and those that took over.
 
-    What is new took over; where nothing is new, what stayed goes on; else nobody does.
+    New versions took over. If there are none, the versions that stayed carry on; if none stayed,
+    nothing did.
     """
     found: dict[str, tuple[list[str], list[str]]] = {}
     for agent in sorted({name for name, _ in before}):
@@ -184,16 +185,16 @@ def versions_after(
     return found
 
 
-# ── what must not happen ──────────────────────────────────────────────────────────────────────
+# ── promises that a deploy must keep ──────────────────────────────────────────────────────────
 
 
 def is_lost(
     state: str, worker: str | None, ended: Mapping[str, float], now: float, lease_seconds: float
 ) -> bool:
-    """Whether a run is neither over nor waiting nor in the hands of somebody who could be alive.
+    """Whether a run is not over, not waiting, and not held by a worker that could be alive.
 
-    `ended`: when workers have ended. For one lease it may only look so: rows are read one after
-    the other while others write them.
+    `ended` maps workers to the time they ended. For one lease a run may only appear lost, because
+    rows are read one after the other while others write them.
     """
     if state != State.RUNNING:
         return False
@@ -203,12 +204,12 @@ def is_lost(
 
 
 class Twice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the journal says was done twice."""
+    """An operation that was done twice according to the journal."""
 
     kind: str
     name: str
     spot: str
-    first: int  # the entry that did it
+    first: int  # the entry that did it first
     again: int
 
 
@@ -219,12 +220,12 @@ _UNDONE = frozenset(
 
 
 def doubled(entries: Iterable[Entry]) -> list[Twice]:
-    """What was done twice: done once more without having been reopened or undone in between."""
+    """Return operations done twice without having been reopened or undone in between."""
     done: dict[tuple[str, ...], int] = {}
     found: list[Twice] = []
     for entry in entries:
         if entry.kind == EntryKind.SNAPSHOT:
-            done.clear()  # the code goes on from it, and may do what it did before
+            done.clear()  # the code continues from the snapshot, and may do the same again
         elif entry.kind == EntryKind.RETRY:
             _reopen(done, entry.place)
         elif entry.kind not in _ABOUT_THE_RUN:
@@ -261,9 +262,9 @@ def _reopen(done: dict[tuple[str, ...], int], place: str) -> None:
 
 
 def left_in_doubt(state: str, fence: int, given_back: int) -> bool:
-    """Whether an effect hangs in the air since the claim `given_back`, or asks a person now.
+    """Whether an effect is in doubt since the claim `given_back`, or waits for a person now.
 
-    What a later owner has started is in its hands.
+    Effects started by a later owner are in that owner's hands.
     """
     return state == EffectState.IN_DOUBT or (state in OPEN and fence <= given_back)
 
@@ -275,10 +276,10 @@ def overruns(
     took: float | None,
     grace_seconds: float | None,
 ) -> list[str]:
-    """What a drain has overrun, beyond what was planned for.
+    """Return what a drain has overrun beyond its plan.
 
-    `ended`: what the worker itself reported, "clean" or "overrun". One that did not come to
-    report is judged by its time. A boundary that took all its time is planned for: it cuts.
+    `ended` is the worker's own report, "clean" or "overrun". A worker that did not report is
+    judged by its time. A boundary phase that used all its time is planned for: it cuts steps.
     """
     if ended is None:
         late = took is not None and grace_seconds is not None and took > grace_seconds
@@ -288,16 +289,16 @@ def overruns(
     return [name for name, overran in phases if overran and name != Phase.BOUNDARY] or ["exit"]
 
 
-# ── how long is enough ────────────────────────────────────────────────────────────────────────
+# ── recommended grace periods ─────────────────────────────────────────────────────────────────
 
 
 def steps_have(grace_seconds: float) -> float:
-    """How long a step that begins as its worker is told to go may take before it is cut."""
+    """Return how long a step may take that begins just before the drain, without being cut."""
     return plan(grace_seconds).ends[Phase.BOUNDARY]
 
 
 def grace_for(longest_seconds: float) -> float:
-    """A grace period in which the longest step known ends, with room to spare; in fives."""
+    """Return a grace period, in fives, that the longest known step fits with room to spare."""
     needed = longest_seconds * SPARE
     grace = _in_fives(needed)
     while steps_have(grace) < needed:
@@ -306,7 +307,7 @@ def grace_for(longest_seconds: float) -> float:
 
 
 def orchestrator_for(grace_seconds: float) -> float:
-    """What the orchestrator has to allow: the grace period, and time to say goodbye."""
+    """Return the orchestrator's period: the grace period, and time for the exit."""
     return _in_fives(grace_seconds + max(5.0, grace_seconds / 10))
 
 

@@ -1,8 +1,8 @@
-"""Whether a process that must show signs of life still shows them, seen from outside.
+"""Whether a watched process still shows that it is alive.
 
-Two signs: that it says anything, and that the count of its event loop's turns moves. A thread that
-goes on talking for a loop that stands still is no sign of life. A watcher that was itself away
-concludes nothing from what it did not see.
+It must send heartbeats, and the turn count of its event loop must change. A thread that keeps
+reporting for a stuck loop proves nothing. A watcher that was itself suspended concludes nothing
+from that time.
 """
 
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What has been seen of a process, on the watcher's own clock."""
+    """Observations of a process, on the watcher's clock."""
 
-    since: float  # began to be watched
-    heard: float | None = None  # said something for the last time
-    tick: int | None = None  # the last count
-    moved: float | None = None  # the count changed for the last time
+    since: float  # when watching began
+    heard: float | None = None  # last heartbeat
+    tick: int | None = None  # last turn count
+    moved: float | None = None  # when the count last changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Stall:
 
 
 def heard(watched: Watched, tick: int, now: float) -> Watched:
-    """It said its count."""
+    """Record a heartbeat with its turn count."""
     moved = now if tick != watched.tick else watched.moved
     return replace(watched, heard=now, tick=tick, moved=moved)
 
 
 def excused(watched: Watched, seconds: float) -> Watched:
-    """The watcher was away for so long."""
+    """Shift all times by the seconds for which the watcher was away."""
     return Watched(
         since=watched.since + seconds,
         heard=None if watched.heard is None else watched.heard + seconds,
@@ -48,9 +48,9 @@ def stall(
     start_limit: float,
     still_limit: float | None = None,
 ) -> Stall | None:
-    """Why it is not alive any more as far as anybody can see, or nothing.
+    """Return why the process counts as stalled, or None.
 
-    `still_limit`: for a loop that may wait for somebody else for longer than it may be silent.
+    `still_limit` applies to a loop that may wait for others longer than it may be silent.
     """
     if watched.heard is None or watched.moved is None:
         silent = now - watched.since

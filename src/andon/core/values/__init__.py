@@ -1,1 +1,1 @@
-"""Values that are stored: JSON, strictly; in pieces where they are large."""
+"""Stored values: strict JSON, split into content-addressed pieces when they are large."""

@@ -1,7 +1,7 @@
-"""What was found out about a function, for as long as the function lives.
+"""Cache of per-function metadata, dropped with the function.
 
-Agents define steps inside themselves. A cache of the whole process would keep thousands of these
-functions, and with each of them all that it has captured: its run, and what that run has read.
+Agents define steps inside other functions. A process-wide cache would keep thousands of these
+functions alive, each with everything it has captured: its run, and the data that run has read.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Ask = Callable[[Callable[..., Any]], T]
 
 
 def remembered(ask: Ask[T]) -> Ask[T]:
-    """The same, asked once of every function. Not of a partial, or another object: each time."""
+    """Cache `ask` per function. Partials and other callable objects are asked each time."""
     name = f"__andon_{ask.__name__}__"
     lasting = lru_cache(maxsize=4096)(ask)
 
@@ -22,7 +22,7 @@ def remembered(ask: Ask[T]) -> Ask[T]:
     def answer(function: Callable[..., Any]) -> T:
         kind = type(function)
         if kind is FunctionType:
-            found = function.__dict__.get(name)  # the way of every step, without a further call
+            found = function.__dict__.get(name)  # the fast path of every step, without another call
             if found is not None and found[0] == id(function):
                 known: T = found[1]
                 return known
@@ -31,7 +31,7 @@ def remembered(ask: Ask[T]) -> Ask[T]:
             inner = function.__func__
             return _kept(inner.__dict__, f"{name}bound", id(inner), ask, function)
         if kind is type or isinstance(getattr(function, "__self__", None), ModuleType):
-            return lasting(function)  # a class, or a function of Python's own
+            return lasting(function)  # a class or a builtin function
         return ask(function)
 
     return answer
@@ -40,7 +40,7 @@ def remembered(ask: Ask[T]) -> Ask[T]:
 def _kept(
     known: dict[str, Any], name: str, owner: int, ask: Ask[T], function: Callable[..., Any]
 ) -> T:
-    # functools.wraps copies what a function knows to another one, of which it is not true.
+    # functools.wraps copies the cached entry to another function, for which it is wrong.
     found: tuple[int, T] | None = known.get(name)
     if found is None or found[0] != owner:
         found = known[name] = owner, ask(function)

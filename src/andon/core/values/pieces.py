@@ -1,11 +1,12 @@
-"""How a large value is kept in pieces, each under the hash of its content.
+"""Splits a large value into pieces, each stored under the hash of its content.
 
-A list becomes a tree: its elements, blocks of up to 32 of them, blocks of blocks. A list that was
-longer by one element the next time shares all pieces with the one before but the blocks on its
-right edge; so a conversation takes room in proportion to its length, however often it is saved.
+A list becomes a tree: its elements, blocks of up to 32 elements, blocks of blocks. After an element
+is appended, the new list shares all pieces with the old one except the blocks on its right edge. So
+a conversation takes space in proportion to its length, however often it is saved.
 
-A value is (kind, body): the kind is its serializer's, and body is all of it, unless it is PIECE
-(body names the piece it is in) or LIST (body is a block, too small for a piece of its own).
+A value is (kind, body). Normally the kind is the serializer's and the body is the whole value.
+PIECE means that the body names the piece holding the value, and LIST that the body is a block too
+small to be a piece of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +20,9 @@ T = TypeVar("T")
 
 PIECE, LIST = "@piece", "@list"
 
-# A block of 32 names is 700 bytes: what one more element costs, once for each level of the tree.
+# A block of 32 names takes 700 bytes, which is the cost of one more element per level of the tree.
 FAN = 32
-# What is smaller than this stays where it is used; a piece has its row, and its name is 20 bytes.
+# Smaller values stay where they are used: a piece costs a row, and its name takes 20 bytes.
 SMALL = 200
 TINY = 48
 
@@ -30,7 +31,7 @@ _NAME_BYTES = 20
 
 
 class Piece(NamedTuple):
-    """Part of a value. `under` is a piece that names it: where that is known, so is this."""
+    """Part of a value. `under` is a piece that names it: if that one is stored, so is this one."""
 
     name: bytes
     body: bytes
@@ -42,7 +43,7 @@ def named(body: bytes) -> bytes:
 
 
 def whole(value: Value) -> tuple[Value, list[Piece]]:
-    """A value that is not a list."""
+    """Split a value that is not a list."""
     if len(value[1]) <= SMALL:
         return value, []
     body = _body(value)
@@ -50,7 +51,7 @@ def whole(value: Value) -> tuple[Value, list[Piece]]:
 
 
 def listed(elements: Iterable[Value]) -> tuple[Value, list[Piece]]:
-    """A list, by its elements. This is on the way of every save, for every message."""
+    """Split a list by its elements. Every save runs this for every message."""
     pieces: list[Piece] = []
     tops: list[tuple[bytes, bytes]] = []  # (name, body)
     values = list(elements)
@@ -80,10 +81,10 @@ def listed(elements: Iterable[Value]) -> tuple[Value, list[Piece]]:
 
 
 def in_question(pieces: Sequence[Piece]) -> list[bytes]:
-    """The names to ask for before pieces are sent: of blocks, and of what is under the last one.
+    """Return the names to look up before pieces are sent: blocks, and pieces under the last block.
 
-    What is under a block that is known is known. The last block changes with every element that
-    is added, while nearly all under it is known.
+    If a block is stored, so is everything under it. The last block changes with every appended
+    element, although nearly everything under it is stored.
     """
     last = next((one.under for one in reversed(pieces) if not _is_block(one)), None)
     return [one.name for one in pieces if _is_block(one) or one.under in (None, last)]
@@ -94,7 +95,7 @@ def _is_block(piece: Piece) -> bool:
 
 
 def missing(pieces: Sequence[Piece], known: frozenset[bytes]) -> list[Piece]:
-    """What has to be written, once and in the order of the names, as two writers must."""
+    """Return the pieces to write, each once, in name order so that two writers never deadlock."""
     found = {
         piece.name: piece
         for piece in pieces
@@ -104,7 +105,7 @@ def missing(pieces: Sequence[Piece], known: frozenset[bytes]) -> list[Piece]:
 
 
 def names_in(value: Value) -> list[bytes]:
-    """The pieces that a value names itself."""
+    """Return the pieces that a value itself names."""
     kind, body = value
     if kind == PIECE:
         return [body]
@@ -112,7 +113,7 @@ def names_in(value: Value) -> list[bytes]:
 
 
 def names_under(body: bytes) -> list[bytes]:
-    """The pieces that a piece names."""
+    """Return the pieces that a piece names."""
     if body[:1] == _BLOCKS:
         return [body[at : at + _NAME_BYTES] for at in range(1, len(body), _NAME_BYTES)]
     if body[:1] == _LIST:
@@ -121,7 +122,7 @@ def names_under(body: bytes) -> list[bytes]:
 
 
 def joined(value: Value, pieces: dict[bytes, bytes]) -> Value | list[Value]:
-    """The value again, or the elements of the list that it was."""
+    """Rebuild the value, or the elements of the list it was made from."""
     kind, body = value
     if kind not in (PIECE, LIST):
         return value

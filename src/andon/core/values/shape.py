@@ -1,8 +1,8 @@
-"""Shapes: what an argument has to look like, as JSON, so that it is known without the code.
+"""Shapes: the types of an agent's arguments as JSON, readable without the agent's code.
 
-A shape is a word ("int"), or an object with one key ({"list": "int"}). It says no only where the
-annotation certainly does: whatever it does not know fits, such as classes with a reading of their
-own, and everything that a later version of andon may write here.
+A shape is a word ("int"), or an object with one key ({"list": "int"}). It rejects a value only if
+the annotation certainly does. Everything unknown fits, such as classes with their own decoding and
+anything that a later version of andon may write here.
 """
 
 import datetime
@@ -17,9 +17,9 @@ import msgspec.inspect as inspected
 Shape = Any  # JSON
 
 ANY = "any"
-OTHERS = "**"  # the name of the shape of every argument that has no parameter of its own
-# Deeper than this, and after so many parts, an annotation is taken for anything: it may be a tree
-# of itself, and every start reads it.
+OTHERS = "**"  # the shape of arguments that have no parameter of their own
+# Beyond this depth or number of parts an annotation accepts anything: it may contain itself, and
+# every start reads it.
 _DEEPEST, _MOST_PARTS = 4, 200
 
 _WORDS: dict[type, Shape] = {
@@ -29,7 +29,7 @@ _WORDS: dict[type, Shape] = {
     inspected.BoolType: "bool",
     inspected.NoneType: "none",
 }
-# What JSON has no type for; written as msgspec writes it. With an example for people.
+# Types that JSON lacks, written as msgspec writes them, each with an example for people.
 _TEXTS: dict[str, tuple[type[inspected.Type], type, str]] = {
     "date": (inspected.DateType, datetime.date, "2026-01-31"),
     "datetime": (inspected.DateTimeType, datetime.datetime, "2026-01-31T14:00:00Z"),
@@ -46,15 +46,15 @@ _LEAST = {"int": int, "str": str, "bool": bool, "none": type(None)}
 
 
 def shape_of(annotation: Any) -> Shape:
-    """The shape of what may be given where that is annotated."""
+    """Return the shape of the values that an annotation accepts."""
     try:
         return _Reading().shape(inspected.type_info(annotation), 0)
-    except (TypeError, ValueError, RecursionError, NotImplementedError):  # not a type of JSON
+    except (TypeError, ValueError, RecursionError, NotImplementedError):  # not a JSON type
         return ANY
 
 
 def with_default(shape: Shape, default: Any) -> Shape:
-    """What is given may always be what is taken when nothing is given."""
+    """Extend a shape so that the parameter's default always fits it."""
     if misfit(shape, default) is None:
         return shape
     return {"union": [shape, "none"]} if default is None else ANY
@@ -102,7 +102,7 @@ def _enumeration(values: list[Any]) -> Shape:
 
 
 def _object(annotated: Any, inner: Callable[[Any], Shape]) -> Shape:
-    # A struct can also be a list, or be told from others by a tag.
+    # A struct can also be encoded as a list, or carry a tag.
     if getattr(annotated, "array_like", False) or getattr(annotated, "tag", None) is not None:
         return ANY
     return {
@@ -118,7 +118,7 @@ def _object(annotated: Any, inner: Callable[[Any], Shape]) -> Shape:
 
 
 def misfit(shape: Shape, given: Any, path: str = "") -> str | None:
-    """Why a value does not fit, in words; None if it does, or if that is not known."""
+    """Return why a value does not fit, in words; None if it fits or if that is unknown."""
     if isinstance(shape, str):
         return None if _fits_word(shape, given) else _found(path, shape, given)
     if not isinstance(shape, dict) or len(shape) != 1 or not _is_plain(given):
@@ -129,7 +129,7 @@ def misfit(shape: Shape, given: Any, path: str = "") -> str | None:
 
 
 def _is_plain(given: Any) -> bool:
-    """Whether it is JSON as it stands: how other objects are written down is not known here."""
+    """Whether the value is plain JSON; how other objects are encoded is not known here."""
     return given is None or isinstance(given, (bool, int, float, str, list, tuple, Mapping))
 
 
@@ -167,7 +167,7 @@ def _look_at_text(of: str, given: Any, path: str, shape: Shape) -> str | None:
         msgspec.json.decode(msgspec.json.encode(given), type=_TEXTS[of][1])
     except msgspec.ValidationError:
         return _found(path, shape, given)
-    except (TypeError, ValueError, RecursionError):  # no JSON: the encoder has the words for it
+    except (TypeError, ValueError, RecursionError):  # not JSON: the encoder reports this better
         return None
     return None
 
@@ -219,7 +219,7 @@ def _found(path: str, shape: Shape, given: Any) -> str:
 
 
 def words(shape: Shape) -> str:
-    """A shape as an annotation would say it."""
+    """Return a shape as an annotation would spell it."""
     if isinstance(shape, str):
         return "None" if shape == "none" else shape
     [(kind, of)] = shape.items()

@@ -1,12 +1,12 @@
-"""A state in parts: one that is saved again and again takes room for what is new in it.
+"""Splits a state into parts, so that saving it again stores only the changes.
 
 A long list becomes a tree: its last elements, blocks of 32 elements before them, blocks of 32
-blocks. A conversation that has grown by one message shares all parts with its last snapshot but
-that message; so what is stored grows with its length, and not with its square.
+blocks. A conversation that grows by one message shares all parts with its last snapshot except that
+message. So the stored size grows with its length, not with its square.
 
-A part is JSON, under the name of its content. Where the list was stands {"@andon.list": […]}:
-[level, name] for a part (0: an element, 1: a block of elements, 2: a block of blocks, …), [element]
-for an element that is too small to be one.
+A part is JSON, stored under the hash of its content. The list is replaced by {"@andon.list": […]},
+which holds [level, name] for a part (0: an element, 1: a block of elements, 2: a block of blocks,
+…) and [element] for an element too small to be a part.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ import msgspec
 
 from andon.core.values import value
 
-# Smaller states, and lists, stay as they are.
+# Smaller states and lists are not split.
 LARGE_BYTES = 4_000
 SMALL_BYTES = 200
 FAN = 32
@@ -30,7 +30,7 @@ Parts = dict[str, bytes]  # by name
 
 
 def split(raw: bytes) -> tuple[bytes, Parts] | None:
-    """The state with its long lists in parts; None if it is to stay as it is."""
+    """Return the state with its long lists in parts, or None if it is not to be split."""
     if len(raw) <= LARGE_BYTES or f'"{_LIST}"'.encode() in raw:
         return None
     parts: Parts = {}
@@ -39,12 +39,12 @@ def split(raw: bytes) -> tuple[bytes, Parts] | None:
 
 
 def joined(raw: str, fetch: Callable[[str], str]) -> bytes:
-    """The state again; `fetch` answers the part of a name."""
+    """Rebuild the state; `fetch` returns the part with that name."""
     return msgspec.json.encode(_joined(msgspec.json.decode(raw), fetch))
 
 
 def names(raw: str, fetch: Callable[[str], str], known: set[str]) -> None:
-    """Add the parts of a state to those that are known; what is under a known one is known."""
+    """Add the names of a state's parts to `known`. Parts below a known one are known already."""
     todo = [msgspec.json.decode(raw)]
     while todo:
         found = todo.pop()
@@ -80,7 +80,7 @@ def _split(found: Any, parts: Parts) -> Any:
 
 
 def _tree(names: list[str], parts: Parts) -> list[tuple[int, str]]:
-    """Blocks, in blocks, in blocks: what is left at each level, the highest first."""
+    """Group blocks into larger blocks; return the remainder of each level, highest first."""
     found: list[tuple[int, str]] = []
     level = 1
     while names:

@@ -1,12 +1,12 @@
-"""Values with names: given by keyword, never changed, equal if all that they hold is.
+"""Immutable records with named fields, created by keyword and compared by value.
 
-Every command that stops something makes some. So this is plain Python that imports nothing: the
-libraries that do the same take longer to import than the whole rest of such a command.
+Every stop command creates some. So this is plain Python that imports nothing: libraries with the
+same feature take longer to import than the rest of such a command.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing's own costs an import of typing
+TYPE_CHECKING = False  # avoids importing typing
 if TYPE_CHECKING:
     from typing import Any, ClassVar, Self, dataclass_transform
 else:
@@ -17,7 +17,7 @@ else:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Struct:
-    """Its fields are the annotations of its class; a value there is a default."""
+    """The annotations of a class are its fields; assigned values are defaults."""
 
     __struct_fields__: ClassVar[tuple[str, ...]] = ()
     _defaults: ClassVar[dict[str, Any]] = {}
@@ -54,7 +54,7 @@ class Struct:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def but(self, **changed: Any) -> Self:
-        """The same with other values in some fields."""
+        """Return a copy with some fields changed."""
         return type(self)(**{**self.__dict__, **changed})
 
 

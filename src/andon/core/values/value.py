@@ -1,8 +1,8 @@
-"""Values that go into the journal: JSON, strictly.
+"""Values in the journal: strict JSON.
 
-What a step returned and what its replay returns must be the same thing, so a result is always
-given back as it was stored. JSON has no NaN, bytes or dates: without a type that says how to read
-them back they are refused, never quietly changed into something else.
+A step's result and the result of its replay must be the same, so a caller always gets the result as
+it was stored. JSON has no NaN, bytes or dates. Without a type that says how to read them back they
+are refused, never silently converted.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ import msgspec.inspect
 from andon.core.values.function_cache import remembered
 from andon.errors import NotStorable
 
-# 10 MB: larger ones belong into a file or an object store, with their address in the journal.
+# 10 MB: store larger values in a file or an object store, and their address in the journal.
 LIMIT_BYTES = 10_000_000
-# Above this a value is kept as a content-addressed blob, once, and the entry only names it.
+# A larger value is stored once as a content-addressed blob, and the entry only names it.
 INLINE_BYTES = 64_000
-# Far above what any encoder here can follow; only so that a search in a cycle ends.
+# Far deeper than any encoder here can follow; it only ends a search through a cycle.
 _DEEPEST = 10_000
 
-# `find` is five times as quick as `in`, which first takes what it looks for for a number.
+# `find` is five times as fast as `in`, which first tries to interpret its operand as a number.
 _NULL = b"null"
 
 _PLAIN = (type(None), bool, int, float, str, dict, list, Any, object, inspect.Parameter.empty)
@@ -34,9 +34,9 @@ _NATURAL = (bool, int, list, tuple, type(None))
 
 
 def _hook(value: object) -> object:
-    if isinstance(value, str):  # of a class of its own, as LangChain's texts are
+    if isinstance(value, str):  # a subclass of str, such as LangChain's texts
         return str(value)
-    dump = getattr(value, "model_dump", None)  # pydantic's
+    dump = getattr(value, "model_dump", None)  # pydantic
     if callable(dump) and not isinstance(value, type):
         return dump(mode="json")
     raise NotImplementedError(f"{type(value).__qualname__} has no JSON form")
@@ -54,7 +54,7 @@ def decode(text: bytes | str) -> Any:
 
 
 def encode(value: Any, what: str) -> bytes:
-    """The value as JSON; `what` is how an error names it."""
+    """Encode the value as JSON; `what` is its name in errors."""
     try:
         raw = _encoder.encode(value)
         found = _not_finite(value) if raw.find(_NULL) >= 0 else None
@@ -74,7 +74,7 @@ def encode(value: Any, what: str) -> bytes:
 
 
 def encode_result(value: Any, what: str, typed: Decoder | None = None) -> tuple[bytes, Any]:
-    """The value as JSON, and as it will come back from the journal."""
+    """Return the value as JSON, and as it will come back from the journal."""
     raw = encode(value, what)
     try:
         back = _decoder.decode(raw) if typed is None else typed(raw)
@@ -100,7 +100,7 @@ def _unfit(what: str, why: str) -> str:
 
 
 class _Spot(NamedTuple):
-    """A value inside another, and how to get there."""
+    """A value nested in another, with the path to it."""
 
     value: Any
     label: str = ""
@@ -125,9 +125,9 @@ class _Spot(NamedTuple):
 
 
 def offence(value: Any) -> str | None:
-    """Where in `value` something is that plain JSON does not have, in words."""
+    """Describe the first part of `value` that plain JSON cannot hold, and where it is."""
     spots = [_Spot(value)]
-    while spots:  # not recursive: what is found may be at any depth
+    while spots:  # not recursive: it may be at any depth
         spot = spots.pop()
         if fault := _fault(spot.value) if spot.depth < _DEEPEST else "something nested too deeply":
             path = spot.path()[:200]
@@ -137,7 +137,7 @@ def offence(value: Any) -> str | None:
 
 
 def _fault(value: Any) -> str | None:
-    """What is wrong with this value itself, whatever it holds."""
+    """Describe what is wrong with this value itself, regardless of its contents."""
     if isinstance(value, str):
         return None if _encodable(value) else "a str with characters that are not Unicode text"
     if isinstance(value, float):
@@ -166,9 +166,9 @@ def _encodable(text: str) -> bool:
 
 
 def _not_finite(value: Any) -> str | None:
-    """Which number JSON cannot hold. msgspec writes it as null, also inside a class of the user."""
+    """Describe a number JSON cannot hold. msgspec writes it as null, even inside user classes."""
     plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_hook)
-    # Nulls are common and this is the way of every step: look first, and word it only if needed.
+    # Every step comes through here and nulls are common, so search first and describe only a find.
     return None if _finite(plain) else offence(plain)
 
 
@@ -186,7 +186,7 @@ def _finite(plain: Any) -> bool:
 
 
 def digest(args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> str:
-    """A fingerprint of the arguments, the same in every process."""
+    """Return a fingerprint of the arguments that is the same in every process."""
     try:
         raw = _canonical.encode((args, kwargs))
         found = _not_finite((args, kwargs)) if raw.find(_NULL) >= 0 else None
@@ -225,14 +225,14 @@ def _plain(annotation: Any) -> bool:
     if annotation in _PLAIN:
         return True
     if get_origin(annotation) is dict and get_args(annotation)[0] in (int, float):
-        return False  # the keys of JSON are text: the annotation says what to make of it
+        return False  # JSON keys are text, so the annotation must say how to convert them
     if get_origin(annotation) in (list, dict, Union, types.UnionType):
         return all(_plain(argument) for argument in get_args(annotation))
     return False
 
 
 def _revive(kind: type, value: Any) -> Any:
-    validate = getattr(kind, "model_validate", None)  # pydantic's
+    validate = getattr(kind, "model_validate", None)  # pydantic
     if callable(validate):
         return validate(value)
     raise NotImplementedError(f"{kind.__qualname__} cannot be made from JSON")
@@ -240,22 +240,22 @@ def _revive(kind: type, value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def decoder_for(annotation: Any) -> Decoder | None:
-    """How to read a value of that declared type back; None for plain JSON."""
+    """Return a decoder for values of the declared type, or None for plain JSON."""
     if _plain(annotation):
         return None
     try:
         shape = msgspec.inspect.type_info(annotation)
         decoder = msgspec.json.Decoder(annotation, dec_hook=_revive)
-    except (TypeError, ValueError):  # a type that cannot be restored: the value decides
+    except (TypeError, ValueError):  # this type cannot be restored; the value decides
         return None
     if isinstance(shape, msgspec.inspect.CustomType) and not hasattr(shape.cls, "model_validate"):
-        return None  # neither can Iterable[int] or a Protocol
+        return None  # Iterable[int] and Protocols cannot be restored either
     return decoder.decode
 
 
 @remembered
 def annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The resolved annotations of a function; none where they cannot be resolved."""
+    """Return the resolved annotations of a function, or none if they cannot be resolved."""
     try:
         return get_type_hints(function)
     except Exception:  # noqa: BLE001 (user annotations may name anything)
@@ -275,5 +275,5 @@ def _result_decoder(function: Callable[..., Any]) -> Decoder | None:
 
 
 def content_name(raw: bytes) -> str:
-    """The address of a blob."""
+    """Return the address of a blob."""
     return hashlib.sha256(raw).hexdigest()

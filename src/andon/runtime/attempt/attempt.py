@@ -1,6 +1,6 @@
 """One attempt: a worker's hold on a run, from claim to settlement.
 
-load → execute (replay, then new operations) → settle.
+An attempt loads the run, executes its code (replay first, then new operations) and settles it.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from andon.store.store import Claimed, EffectRow
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0
 UNWIND_TRIES = 5
-# A kill waits no longer than this for its receipt to name what it ends.
+# A kill waits no longer than this for its receipt to name the processes it ends.
 NAMED_SECONDS = 0.1
-# Somebody else goes on with the run after these, perhaps on another host.
+# After these reasons another worker continues the run, perhaps on another host.
 GIVEN_AWAY = frozenset({"drained", "stopped", "fenced", "unavailable"})
 
 
@@ -49,31 +49,31 @@ class Attempt(Waiting):
     def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
         super().__init__(host, run, agent)
         self.open_effects: dict[tuple[str, str], EffectRow] = {}
-        # Of a run with a snapshot: how its effects stand; of earlier attempts once it was read.
+        # Effects of a run with a snapshot; includes earlier attempts once `ledger_read` is set.
         self.ledger: dict[tuple[str, str], EffectRow] = {}
         self.ledger_read = False
         self.undos: dict[tuple[str, str], Callable[..., Any]] = {}  # by name and key of the effect
-        self.leftovers: list[Draft] = []  # effects that were cut off, for whoever goes on
+        self.leftovers: list[Draft] = []  # entries on effects cut off here, for the next attempt
         self.cleanups: list[Callable[[], Any]] = []
-        self.cancelled: set[str] = set()  # operations that the code has cancelled in this attempt
-        # Tasks that the code cancelled while they got a recorded outcome.
+        self.cancelled: set[str] = set()  # places of operations that the code itself cancelled
+        # Tasks that the code cancelled while they received a recorded outcome.
         self.outlasted: dict[asyncio.Task[Any], Any] = {}
-        self.keys: dict[str, asyncio.Lock] = {}  # of operations with a key
-        # Tool calls by the provider's ids: the place of the answer that plans it, and its key.
+        self.keys: dict[str, asyncio.Lock] = {}  # one per operation with a key, by place
+        # Tool calls by the provider's id: the place of the answer that plans the call, and its key.
         self.planned: dict[str, tuple[str, str]] = {}
-        self.invocations: Counter[str] = Counter()  # of graphs by the run's code, by thread
-        self.unanswered: set[str] = set()  # asks that nobody waits for, but the run's end
+        self.invocations: Counter[str] = Counter()  # graph invocations by the run's code, by thread
+        self.unanswered: set[str] = set()  # open asks that hold up only the run's end
         self._loaded: Loaded | None = None
-        self.snapshot = b"null"  # the last one's state
-        self.parts: frozenset[str] = frozenset()  # of it, and so in the store
-        self.oblivious = False  # it has a snapshot, and its code has not looked at it
+        self.snapshot = b"null"  # the state of the last snapshot
+        self.parts: frozenset[str] = frozenset()  # its parts, which the store therefore has
+        self.oblivious = False  # there is a snapshot, and the code has not read it
         self._scratch: Path | None = None
-        self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended; see drain
+        self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended, for the drain
         self.ending: str | None = None
-        self.also = ""  # processes that it has started, and that were ended when it left
+        self.also = ""  # names of processes that the run started and that were ended with it
 
     async def carry_out(self) -> str:
-        """Execute the run as far as it goes here; answers how the attempt ended."""
+        """Execute the run as far as it goes here; return how the attempt ended."""
         try:
             ended = await self._carry_out()
             self.settled.set_result(ended)
@@ -87,7 +87,7 @@ class Attempt(Waiting):
 
     async def _carry_out(self) -> str:
         try:
-            if self.host.draining:  # claimed while it was told to go
+            if self.host.draining:  # the drain began during the claim
                 self.leave("drained")
             self.check()
             await self._load()
@@ -106,7 +106,7 @@ class Attempt(Waiting):
             await self._stand_still()
         elif self.reason in GIVEN_AWAY:
             await self._end_started(at_once=self.reason == "fenced")
-        if self.reason == "killed":  # nothing that it writes is taken any more
+        if self.reason == "killed":  # the store accepts none of its writes any more
             return "killed"
         try:
             return await self._settle(outcome)
@@ -137,7 +137,7 @@ class Attempt(Waiting):
         self.letters = list(loaded.letters)
         self.checkpoints = dict(loaded.checkpoints)
         self.replay = Replay(loaded.entries, run_id=self.run.id)
-        if self.agent.is_async:  # threads come to rest at no point that could be seen
+        if self.agent.is_async:  # nothing shows when the thread of a plain agent is at rest
             self.turns.expect(self.replay.answers())
         if self.replay.snapshot is not None:
             self.root.restart(self.replay.root)
@@ -153,7 +153,7 @@ class Attempt(Waiting):
         return await self.play()
 
     async def play(self) -> tuple[str, Any] | None:
-        """Call the agent's code; None if it left before its end."""
+        """Call the agent's code; return None if the attempt left before the code ended."""
         context = contextvars.copy_context()
         context.run(branch.current.set, self.root)
         main = asyncio.Task(self.agent.call(self), loop=self.loop, context=context)
@@ -174,14 +174,14 @@ class Attempt(Waiting):
         return "result", main.result()
 
     async def _join_others(self) -> None:
-        """No run is finished while an operation of it is still executing."""
+        """Wait for operations that still execute: the run must not finish before them."""
         while self.active and self.reason is None and self.tasks.all:
             await asyncio.wait({*self.tasks.all, self.left}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _unwind(self) -> None:
-        """Wait until the run's code has ended. What does not end by itself is cancelled.
+        """Wait until the run's code has ended; cancel code that does not end by itself.
 
-        Again and again: a swallowed cancellation is not the last. Operations in hand may end,
+        Cancels repeatedly, because code can swallow a cancellation. Operations in hand may end,
         unless the attempt has to leave at once.
         """
         self.ended = True
@@ -207,7 +207,7 @@ class Attempt(Waiting):
             self.host.keep_in_mind(task)
 
     async def _come_to_rest(self) -> None:
-        """Somebody stops the run: nothing is said before nothing of its code executes any more."""
+        """Wait until none of the run's code executes: only then may a stop be reported."""
         while not self.tasks.still:
             left = self.tasks.all | self.tasks.inner
             if self.cut or not self.active:
@@ -217,17 +217,20 @@ class Attempt(Waiting):
             await self.moved(HARD_SECONDS if hard else AGAIN_SECONDS, left)
 
     async def _stand_still(self) -> None:
-        """Also what cleans up belongs to the run; after a kill nothing of it is called."""
+        """Clean up a stopped run and wait until nothing of it executes.
+
+        Cleanup functions are the run's own code: they have to end too, and a kill calls none.
+        """
         await self._come_to_rest()
         point("stop:left")
         if self.reason != "killed":
             await self._clean_up()
             await self._come_to_rest()
         while not await self._is_at_rest():
-            await self.moved(AGAIN_SECONDS)  # what cannot be ended here is ended from outside
+            await self.moved(AGAIN_SECONDS)  # the rest has to be ended from outside this process
 
     async def _is_at_rest(self) -> bool:
-        """Whether nothing that it has started goes on; processes are ended for that."""
+        """End the run's processes and callbacks; return whether nothing it started goes on."""
         at_once = self.reason == "killed"
         if not await self._end_started(at_once=at_once) or self.started.threads:
             return False
@@ -242,7 +245,7 @@ class Attempt(Waiting):
         return not strays.survivors and not self._end_callbacks()
 
     def _end_callbacks(self) -> bool:
-        """Cancel what its code has left on the loop; whether there was any."""
+        """Cancel what the run's code left on the event loop; return whether there was anything."""
         own, alone = not self.host.embedded, self.started.alone
         left = callbacks.end(self.loop, self.tasks, own=own, alone=alone)
         if left:
@@ -255,15 +258,15 @@ class Attempt(Waiting):
         return ""
 
     def _left(self) -> dict[str, Any]:
-        """What the store has to know of what it has started: whether any of it goes on."""
-        if self.started.threads or not self.tasks.still:  # they go on without the run
+        """Fields that tell the store whether anything the run started goes on."""
+        if self.started.threads or not self.tasks.still:  # these outlive the attempt
             self._note_started(threads=True)
             return {"also": self.also}
         remains = self.started.remains()
         return {"also": self.also, "cleared": remains is not None and remains.none()}
 
     async def _end_started(self, *, at_once: bool) -> bool:
-        """End its processes before somebody else goes on with the run; whether none is left."""
+        """End the run's processes before another worker continues it; False if some are left."""
         if self.reason == "killed":
             await self._name_started()
         try:
@@ -307,11 +310,11 @@ class Attempt(Waiting):
         return str(state)
 
     async def _compensate(self) -> str:
-        """Undo what the run did; it ends as was decided before, or waits for a person."""
+        """Undo the run's effects; then it ends as decided before, or waits for a person."""
         from andon.runtime.effects import compensation
 
         self.ended = False
-        self.turns.expect([])  # no code is answered any more
+        self.turns.expect([])  # no agent code asks for recorded answers any more
         work = asyncio.ensure_future(compensation.carry_out(self))
         self.tasks.add(work)
         ends: set[asyncio.Future[Any]] = {work, self.left}
@@ -322,7 +325,7 @@ class Attempt(Waiting):
             settle = work.result()
         elif self.reason in ("fenced", "unavailable", "killed"):
             raise self.stopped(self.reason)
-        else:  # whoever claims it next goes on with it
+        else:  # the next worker that claims the run continues the compensation
             settle = settlement.returning(self, self.leftovers)
         await self.flush()
         settle = settle.but(**self._left())
@@ -331,7 +334,7 @@ class Attempt(Waiting):
         return str(await self.host.writer.write(settle))
 
     async def _give_up(self, error: BaseException) -> str:
-        """The store did not take how the attempt ended. The run must not be held for ever."""
+        """Give the run back after the store refused its settlement, so that it is not held."""
         if self.reason == "killed":
             return "killed"
         fenced = isinstance(error, Fenced) or self.reason == "fenced"
@@ -339,8 +342,9 @@ class Attempt(Waiting):
             log.warning("run %s: fenced: %s", self.run.id, self.error or error)
         else:
             log.error("run %s: given up here: %s", self.run.id, self.error or error)
-        # Who is fenced is refused, as it should be; but if we are the owner after all (what we
-        # wrote last had not arrived, and more built on it), the run must not be stuck.
+        # The store refuses a fenced worker again, as it should. But this worker may still be the
+        # owner (its last write never arrived, and later ones built on it): then the run must not
+        # stay stuck.
         while not self.host.draining and self.reason != "killed":
             try:
                 state = str(await self.host.writer.write(settlement.returning(self)))
@@ -353,7 +357,7 @@ class Attempt(Waiting):
         return "killed" if self.reason == "killed" else "unavailable"
 
     async def _name_started(self) -> None:
-        """Write down what is about to be ended: once it is gone, nobody outside can name it."""
+        """Report the processes about to be ended: once gone, nobody outside can name them."""
         order = self.order
         found = [self.started.remains(), self.started.strays() if self.started.alone else None]
         named = [one.named(pids) for one in found if one is not None and (pids := one.look())]
@@ -369,13 +373,13 @@ class Attempt(Waiting):
             async with asyncio.timeout(NAMED_SECONDS):
                 await self.host.writer.submit(report)
 
-    # ── what operations need ──────────────────────────────────────────────────────────────────
+    # ── services for operations ───────────────────────────────────────────────────────────────
 
     async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self.loop.run_in_executor(self.host.threads, function, *args)
 
     async def read(self, request: Callable[..., Any], *args: Any) -> Any:
-        """Ask the store. A store that cannot answer interrupts the run and does not fail it."""
+        """Query the store; if it cannot answer, the run is interrupted, not failed."""
         try:
             return await self.in_thread(request, *args)
         except StoreError as error:
@@ -388,7 +392,7 @@ class Attempt(Waiting):
         return body if body is not None else "null"
 
     def is_quiet(self, fence: int) -> bool:
-        """Whether whoever held the run under that fence certainly executes nothing any more."""
+        """Whether the worker that held the run under this fence certainly executes nothing."""
         return self._loaded is not None and fence in self._loaded.quiet_fences
 
     @property
@@ -398,7 +402,7 @@ class Attempt(Waiting):
         return value.decode(self.snapshot.decode())
 
     def refuse_oblivion(self) -> None:
-        """Code that begins from the start although it has a snapshot would do everything again."""
+        """Raise if the code starts over although it has a snapshot: it would repeat everything."""
         if self.oblivious:
             raise Diverged(
                 f"run {self.run.id}: it has a snapshot, but its code does not read "
@@ -413,7 +417,7 @@ class Attempt(Waiting):
 
     @property
     def scratch(self) -> Path:
-        """A folder for files that are gone when the attempt ends."""
+        """A folder for files, deleted when the attempt ends."""
         if self._scratch is None:
             self._scratch = cleanup.scratch(self.run.id)
         return self._scratch

@@ -1,11 +1,11 @@
-"""Branches: which chain of awaits of a run's code an operation stands in.
+"""Branches: the chains of awaits in a run's code, by which its operations get their places.
 
 Tasks that agent code creates (gather, TaskGroup, anyio, create_task) are numbered in the order in
 which their parent creates them. That order is the program's own and the same on replay, unlike the
 order in which they finish. Tasks created inside a step are not the agent's and are not numbered.
 
-Here it is also found out whether a run does nothing but wait: then it is suspended, and neither
-process nor memory is held. When that is not certain, the run stays in memory.
+This module also decides whether a run does nothing but wait. Such a run is suspended and holds
+neither a process nor memory. When that is not certain, the run stays in memory.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-# Those that went off are forgotten when there are so many.
+# At this many timers, those that have gone off are dropped.
 MOST_TIMERS = 32
-# Roots of the packages whose callbacks are no code of a run.
+# Top-level packages whose callbacks are not a run's code.
 _NOBODYS: frozenset[str] = frozenset({"andon", "asyncio", "_asyncio", "concurrent", "builtins", ""})
 
 
 def is_users(callback: Any) -> bool:
-    """Whether it is code of a run, or of a library that it uses."""
+    """Whether a callback is code of a run, or of a library that the run uses."""
     while isinstance(callback, functools.partial):
         callback = callback.func
     return is_users_module(getattr(callback, "__module__", None) or "")
@@ -59,14 +59,14 @@ class Branch:
         return branch
 
     def restart(self, path: str) -> None:
-        """After a snapshot, places are counted from it."""
+        """Count places from a snapshot."""
         self.path, self.number, self.children = path, 0, 0
 
 
 current: contextvars.ContextVar[Branch | None] = contextvars.ContextVar(
     "andon_branch", default=None
 )
-# The operation whose function is executing here: there no branch is current.
+# The operation whose function executes here. Inside it no branch is current.
 inside: contextvars.ContextVar[Any] = contextvars.ContextVar("andon_inside", default=None)
 
 
@@ -75,16 +75,16 @@ class Tasks:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.living: set[asyncio.Task[Any]] = set()
-        self.calls: set[asyncio.Task[Any]] = set()  # of a plain agent's threads, by the portal
-        self.queued: set[Any] = set()  # those that wait for another branch with the same key
-        self.parked: set[Any] = set()  # those that wait for their turn
-        self._at_large: set[asyncio.Task[Any]] = set()  # the others
-        self.timers: list[Any] = []  # of the agent's own code, e.g. of asyncio.timeout
+        self.calls: set[asyncio.Task[Any]] = set()  # calls from a plain agent's threads
+        self.queued: set[Any] = set()  # tasks that wait for another branch with the same key
+        self.parked: set[Any] = set()  # tasks that wait for their turn in the replay order
+        self._at_large: set[asyncio.Task[Any]] = set()  # living tasks that are not parked
+        self.timers: list[Any] = []  # set by the agent's own code, e.g. by asyncio.timeout
         self._most_timers = MOST_TIMERS
-        self.inner: set[asyncio.Task[Any]] = set()  # those that steps and effects have created
-        self.executing: set[object] = set()  # what threads and processes of the run are doing
-        self.on_still: Callable[[], None] = _nothing  # a thread has ended; from any thread
-        self.started: Any = None  # the processes and threads of the run: see spawn
+        self.inner: set[asyncio.Task[Any]] = set()  # tasks that steps and effects have created
+        self.executing: set[object] = set()  # one mark per call in a thread or process of the run
+        self.on_still: Callable[[], None] = _nothing  # called, from any thread, when a mark is gone
+        self.started: Any = None  # processes and threads of the run: processes.attribution.Started
         self._on_change = on_change
         _attempts.add(self)
 
@@ -103,7 +103,7 @@ class Tasks:
         self.living.discard(task)
         self._at_large.discard(task)
         if not task.cancelled() and not isinstance(task.exception(), Exception | None):
-            task.exception()  # Stopped, or a group of it: seen
+            task.exception()  # Stopped, or a group of it: retrieved, so that asyncio logs nothing
         self._on_change()
 
     def add_call(self, task: "asyncio.Task[Any]") -> None:
@@ -120,16 +120,16 @@ class Tasks:
 
     @property
     def still(self) -> bool:
-        """Whether nothing of the run's code executes any more, as far as this process knows."""
+        """Whether none of the run's code executes any more, as far as this process knows."""
         return not (self.living or self.calls or self.inner or self.executing)
 
     def ended_elsewhere(self, mark: object) -> None:
-        """What a thread or a process did is over. From any thread."""
+        """Remove the mark of a call that ended in a thread or process. Safe from any thread."""
         self.executing.discard(mark)
         self.on_still()
 
     def marked(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, for a thread: it counts as executing while it does."""
+        """Wrap a function for a thread, so that it counts as executing while it does."""
 
         def call(*args: Any) -> Any:
             mark = object()
@@ -151,11 +151,11 @@ class Tasks:
             self._at_large.add(task)
 
     def any_runs(self) -> bool:
-        """Whether some task is about to go on."""
+        """Whether some task that is not parked is about to go on."""
         return any(_runs(task) for task in self._at_large)
 
     def all_wait(self, waiting: "set[asyncio.Task[Any]]") -> bool:
-        """Whether every task waits durably, or only for others that do."""
+        """Whether every task waits durably, or only for tasks that do."""
         if self._ticks():
             return False
         waiting = waiting | self.queued
@@ -168,8 +168,10 @@ class Tasks:
         self.timers.append(timer)
 
     def _ticks(self) -> bool:
-        """Whether the run's code has set a timer of its own: suspended, it would never go off,
-        and one of a step would although nobody executes the run.
+        """Whether a timer of the run's code is pending.
+
+        If the run were suspended, a timer of the agent would never go off, and a timer of a step
+        would go off although nobody executes the run.
         """
         now = asyncio.get_running_loop().time()
         self.timers = [one for one in self.timers if one.when() > now and not one.cancelled()]
@@ -180,7 +182,7 @@ def _nothing() -> None:
     pass
 
 
-# Those of all attempts that something still knows.
+# The tasks of all attempts in this process; weak, so that it keeps no attempt in memory.
 _attempts: "weakref.WeakSet[Tasks]" = weakref.WeakSet()
 
 
@@ -190,12 +192,12 @@ def all_followed() -> "set[asyncio.Task[Any]]":
 
 
 def _owner() -> Tasks | None:
-    """Whose code executes here: an agent's, or that of one of its operations."""
+    """The attempt whose code executes here: its agent's, or that of one of its operations."""
     return _of(current.get(), inside.get())
 
 
 def owner_in(context: contextvars.Context) -> Tasks | None:
-    """The same of a context."""
+    """The attempt whose code executes in a context."""
     return _of(context.get(current), context.get(inside))
 
 
@@ -206,7 +208,7 @@ def _of(here: Branch | None, operation: Any) -> Tasks | None:
 
 
 def follow_timers(loop: Any) -> None:
-    """Know the timers that agents set on this loop."""
+    """Record the timers that agents set on this loop."""
 
     def followed(schedule: Callable[..., Any]) -> Callable[..., Any]:
         def call(when: float, callback: Callable[..., object], *args: Any, **options: Any) -> Any:
@@ -222,7 +224,7 @@ def follow_timers(loop: Any) -> None:
 
 
 def follow_threads(loop: Any) -> None:
-    """Know what agents do in threads by way of this loop: a cancelled await does not end it."""
+    """Record calls that agents make in threads through this loop: cancelling does not end them."""
     before = loop.run_in_executor
 
     def run_in_executor(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
@@ -235,7 +237,7 @@ def follow_threads(loop: Any) -> None:
 
 
 def call_later(seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-    """A timer of andon's, which keeps no run in memory."""
+    """Set a timer of andon's own, outside any branch: it does not count as the agent's."""
     here = current.set(None)
     try:
         return asyncio.get_running_loop().call_later(seconds, callback, *args)
@@ -244,7 +246,7 @@ def call_later(seconds: float, callback: Callable[..., object], *args: Any) -> a
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Number the tasks that agents create on this loop; others are created as before."""
+    """Number the tasks that agents create on this loop; other tasks are created as before."""
     before = loop.get_task_factory()
     if getattr(before, "andon", False):
         return
@@ -279,7 +281,7 @@ def _create(factory: Any, loop: Any, coro: Any, options: dict[str, Any]) -> "asy
 
 
 def _waits_for_tasks(task: "asyncio.Task[Any]", living: "set[asyncio.Task[Any]]") -> bool:
-    """Whether a task waits for other tasks of the run and for nothing else, for certain."""
+    """Whether a task certainly waits for other tasks of the run and for nothing else."""
     if _runs(task):
         return False
     if _is_joined(getattr(task, "_fut_waiter", None), living):
@@ -296,10 +298,10 @@ def _waits_for_tasks(task: "asyncio.Task[Any]", living: "set[asyncio.Task[Any]]"
 def _is_of_framework(
     task: "asyncio.Task[Any]", frames: list[Any], living: "set[asyncio.Task[Any]]"
 ) -> bool:
-    """Whether an event is waited for by a framework, which sets it in another task of the run."""
+    """Whether a framework waits for this event, and so sets it in another task of the run."""
     if len(frames) > 1:
         return _caller(frames) in frameworks
-    for other in living:  # the wait is a task of its own: whose?
+    for other in living:  # the wait is a task of its own: find the task that waits for it
         outer = _frames(other)
         if outer[-1].f_code is _WAIT and task in outer[-1].f_locals.get("fs", ()):
             return _caller(outer) in frameworks
@@ -307,27 +309,27 @@ def _is_of_framework(
 
 
 def _caller(frames: list[Any]) -> str:
-    """The package whose code waits, by whatever means."""
+    """The package whose code waits, looking through asyncio, anyio and contextlib."""
     packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
     return next((name for name in reversed(packages) if name not in _MEANS), "")
 
 
 def _is_joined(future: Any, living: "set[asyncio.Task[Any]]") -> bool:
-    """Whether a future is the end of tasks of the run, and of nothing else."""
+    """Whether a future completes with tasks of the run, and depends on nothing else."""
     if future in living or future.done():
         return True
-    children = getattr(future, "_children", None)  # asyncio.gather, also of gathers
+    children = getattr(future, "_children", None)  # asyncio.gather, possibly nested
     return children is not None and all(_is_joined(child, living) for child in children)
 
 
 def _runs(task: "asyncio.Task[Any]") -> bool:
-    """Whether a task that does not run now is about to."""
+    """Whether a task that is not running now is about to run."""
     future = getattr(task, "_fut_waiter", None)
     return future is None or bool(future.done())
 
 
 def _frames(task: "asyncio.Task[Any]") -> list[Any]:
-    """The code that the task is in, the innermost last; also through asynchronous generators."""
+    """The task's frames, innermost last, also through asynchronous generators."""
     found: list[Any] = []
     one: Any = task.get_coro()
     while one is not None:
@@ -335,24 +337,24 @@ def _frames(task: "asyncio.Task[Any]") -> list[Any]:
         if frame is not None:
             found.append(frame)
             one = getattr(one, "cr_await", None) or getattr(one, "ag_await", None)
-        else:  # the step of a generator, which does not say of which
+        else:  # a generator's step has no reference to its generator: ask the collector
             one = next(
                 (other for other in gc.get_referents(one) if inspect.isasyncgen(other)), None
             )
     return found or [_NOWHERE]
 
 
-# What asyncio.wait waits in. Should it be called otherwise one day, runs stay in memory instead.
+# The function in which asyncio.wait waits. If Python renames it, runs stay in memory instead.
 _WAIT = getattr(getattr(asyncio.tasks, "_wait", None), "__code__", object())
 _EVENT = asyncio.Event.wait.__code__
 _NOWHERE = SimpleNamespace(f_code=None, f_locals={}, f_globals={})
 _MEANS = frozenset({"anyio", "asyncio", "contextlib"})
-# Packages of frameworks in whose own code an event is waited for that the same run sets.
+# Framework packages whose own code waits for events that the same run sets.
 frameworks: set[str] = set()
 
 
 def _joins() -> set[Any]:
-    """The code that waits for a group of tasks."""
+    """The code objects in which a task waits for a group of tasks."""
     found = {asyncio.TaskGroup.__aexit__.__code__}
     anyio = sys.modules.get("anyio._backends._asyncio")
     if anyio is not None:

@@ -1,12 +1,12 @@
-"""What a run's code has left on its event loop: callbacks, and tasks that nobody follows.
+"""Leftovers of a run on its event loop: callbacks, and tasks that andon does not follow.
 
-A callback (a timer, a reader, `call_soon`) belongs to the run in whose context it was scheduled. A
-context of nobody comes from a thread, or from `context=`. Such a callback, a task that was made
-past the loop's factory and a timer of signals belong to the attempt that had the worker to itself;
-with other runs beside it they are named, and nothing is proved. In somebody else's program they
-are that program's.
+A callback (a timer, a reader, `call_soon`) belongs to the run in whose context it was scheduled.
+A callback scheduled from a thread, or with `context=`, may have no run's context. Such a callback,
+a task created without the loop's task factory and a signal timer belong to the attempt if it had
+the worker to itself. If other runs executed beside it, they are named and nothing is proven. If
+andon is embedded in another program, they belong to that program.
 
-Callbacks of asyncio and of andon call no code of a run but by its tasks, which are known.
+Callbacks of asyncio and andon reach a run's code only through its tasks, which are known.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def end(loop: Any, tasks: branch.Tasks, *, own: bool, alone: bool) -> list[str]:
-    """Cancel what is left of an attempt; answers what was there, for people: look again then.
+    """Cancel what an attempt left behind; return names for people. Look again if there are any.
 
-    `own`: the process is a worker of andon's and nothing else.
+    `own`: the process is an andon worker and nothing else. `alone`: no other attempt executed here.
     """
     found = []
     for handle, cancel in _handles(loop):
@@ -48,7 +48,7 @@ def end(loop: Any, tasks: branch.Tasks, *, own: bool, alone: bool) -> list[str]:
 
 
 def _handles(loop: Any) -> Iterator[tuple[Any, Any]]:
-    """The callbacks of runs that are due or wait for something, and how to cancel each."""
+    """Callbacks of runs that are due or wait for a timer or a file, and how to cancel each."""
     # uvloop shows none of these.
     for handle in (*getattr(loop, "_scheduled", ()), *getattr(loop, "_ready", ())):
         if not handle.cancelled() and branch.is_users(handle._callback):  # noqa: SLF001

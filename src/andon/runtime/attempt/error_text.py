@@ -1,4 +1,4 @@
-"""Errors as they are stored: their kind and message. `traces` adds where they come from."""
+"""Stored form of errors: type, message and family. `tracebacks` adds where they come from."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from andon.errors import family as family_of
 
 
 class Described(Exception):
-    """An error of another process, as that one has described it."""
+    """An error of another process, as that process described it."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error['type']}: {error['message']}")
@@ -15,7 +15,7 @@ class Described(Exception):
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An error as it is stored, but for its traceback; one of another process may have it."""
+    """The stored form of an error; only an error of another process may carry its traceback."""
     if isinstance(error, Described):
         return error.error
     if isinstance(error, StepFailed):
@@ -32,10 +32,10 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def words_of(error: BaseException) -> str:
-    """Its message, as text that can be stored, whatever the error's class makes of it."""
+    """The error's message as text that can be stored, even if its `__str__` misbehaves."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
-    except Exception:  # noqa: BLE001 (it is the user's)
+    except Exception:  # noqa: BLE001 (the user's `__str__` may raise anything)
         return "its message could not be read"
 
 
@@ -71,4 +71,4 @@ def reason_of(error: BaseException) -> str:
         case Stopped():
             return "stopped"
         case _:
-            return "diverged"  # a person has to look: to try again would lead here again
+            return "diverged"  # a retry would end the same way: a person has to look

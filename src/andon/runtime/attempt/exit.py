@@ -1,7 +1,7 @@
-"""Leaving: an attempt ends before the agent's code has come to its end.
+"""How an attempt leaves a run before the agent's code has ended.
 
-The run was suspended, its worker drains, the lease was lost, code and journal diverge. From then
-on every operation raises Stopped: code that catches it once is not free.
+An attempt leaves because the run is suspended, its worker drains, the lease is lost, or code and
+journal diverge. From then on every operation raises Stopped, also for code that caught it once.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from andon.store.writer.writer import Writer
 
 log = logging.getLogger("andon")
 
-# For the commit before the first process that an attempt starts: a busy disk needs less.
+# Limit for the commit before an attempt's first process starts: even a busy disk needs less.
 NOTE_SECONDS = 5.0
-# Leaving for these does not wait for the operation in hand.
+# Leaving for these reasons does not wait for the operation in hand.
 AT_ONCE = frozenset({"fenced", "unavailable", "stopped", "cancelled", "killed"})
-# Leaving for these waits for it, and for nothing else.
+# Leaving for these reasons waits for the operation in hand, and for nothing else.
 AT_BOUNDARY = frozenset({"drained", "paused"})
-# What an order makes of a run that leaves.
+# The reason for which a run leaves, by the kind of a polite order.
 _POLITE = {"pause": "paused", "cancel": "cancelled"}
 
 
 class Host(Protocol):
-    """What an attempt needs of the process it runs in."""
+    """The process an attempt runs in, as far as the attempt needs it."""
 
     store: Any
     writer: Writer
@@ -47,57 +47,57 @@ class Host(Protocol):
     threads: ThreadPoolExecutor
     worker_id: str
     draining: bool
-    embedded: bool  # in a program that is somebody else's
+    embedded: bool  # the worker runs inside the user's own program
     in_threads: set[Any]
-    operations: int  # that have ended in this process
+    operations: int  # number of operations that have ended in this process
     settings: Settings
 
     @property
     def processes(self) -> Any:
-        """Where steps that run apart are executed."""
+        """The pool that executes steps in processes of their own."""
         ...
 
     @property
     def trusted(self) -> bool:
-        """Whether the lease is surely held, as far as is known without asking."""
+        """Whether the lease is certainly held, judged without asking the store."""
         ...
 
     async def ensure_trust(self) -> None:
-        """Return once the lease is surely held; raise Fenced if it is not."""
+        """Return once the lease is certainly held; raise Fenced if it is not."""
         ...
 
     @property
     def unwind_seconds(self) -> float:
-        """How long code that is leaving may take before it is cancelled once more."""
+        """How long code of a leaving attempt may take before it is cancelled again."""
         ...
 
     def carry(self, agent: Any) -> None: ...
 
     def cleanup_left(self) -> float:
-        """How many seconds there are for cleaning up."""
+        """Seconds left for cleaning up."""
         ...
 
     def new_mark(self) -> int:
-        """For the processes of one more attempt."""
+        """A new mark, for the processes of one attempt."""
         ...
 
     def keep_in_mind(self, work: Any) -> None:
-        """What goes on although it should not: until it ends, this process is not gone."""
+        """Track work that could not be ended: this process is not gone until it ends."""
         ...
 
 
 class Hand(msgspec.Struct, kw_only=True, eq=False):
-    """An operation in hand."""
+    """An operation in hand: one that is executing now."""
 
     name: str
     since: float
     task: Any
-    cuttable: bool  # it may be cut off without a doubt about the world
-    cut: bool = False  # and was: how it ends is no outcome
+    cuttable: bool  # cutting it off leaves no doubt about the outside world
+    cut: bool = False  # it was cut off: however it ends, that is not its outcome
 
 
 class Wait(msgspec.Struct, kw_only=True):
-    """Something a run waits for: a letter, a time, or whichever comes first."""
+    """Something a run waits for: an inbox message, a time, or the first of both."""
 
     kind: str
     name: str
@@ -118,38 +118,38 @@ class Leaving:
         self.reason: str | None = None  # why the attempt leaves, once it does
         self.error: BaseException | None = None
         self.waits: list[Wait] = []
-        self.left_waits: list[Wait] = []  # what it waited for when it left
+        self.left_waits: list[Wait] = []  # open waits at the moment it left
         self.hands: dict[Hand, None] = {}  # operations that are executing
-        self.order: Told | None = None  # of somebody who stops the run
-        self.ended = False  # no code of it is left that may begin anything
-        self.shields: dict[object, float] = {}  # when their limits end
+        self.order: Told | None = None  # the order that stops the run, if there is one
+        self.ended = False  # none of the run's code may begin anything any more
+        self.shields: dict[object, float] = {}  # open shields, each with the end of its limit
         self.tasks = branch.Tasks(self.consider_soon)
-        # Processes and threads that its code has started.
+        # Processes and threads that the run's code has started.
         self.started = self.tasks.started = attribution.Started(host.new_mark, self._note_started)
         self.root = branch.Branch(self.tasks, "")
         self.main: asyncio.Task[Any] | None = None  # the agent's own call
         self.turns = Turns(self.tasks, self.waits)
         self.left: asyncio.Future[None] = self.loop.create_future()  # done once it leaves
         self.cut = False  # leaving, and not waiting for operations in hand
-        self.cut_short = False  # and an operation was in hand when time was over
-        self.touched = False  # an operation was let through in this attempt
-        self.recalled = False  # somebody wants the run to be given back
-        self.ordered: asyncio.Future[None] = self.loop.create_future()  # done once it is told
+        self.cut_short = False  # an operation or a shield was open when time was over
+        self.touched = False  # an operation passed a boundary in this attempt
+        self.recalled = False  # the run is to be given back at its next boundary
+        self.ordered: asyncio.Future[None] = self.loop.create_future()  # done once ordered to stop
         self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
-        self._held: Append | None = None  # what waits for the next write: see together
-        self._holding: set[Any] = set()  # tasks that wait for the others before they unwind
+        self._held: Append | None = None  # a result that waits for the next write: ctx.together
+        self._holding: set[Any] = set()  # tasks that wait for other branches before they unwind
         self._movers: list[asyncio.Future[None]] = []
 
     def dissolve(self) -> None:
-        """Nothing of it executes any more: its parts end without a search for garbage."""
+        """Break reference cycles of an attempt that is over, to free it without the collector."""
         self.main = None
         self.tasks.dissolve()
 
     def _note_started(self, *, threads: bool = False) -> None:
-        """Write down that it starts something. From any thread.
+        """Record that the run starts a process or thread. Safe from any thread.
 
-        Where a free lock shows that only a process is gone, others go by what is written: there a
-        process is not started before that is durable.
+        On a store whose free lock shows only that a process is gone, other workers go by this
+        record: there, a process is not started before the record is durable.
         """
         message = Started(
             run_id=self.run.id,
@@ -163,7 +163,7 @@ class Leaving:
             return
 
         def submit() -> None:
-            # Whoever owns the run by then: that something was started stays true.
+            # True even if another worker owns the run by the time this is written.
             self.host.writer.submit(message).add_done_callback(_retrieve)
 
         if threading.get_ident() == self._loop_thread:
@@ -184,7 +184,7 @@ class Leaving:
             ) from None
 
     async def end_started(self, *, at_once: bool) -> str:
-        """End the processes that it has started; answers their names, nothing if there were none.
+        """End the processes that the run has started; return their names, "" if there were none.
 
         Raises TimeoutError if some cannot be ended.
         """
@@ -197,15 +197,15 @@ class Leaving:
         return len(self.hands)
 
     def consider_soon(self) -> None:
-        """Something has changed: perhaps all that the run does is wait."""
+        """Check soon whether the run does nothing but wait: something has changed."""
 
     async def written(self) -> None:
-        """Wait for what was written without waiting."""
+        """Wait for writes that were submitted without waiting."""
 
     def leave(self, reason: str, error: BaseException | None = None) -> None:
-        """End this attempt without a verdict of the agent's code. The first reason stands.
+        """End this attempt without an outcome of the agent's code. The first reason stands.
 
-        But for a kill: then nothing that this process has to say is of interest any more.
+        Only a kill replaces it: nothing that this process reports counts after a kill.
         """
         if reason in ("stopped", "cancelled") and not self.cut and (self.active or self.shields):
             self.cut_short = True
@@ -225,20 +225,20 @@ class Leaving:
         self.move()
 
     def _cut_off(self) -> None:
-        """Not to wait for the operations in hand."""
+        """Cancel the run's tasks instead of waiting for operations in hand."""
         self.cut = True
         for task in self.tasks.all | self.tasks.inner:
             task.cancel()
 
     def stopped(self, reason: str) -> Stopped:
-        """What code gets to see of it: who stops the run, if somebody does."""
+        """The Stopped that code receives; it names who stops the run, if somebody does."""
         told = self.order
         if told is None:
             return Stopped(reason)
         return Stopped(reason, kind=told.kind, by=told.by, why=told.why, order=told.stop_id)
 
     def stop(self, reason: str, error: BaseException | None = None) -> Stopped:
-        """Leave, and answer what the operation in hand has to raise."""
+        """Leave, and return the exception that the operation in hand has to raise."""
         self.leave(reason, error)
         return self.stopped(self.reason or reason)
 
@@ -265,7 +265,7 @@ class Leaving:
         return any(limit > self.loop.time() for limit in self.shields.values())
 
     def passes(self) -> bool:
-        """Whether nothing stands at the boundary, seen without waiting: the way of every step."""
+        """Whether an operation may pass its boundary without waiting: the fast path of steps."""
         if self.reason is not None or self.recalled or self.order is not None or self.ended:
             return False
         if self.turns.replayed or self._last is not None or self._held is not None:
@@ -276,10 +276,10 @@ class Leaving:
         return True
 
     async def boundary(self, *, writes: bool = False) -> None:
-        """Between two operations: where polite stops take effect and the lease is looked at.
+        """Pass the point between two operations: polite stops take effect, the lease is checked.
 
-        `writes`: nothing is executed before something is written, which comes after all that is
-        still to be written.
+        `writes`: the caller writes before it executes anything. That write follows all earlier
+        ones, so the boundary does not wait for them.
         """
         if self.passes():
             return
@@ -292,14 +292,14 @@ class Leaving:
         if not writes:
             await self.written()
         try:
-            await self.host.ensure_trust()  # the last thing: a freeze before it is noticed
+            await self.host.ensure_trust()  # last, so that a freeze before it is noticed
         except (Fenced, StoreError) as error:
             raise self.stop(reason_of(error), error) from None
         self.check()
         self.touched = True
 
     def gives_way(self) -> bool:
-        """A boundary of code that cannot wait: whether it has to leave, and then it does."""
+        """The boundary of code that cannot await: leave if necessary; return whether it leaves."""
         if self.reason is None and self.stopping and not self.shielded and not self.hands:
             kind = None if self.order is None else self.order.kind
             self.leave("drained" if kind is None else _POLITE.get(kind, "killed"))
@@ -309,23 +309,23 @@ class Leaving:
 
     @property
     def busy(self) -> bool:
-        """Whether an operation is in hand that does not just wait for the others."""
+        """Whether an operation is in hand that does more than wait for the other branches."""
         return any(hand.task not in self._holding for hand in self.hands)
 
     def _lasts(self, hand: Hand) -> bool:
-        """Whether a polite order waits for the end of this operation."""
+        """Whether a polite order waits for this operation to end."""
         cancel = self.order is not None and self.order.kind == "cancel"
         return hand.task not in self._holding and not (cancel and hand.cuttable)
 
     def be_told(self, told: Told) -> None:
-        """Somebody stops the run. Whoever tells it has looked at what was told before."""
+        """Take an order that stops the run; the caller has compared it with any earlier order."""
         self.order = told
         if not self.ordered.done():
             self.ordered.set_result(None)
         self.move()
 
     def press(self) -> None:
-        """Do what a polite order asks for, as far as it may be done now. Again and again."""
+        """Carry out a polite order as far as possible now; called until the run has left."""
         if self.order is None or self.shielded or self.cut:
             return
         if self.order.kind == "cancel":
@@ -337,14 +337,14 @@ class Leaving:
             self.leave(_POLITE[self.order.kind])
 
     async def give_way(self) -> Stopped:
-        """At a boundary: leave, once what has to end has ended; answers what is to be raised."""
+        """Leave at a boundary, once other branches' operations have ended; return the exception."""
         if self.order is None:
             return self.stop("drained")
         await self.let_others_end()
         return self.stop(_POLITE.get(self.order.kind, "killed"))
 
     async def let_others_end(self) -> None:
-        """Code that unwinds cancels its other branches: not while they have something in hand."""
+        """Wait for operations of other branches: code that unwinds would cancel them."""
         task = asyncio.current_task()
         self._holding.add(task)
         try:
@@ -359,7 +359,7 @@ class Leaving:
             self._holding.discard(task)
 
     async def moved(self, seconds: float | None = None, also: "set[Any] | None" = None) -> None:
-        """Return when something has changed, one of these has ended, or the time is over."""
+        """Return when something has changed, one of `also` has ended, or the time is over."""
         mover: asyncio.Future[None] = self.loop.create_future()
         self._movers.append(mover)
         ends = {mover, *(also or ())}
@@ -373,6 +373,6 @@ class Leaving:
 
 
 def _retrieve(done: "asyncio.Future[Any]") -> None:
-    """What could not be written is said by those who needed it."""
+    """Mark a failed write as seen: callers that need it report the failure."""
     if not done.cancelled():
         done.exception()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def noted(
     attempt: "Journaling", error: BaseException, what: str, level: int = logging.WARNING
 ) -> dict[str, Any]:
-    """The error as the journal keeps it. `what` names it: "step 'pay' failed"."""
+    """Log an error and return it as the journal keeps it. `what`: "step 'pay' failed"."""
     described = {name: given for name, given in describe(error).items() if name != "traceback"}
     words = f"{what}: {described['type']}: {described['message']}"
     mode = attempt.host.settings.tracebacks

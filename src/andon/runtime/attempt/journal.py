@@ -1,8 +1,7 @@
-"""Writing a run's journal: numbers, hashes and commits, in the order in which things happen.
+"""Writes a run's journal: numbers, hashes and commits entries in the order in which things happen.
 
-Entries get their numbers at the moment in which they are handed to the writer, so that the chain
-is the order of the commits. While a transaction of the user's is open, other entries wait behind
-a gate.
+An entry gets its number at the moment it is handed to the writer, so that the hash chain follows
+the order of the commits. While a transaction of the user is open, other entries wait behind a gate.
 """
 
 import asyncio
@@ -22,15 +21,15 @@ from andon.runtime.attempt.exit import AT_ONCE, Host, Leaving
 from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
 
 _HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
-# "At least once a second", with room for the commit.
+# The promise is at least one checkpoint a second; this leaves room for the commit.
 CHECKPOINT_SECONDS = 0.5
-# The first one of an attempt is kept sooner: a worker that is killed again and again must come
-# further each time. A step that is over by then writes none.
+# An attempt's first checkpoint comes sooner: a worker that is killed again and again must get
+# further each time. A step that has ended by then writes none.
 FIRST_CHECKPOINT_SECONDS = 0.05
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """An entry before it has its number."""
+    """A journal entry that has no number yet."""
 
     kind: str
     state: str
@@ -41,13 +40,13 @@ class Draft(msgspec.Struct, kw_only=True):
     body: bytes | None = None
     since: float = 0.0
     along: dict[str, Any] = {}
-    answers: int = 0  # the entry, if it is the answer to an operation
+    answers: int = 0  # number of the entry, if it answers an operation in replay order
     effect: Callable[[Entry], EffectRow] | None = None
-    parts: tuple[Blob, ...] = ()  # of a snapshot's state
+    parts: tuple[Blob, ...] = ()  # parts of a snapshot's state that the store does not have
 
 
 class Journaling(Leaving):
-    """The part of an attempt that writes."""
+    """The part of an attempt that writes its journal, checkpoints and log lines."""
 
     def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
         super().__init__(host, run, agent)
@@ -58,8 +57,8 @@ class Journaling(Leaving):
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
         self._first_checkpoint = True
-        self._flying = 0  # appends that are being written
-        self.joining = 0  # blocks of ctx.together that are open
+        self._flying = 0  # number of appends that are being written
+        self.joining = 0  # number of open ctx.together blocks
         self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
 
     async def written(self) -> None:
@@ -68,21 +67,21 @@ class Journaling(Leaving):
         if self._last is not None:
             await self._settled(self._last)
 
-    # ── results that wait for what is written next ────────────────────────────────────────────
+    # ── results that wait for the next write ──────────────────────────────────────────────────
 
     @property
     def holds(self) -> bool:
         return self._held is not None
 
     def _may_hold(self, drafts: Sequence[Draft]) -> bool:
-        """Only what answers the one branch there is, and brings nothing but its entry."""
+        """Whether results may wait: there is one branch, and the drafts carry only entries."""
         if len(self.tasks.living) > 1 or not self.agent.is_async:
             return False
         plain = all(value is None for draft in drafts for value in draft.along.values())
         return plain and all(draft.state in _HELD for draft in drafts)
 
     def _hold(self, message: Append) -> None:
-        """Until the next write, but no longer than this turn of the loop."""
+        """Hold a message until the next write, but at most for this turn of the loop."""
         self._held = message
         self.loop.call_soon(self._let_go)
 
@@ -96,7 +95,7 @@ class Journaling(Leaving):
     def number(
         self, drafts: Sequence[Draft]
     ) -> tuple[tuple[Entry, ...], tuple[Blob, ...], tuple[EffectRow, ...]]:
-        """Give the drafts their numbers, times and hashes. Must be submitted at once, in order."""
+        """Give the drafts numbers, times and hashes. Submit the result at once, in order."""
         blobs: list[Blob] = []
         entries: list[Entry] = []
         rows: list[EffectRow] = []
@@ -133,7 +132,8 @@ class Journaling(Leaving):
         entry.hash = self.head = chain(self.head, entry)
         if len(self.tasks.living) > 1:
             self._turn_of(draft, entry)
-        # A key that is used again is answered as on replay; after a snapshot it is new.
+        # If the code uses a key again, it gets the same answer as on replay. After a snapshot,
+        # the key is new.
         if entry.key is not None or entry.kind == EntryKind.SNAPSHOT:
             self.replay.add(entry)
         return entry
@@ -155,7 +155,7 @@ class Journaling(Leaving):
         )
 
     def _message_of(self, draft: Draft) -> Append:
-        """The same of one draft: the way of every step."""
+        """Like `_message`, for one draft: the fast path of every step."""
         blobs: list[Blob] = []
         entry = self._entry(draft, blobs)
         given = {"run_id": self.run.id, "fence": self.fence, "entries": (entry,), **draft.along}
@@ -166,8 +166,8 @@ class Journaling(Leaving):
         return Append(**given)
 
     def append(self, *drafts: Draft) -> Awaitable[None]:
-        """Make entries durable. Afterwards this process may act on them. To be awaited at once."""
-        if self.reason in AT_ONCE:  # else it is how an operation in hand has ended
+        """Make entries durable; then this process may act on them. Await the result at once."""
+        if self.reason in AT_ONCE:  # for other reasons, an operation in hand still records its end
             self.check()
         if self._gate is None and not self.joining and len(self.tasks.living) <= 1:
             one = len(drafts) == 1 and self._held is None
@@ -193,7 +193,7 @@ class Journaling(Leaving):
     async def _write(self, message: Append) -> None:
         self._flying += 1
         try:
-            # Branches share a commit: each its own would be slow.
+            # Branches, and runs of one worker, share a commit: one commit each would be slow.
             writer = self.host.writer
             if len(self.tasks.living) > 1 or writer.runs != 1:
                 await writer.submit(message)
@@ -205,7 +205,7 @@ class Journaling(Leaving):
             self._flying -= 1
 
     def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
-        """Write without waiting; whatever is awaited later is written after it."""
+        """Submit an entry without waiting; writes that are awaited later come after it."""
         self.check()
         if self._gate is not None:
             future = self._behind_gate([draft])
@@ -216,7 +216,7 @@ class Journaling(Leaving):
         return future
 
     def _turn_of(self, draft: Draft, entry: Entry) -> None:
-        """Answers are given in the order in which they are written."""
+        """Enter an answer into the replay order, which is the order of the entries."""
         if draft.state in ANSWERS and draft.kind != EntryKind.VALUE and self.agent.is_async:
             draft.answers = entry.seq
             self.turns.enter(entry.seq)
@@ -233,7 +233,7 @@ class Journaling(Leaving):
         """Wait for a write that was begun by append_soon."""
         await self._settled(future)
 
-    # ── transactions of the user's ────────────────────────────────────────────────────────────
+    # ── the user's own transactions ───────────────────────────────────────────────────────────
 
     def _behind_gate(self, drafts: list[Draft]) -> "asyncio.Future[Any]":
         assert self._gate is not None
@@ -242,14 +242,14 @@ class Journaling(Leaving):
         return future
 
     async def close_gate(self) -> None:
-        """Hold other branches' entries back while a transaction writes one of its own."""
+        """Hold back other branches' entries while a transaction writes an entry of its own."""
         while self._gate is not None:
             await self._settled(self._behind_gate([]))
         self._gate = []
         try:
             if self._last is not None:
                 await self._settled(self._last)
-            while self._flying:  # noqa: ASYNC110 (theirs come first; a commit takes no longer)
+            while self._flying:  # noqa: ASYNC110 (earlier appends go first; it takes one commit)
                 await asyncio.sleep(0.001)
         except BaseException:
             self.open_gate()
@@ -272,7 +272,7 @@ class Journaling(Leaving):
         _copy(done, future)
 
     async def transact(self, operation: Any, call: Callable[[Any], Any], decoder: Any) -> Any:
-        """A step's writes to the user's tables and its entry, in one commit. Behind the gate."""
+        """Commit a step's writes to the user's tables with its entry. Needs the gate closed."""
         back: Any = None
 
         def write(connection: Any) -> Append:
@@ -287,12 +287,12 @@ class Journaling(Leaving):
             await to_the_end(work)
         except (Fenced, StoreError) as error:
             raise self.stop(reason_of(error), error) from None
-        except asyncio.CancelledError:  # and committed nevertheless
+        except asyncio.CancelledError:  # the transaction has committed nevertheless
             self.turns.leave(self.seq)
             raise
         except BaseException:
             self.turns.leave(self.seq)
-            self.seq, self.head = before  # rolled back, entry and all
+            self.seq, self.head = before  # the transaction was rolled back, with its entry
             raise
         await self.turns.take(self.seq)
         return back
@@ -300,7 +300,7 @@ class Journaling(Leaving):
     # ── partial progress and log lines ────────────────────────────────────────────────────────
 
     async def flush(self) -> None:
-        """Everything that was written without waiting, made durable."""
+        """Make everything durable that was written without waiting."""
         self._let_go()
         self._write_checkpoints()
         self._write_lines()
@@ -312,13 +312,13 @@ class Journaling(Leaving):
                 self.leave(reason_of(error), error)
 
     def keep_partial(self, place: str, body: str, progress: str | None = None) -> None:
-        """From any thread: the latest partial value of an operation, written within a second."""
+        """Keep an operation's latest partial value, written within a second. From any thread."""
         self.checkpoints[place] = body
         self._dirty[place] = body, progress
         self.loop.call_soon_threadsafe(self._flush_later)
 
     def drop_partial(self, place: str) -> str | None:
-        """The step is done. Answers its place if a partial value of it is kept in the store."""
+        """Forget a finished step's partial value; return its place if the store may keep one."""
         self._dirty.pop(place, None)
         return place if self.checkpoints.pop(place, None) is not None else None
 
@@ -327,14 +327,14 @@ class Journaling(Leaving):
         self.loop.call_soon_threadsafe(self._flush_later)
 
     def add_failure(self, text: str) -> None:
-        """A line that is written at once, in the order of what the journal says of it."""
+        """Write a log line at once, so that it keeps its order with the journal's entries."""
         self._lines.append((self.host.clock.now(), "error", text))
         self._write_lines()
 
     def _flush_later(self) -> None:
         if self._first_checkpoint and self._dirty:
             self._first_checkpoint = False
-            self.end_flushing()  # of log lines, which have time
+            self.end_flushing()  # a flush planned for log lines comes later than this one
             self._flushing = branch.call_later(FIRST_CHECKPOINT_SECONDS, self._flush_now)
         elif self._flushing is None:
             self._flushing = branch.call_later(CHECKPOINT_SECONDS, self._flush_now)
@@ -366,7 +366,7 @@ class Journaling(Leaving):
 
 
 class Durable:
-    """A write that may be awaited, and need not be."""
+    """A write that the caller may await but need not."""
 
     def __init__(self, journal: Journaling, future: "asyncio.Future[Any]") -> None:
         self._journal, self._future = journal, future
@@ -376,7 +376,7 @@ class Durable:
 
 
 def _retrieve(future: "asyncio.Future[Any]") -> None:
-    """Mark its error as seen: the next awaited write meets the same one."""
+    """Mark the error of a write as seen: the next awaited write meets the same one."""
     if not future.cancelled():
         future.exception()
 
@@ -392,19 +392,19 @@ def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
 
 
 async def close(store: Any) -> None:
-    """Close a store in a thread; a cancellation must not take that away before it has begun."""
+    """Close a store in a thread; a cancellation must not prevent the close from starting."""
     await to_the_end(asyncio.ensure_future(asyncio.to_thread(store.close)))
 
 
 async def to_the_end(future: "asyncio.Future[Any]") -> Any:
-    """Wait for what cannot be cancelled, and be cancelled only after it."""
+    """Await work that cannot be cancelled; raise a cancellation only after it has ended."""
     cancelled = None
     while not future.done():
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError as error:
             cancelled = error
-        except BaseException:  # noqa: BLE001 (it is raised below)
+        except BaseException:  # noqa: BLE001 (`future.result()` raises it below)
             break
     if cancelled is not None and future.exception() is None:
         raise cancelled

@@ -1,8 +1,8 @@
-"""Rehearsal: a run's code is played against its journal, and nothing is executed or written.
+"""Rehearsal: play a run's code against its journal without executing or writing anything.
 
-It ends at the first operation that the journal does not answer. Whether code fits a journal is
-found out this way before a run is moved to another version; and what an agent's code knows of its
-own effects, before they are undone.
+A rehearsal ends at the first operation that the journal does not answer. It shows whether code
+fits a journal before a run moves to another version. Before effects are undone, it collects the
+undo functions that the agent's code passes with them.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from andon.runtime.attempt.journal import Draft
 from andon.store.messages.rows import Letter
 from andon.store.store import Settle
 
-# Nothing is executed: what takes longer than this does not come to an end by itself.
+# A rehearsal executes nothing: code that takes longer than this does not end by itself.
 REHEARSAL_SECONDS = 30.0
 
 
 class Rehearsal(Attempt):
     """An attempt that stops where it would act."""
 
-    outcome: tuple[str, Any] | None = None  # of code that came to its end
+    outcome: tuple[str, Any] | None = None  # set if the code came to its end
 
     def passes(self) -> bool:
         return False
@@ -56,16 +56,16 @@ class Rehearsal(Attempt):
 
 
 async def rehearse(attempt: Attempt) -> Rehearsal:
-    """Play the code of the attempt's agent. Raises Diverged if it does not fit."""
-    # As far as this attempt itself has written it.
+    """Play the code of the attempt's agent. Raises Diverged if it does not fit the journal."""
+    # The journal now ends with the entries that this attempt itself has written.
     run = attempt.run.but(head_seq=attempt.seq, head_hash=attempt.head, start=None)
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
-    await rehearsal._load()  # noqa: SLF001 (its own kind)
+    await rehearsal._load()  # noqa: SLF001 (a subclass of Attempt)
     playing = asyncio.ensure_future(rehearsal.play())
     ends: set[asyncio.Future[Any]] = {playing, attempt.left}
     try:
         await asyncio.wait(ends, timeout=REHEARSAL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if not playing.done():  # it waits for something that andon has no part in
+        if not playing.done():  # the code waits for something outside andon
             rehearsal.leave("stopped")
         rehearsal.outcome = await playing
     except Stopped:
@@ -86,7 +86,7 @@ async def rehearse(attempt: Attempt) -> Rehearsal:
 
 
 async def settle_trial(attempt: Attempt) -> str:
-    """Whether this version's code fits the journal: the run stays with it, or goes back."""
+    """Settle a trial: keep the run on this version if its code fits the journal, else return it."""
     trial: dict[str, Any] = json.loads(attempt.run.trial or "{}")
     try:
         _refuse_error(await rehearse(attempt))
@@ -108,7 +108,7 @@ def _refuse_error(rehearsal: Rehearsal) -> None:
 
 
 def _to_queue(attempt: Attempt, trial: dict[str, Any]) -> Settle:
-    paused = trial.get("state") == State.PAUSED  # it goes on when somebody resumes it
+    paused = trial.get("state") == State.PAUSED  # the run goes on when somebody resumes it
     return Settle(
         run_id=attempt.run.id,
         fence=attempt.fence,
@@ -122,7 +122,7 @@ def _to_queue(attempt: Attempt, trial: dict[str, Any]) -> Settle:
 
 
 def _delay(attempt: Attempt, trial: dict[str, Any]) -> float:
-    """Until what was not due is due."""
+    """Seconds until the run is due, if it was not yet due before the trial."""
     due: float = trial.get("at", 0.0)
     return max(due - attempt.host.clock.now(), 0.0)
 

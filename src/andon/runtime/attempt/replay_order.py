@@ -1,12 +1,12 @@
-"""Turns: a run's code gets its answers one at a time, in the order in which they are written.
+"""Replay order: a run's code gets its answers one at a time, in the order of their entries.
 
-What code does next may depend on which of its branches was first: asyncio.wait, as_completed, a
-queue, a shared list. So an answer is given once all that were written before it have been given
-and the code has come to rest over them, on replay as at first; and what is new starts after all
-that is replayed.
+The next thing that code does may depend on which of its branches was first: asyncio.wait,
+as_completed, a queue, a shared list. So an answer is given once all earlier ones have been given
+and the code has come to rest after them. This holds on replay as in the first execution, and new
+operations start only after all replayed ones.
 
-Code that was changed, or that waits for something outside, may never ask for the next answer. It
-is not waited for for ever: then the others get theirs, and what disagrees is found by its place.
+Code that was changed, or that waits for something outside, may never ask for the next answer. The
+wait for it is limited: then later answers are given, and a divergence is found by its place.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from andon.runtime.attempt.branch import Tasks, call_later
 
 # How long code may take to ask for an answer while others wait for their turn.
 PATIENCE_SECONDS = 2.0
-# A task's end reaches those who wait for it by way of callbacks, one turn of the loop each.
+# The end of a task reaches its waiters through callbacks, each of which takes a turn of the loop.
 REST_TURNS = 4
 
-_END = -1  # the turn of what is new
+_END = -1  # the turn of new operations, after all replayed ones
 
 
 class Turns:
-    """The answers that a run has still to be given, and the tasks that wait for theirs."""
+    """The answers that a run's code has yet to receive, and the tasks that wait for them."""
 
     def __init__(self, tasks: Tasks, waits: Sequence[Any]) -> None:
         self._tasks, self._waits = tasks, waits
         self._loop = asyncio.get_running_loop()
-        self.replayed: set[int] = set()  # answers of the journal that are still to be given
+        self.replayed: set[int] = set()  # recorded answers that are yet to be given
         self._order: deque[int] = deque()
         self._left: set[int] = set()
         self._waiting: dict[int, list[asyncio.Future[None]]] = {}
@@ -39,23 +39,23 @@ class Turns:
         self._rest, self._since = 0, 0.0
 
     def expect(self, answers: list[int]) -> None:
-        """These are in the journal."""
+        """Set the answers that the journal holds, in their order."""
         self._order, self._left, self.replayed = deque(answers), set(answers), set(answers)
 
     def forget(self) -> None:
-        """The code goes on from a place of its own: nobody asks for what was before it."""
+        """Drop all expected answers: the code continues from a later place than the start."""
         self.expect([])
         for answer in self._waiting:
             self._release(answer)
 
     def enter(self, answer: int) -> None:
-        """This one is being written."""
+        """Add an answer whose entry is being written."""
         if len(self._tasks.living) > 1:
             self._order.append(answer)
             self._left.add(answer)
 
     def leave(self, answer: int) -> None:
-        """Nobody waits for this one any more."""
+        """Drop an answer that no code waits for any more."""
         if answer in self._left:
             self._order.remove(answer)
             self._forget(answer)
@@ -71,7 +71,7 @@ class Turns:
         try:
             await self._wait(answer)
         except asyncio.CancelledError:
-            if not recorded:  # else it is asked for again
+            if not recorded:  # the code asks for a recorded answer again
                 self.leave(answer)
             raise
         except BaseException:
@@ -119,7 +119,7 @@ class Turns:
                 del self._waiting[answer]
 
     def _look(self) -> None:
-        """In each turn of the loop, while somebody waits: has the code come to rest?"""
+        """Check in each turn of the loop, while a task waits, whether the code is at rest."""
         if not self._waiting:
             self._looking = False
             return
@@ -133,12 +133,12 @@ class Turns:
             call_later(0.005, self._look)
 
     def _idle(self) -> bool:
-        """Whether the loop has nothing else to do, where that can be seen: then all is at rest."""
+        """Whether the loop visibly has nothing else to do, so that all code is at rest."""
         ready = getattr(self._loop, "_ready", None)
         return ready is not None and not ready
 
     def _give(self) -> bool:
-        """Give the next answer; False if nobody has asked for it yet."""
+        """Give the next answer; return False if no task has asked for it yet."""
         while self.replayed and self._order[0] not in self._waiting:
             if not self._hopeless():
                 return False
@@ -154,7 +154,7 @@ class Turns:
         return True
 
     def _hopeless(self) -> bool:
-        """Whether nobody will ask for the next answer: all wait for something else."""
+        """Whether no task will ask for the next answer: all wait for something else."""
         if self._loop.time() - self._since > PATIENCE_SECONDS:
             return True
         return self._tasks.all_wait({wait.task for wait in self._waits} | self._tasks.parked)

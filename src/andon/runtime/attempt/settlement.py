@@ -1,4 +1,7 @@
-"""How an attempt ends, as the store is told: finished, failed, suspended, returned or stranded."""
+"""Builds the message that settles an attempt in the store.
+
+An attempt ends finished, failed, suspended, returned or stranded.
+"""
 
 import json
 import random
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def checked(attempt: "Attempt", outcome: tuple[str, Any] | None) -> tuple[str, Any] | None:
-    """A result as it is stored; one that cannot be stored is an error."""
+    """Encode a result as the store keeps it; one that cannot be stored becomes an error."""
     if outcome is None or outcome[0] != "result":
         return outcome
     what = f"the result of agent {attempt.agent.name!r}"
@@ -35,7 +38,7 @@ def checked(attempt: "Attempt", outcome: tuple[str, Any] | None) -> tuple[str, A
 def settlement(
     attempt: "Attempt", outcome: tuple[str, Any] | None, failure: dict[str, Any] | None
 ) -> Settle:
-    """`failure`: the error of the outcome, as it is stored."""
+    """The message that settles the attempt. `failure`: the outcome's error in its stored form."""
     if outcome is not None:
         kind, what = outcome
         if kind == "result":
@@ -51,14 +54,14 @@ def settlement(
 
 
 def is_final_failure(attempt: "Attempt", outcome: tuple[str, Any]) -> bool:
-    """Whether the run ends here without success."""
+    """Whether the outcome ends the run without success: no retry follows."""
     retry: Retry = attempt.agent.retry
     again = retry.again(attempt.run.failures + 1)
     return outcome[0] == "unstorable" or (outcome[0] == "error" and not again)
 
 
 def compensated(attempt: "Attempt", verdict: dict[str, Any]) -> Settle:
-    """The end of a run whose effects were undone."""
+    """End a run whose effects were undone, as the verdict says."""
     events = {State.FAILED: Event.FAIL, State.DEAD: Event.BURY, State.CANCELLED: Event.CANCEL}
     event, body = events[State(verdict["ending"])], msgspec.json.encode(verdict["error"])
     return _end(attempt, event, body, failed=True).but(undone=True)
@@ -113,7 +116,7 @@ def _end(
     failed: bool = False,
     places: list[str] | None = None,
 ) -> Settle:
-    """`places`: of the operations that failed it, for whoever redrives it."""
+    """End the run. `places`: operations that made it fail; a redrive reopens them."""
     state = advance(State.RUNNING, event)
     error = body.decode() if failed else None
     if event is Event.BURY:
@@ -160,7 +163,7 @@ def stranding(attempt: "Attempt") -> Settle:
 
 
 def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Settle:
-    """Back to the queue, ahead of new work; what was not touched, to where it waited."""
+    """Return the run to the queue, ahead of new work; an untouched run keeps its place there."""
     entries, blobs, rows = attempt.number(leftovers or [])
     untouched = not attempt.touched and not entries and attempt.seq == attempt.run.head_seq
     ending = "cut" if attempt.cut_short else "untouched" if untouched else "returned"
@@ -178,7 +181,7 @@ def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Set
 
 
 def counted(endings: Counter[str]) -> dict[str, float]:
-    """How attempts have ended, as metrics name it."""
+    """Counts of how attempts ended, under the names of the metrics."""
     return {
         "runs_finished_total": sum(endings[word] for word in TERMINAL),
         "runs_saved_total": endings["returned"] + endings["untouched"],
@@ -187,10 +190,10 @@ def counted(endings: Counter[str]) -> dict[str, float]:
 
 
 def ended_as(ending: str | None, state: str) -> str:
-    """How an attempt counts: by the state of its run, and back in the queue by how it got there.
+    """The name an attempt is counted under: the run's state, or for a queued run how it got there.
 
-    `ending` is what the worker asked for. An order may have made something else of it: a run that
-    leaves a step because somebody pauses it is paused, and was not saved from anything.
+    `ending` is what the worker asked for. An order may have changed the result: a run that leaves
+    a step because somebody pauses it counts as paused, not as saved.
     """
     if state != State.QUEUED:
         return state

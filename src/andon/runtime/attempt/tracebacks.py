@@ -1,7 +1,7 @@
-"""Tracebacks as they are kept and printed: files, lines, functions and source lines.
+"""Tracebacks as andon stores and prints them: files, lines, functions and source lines.
 
-Never the values of variables: they hold what prompts said. The frames of andon itself are left out,
-and everything has a limit, because an error can hold any number of frames, causes and parts.
+They never hold the values of variables, which contain text of prompts. Frames of andon itself are
+left out. Everything has a limit, because an error can hold any number of frames, causes and parts.
 """
 
 import linecache
@@ -15,12 +15,12 @@ from andon import errors
 from andon.errors import StepFailed
 from andon.runtime.attempt.error_text import Described, words_of
 
-# The first ones say how the code was called, the last ones where it failed.
+# The first frames show how the code was called, the last ones where it failed.
 FIRST_FRAMES, LAST_FRAMES = 10, 20
-# Errors in a chain of causes, parts of a group, and groups inside groups.
+# Limits on errors in a chain of causes, parts of a group, and groups inside groups.
 MOST_CAUSES, MOST_PARTS, DEEPEST = 8, 8, 4
 LINE_CHARACTERS, MESSAGE_CHARACTERS = 300, 1000
-# A journal entry with one stays inline, and `andon ps` reads a hundred of them.
+# Keeps a journal entry with a traceback inline; `andon ps` reads a hundred of them.
 LIMIT_BYTES = 8000
 
 CAUSED = "The above exception was the direct cause of the following exception:"
@@ -28,7 +28,7 @@ DURING = "During handling of the above exception, another exception occurred:"
 
 _OWN = os.path.dirname(errors.__file__) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-# Modules through which andon calls a function: left out where andon has called them.
+# Modules through which andon calls a function; their frames are left out after one of andon's.
 _BETWEEN = tuple(
     _LIBRARY + name
     for name in (f"asyncio{os.sep}", f"concurrent{os.sep}", "threading.py", "contextlib.py")
@@ -36,9 +36,9 @@ _BETWEEN = tuple(
 
 
 def trace(error: BaseException, *, brief: bool = False) -> str:
-    """The traceback of an error, with what caused it.
+    """The traceback of an error and its causes.
 
-    `brief`: not what a failed step has already shown of itself.
+    `brief`: leave out the causes of a failed step, which has already shown them.
     """
     text = "\n".join(_lines(error, brief=brief, depth=0))
     return _cut(text.encode("utf-8", "backslashreplace"))
@@ -53,7 +53,7 @@ def _lines(error: BaseException, *, brief: bool, depth: int) -> Iterator[str]:
 
 
 def _chain(error: BaseException, *, brief: bool) -> tuple[list[BaseException], list[str]]:
-    """The error and its causes, the first cause first, and the words between them."""
+    """The error and its causes, the first cause first, and the sentences between them."""
     found, between, seen = [error], list[str](), {id(error)}
     while len(found) < MOST_CAUSES:
         last = found[-1]
@@ -71,11 +71,11 @@ def _chain(error: BaseException, *, brief: bool) -> tuple[list[BaseException], l
 
 
 def _one(error: BaseException, *, brief: bool, depth: int) -> Iterator[str]:
-    if isinstance(error, Described):  # of another process, which has seen its frames
+    if isinstance(error, Described):  # only the other process has its frames
         yield error.error.get("traceback") or _title(error)
         return
     if isinstance(error, StepFailed) and error.traceback and error.__cause__ is None:
-        # Answered from the journal: what was raised then is there.
+        # The failure comes from the journal, which kept the traceback of the original error.
         yield from (error.traceback, "", CAUSED, "")
     frames = list(_folded(_frames(error.__traceback__)))
     if frames:
@@ -102,7 +102,7 @@ def _parts(group: "BaseExceptionGroup[BaseException]", *, brief: bool, depth: in
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[str]:
-    ours = False  # the frame before was left out
+    ours = False  # whether the previous frame was left out
     for frame, number in walk_tb(traceback):
         file = frame.f_code.co_filename
         ours = file.startswith(_OWN) or (ours and file.startswith(_BETWEEN))
@@ -111,13 +111,13 @@ def _frames(traceback: TracebackType | None) -> Iterator[str]:
         where = f'  File "{file}", line {number}, in {frame.f_code.co_qualname}'
         try:
             source = linecache.getline(file, number or 0, frame.f_globals).strip()
-        except Exception:  # noqa: BLE001 (of a loader of the user's)
+        except Exception:  # noqa: BLE001 (a loader of the user may raise anything)
             source = ""
         yield _short(where) + (f"\n    {_short(source)}" if source else "")
 
 
 def _folded(frames: Iterator[str]) -> Iterator[str]:
-    """A function that calls itself is shown once, with how often."""
+    """Show the frame of a function that calls itself once, with the number of repetitions."""
     for frame, same in groupby(frames):
         yield frame
         again = sum(1 for _ in same) - 1
@@ -140,7 +140,7 @@ def _title(error: BaseException) -> str:
 
 
 def _cut(raw: bytes) -> str:
-    """The whole of it, or its beginning and its end, in whole lines."""
+    """The whole text, or its beginning and end in whole lines if it exceeds LIMIT_BYTES."""
     if len(raw) <= LIMIT_BYTES:
         return raw.decode()
     lines = raw.split(b"\n")

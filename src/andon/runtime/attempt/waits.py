@@ -1,7 +1,7 @@
-"""Waiting: for letters (events, answers, ends of children) and for times.
+"""Waits for inbox messages (`Letter`: events, answers, ends of children) and for times.
 
-A run that does nothing but wait is suspended: neither process nor memory is held. It is woken by
-the letter or the time, and replayed.
+A run that does nothing but wait is suspended and holds neither a process nor memory. The message
+or the time wakes it, and its code is replayed.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from andon.runtime.attempt.journal import Journaling
 from andon.store.messages.rows import Letter
 from andon.store.store import Claimed
 
-# A wait shorter than this is cheaper in memory than a suspension and a new claim.
+# Holding a wait shorter than this in memory is cheaper than a suspension and a new claim.
 LINGER_SECONDS = 1.0
-# Between two looks whether all that a run does is wait, when nothing has told of a change.
+# How often to check whether a run does nothing but wait, if nothing reports a change.
 AGAIN_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
 
@@ -31,7 +31,7 @@ class Waiting(Journaling):
         super().__init__(host, run, agent)
         self.letters: list[Letter] = []
         self.sync = False  # the agent is a plain function, in a thread
-        self._taken: set[int] = set()  # letters that this attempt has used
+        self._taken: set[int] = set()  # ids of messages that this attempt has used
         self._considering = False
         self._again: asyncio.TimerHandle | None = None
         self.tasks.on_still = self._from_thread
@@ -48,12 +48,12 @@ class Waiting(Journaling):
         return any((one.kind, one.name) == (kind, name) for one in self.letters)
 
     def put_back(self, letter: Letter) -> None:
-        """Nobody used it after all."""
+        """Return a message that was taken but not used."""
         self._taken.discard(letter.id)
         self.letters.insert(0, letter)
 
     async def wait_for(self, kind: str, name: str, wake_at: float | None = None) -> Letter | None:
-        """A letter, or None when `wake_at` has come. The run may be suspended meanwhile."""
+        """Wait for a message; None once `wake_at` has come. The run may be suspended meanwhile."""
         if self.turns.replayed:
             await self.turns.end()
         letter = self.take_letter(kind, name)
@@ -80,12 +80,12 @@ class Waiting(Journaling):
             self.waits.remove(wait)
             if wait.timer is not None:
                 wait.timer.cancel()
-            # An error that ends it holds this frame, and so what it came by.
+            # An error that ends the wait holds this frame: break the cycle back to the error.
             wait.future = wait.task = None
         return found
 
     def _ring_at(self, wait: Wait) -> None:
-        """End the wait at its time. By the day: loops do not take timers that are further away."""
+        """End the wait at its time, in hops of a day: event loops refuse timers far ahead."""
         if wait.wake_at is None or wait.future.done():
             return
         left = wait.wake_at - self.host.clock.now()
@@ -95,8 +95,8 @@ class Waiting(Journaling):
             wait.timer = branch.call_later(min(left, DAY_SECONDS), self._ring_at, wait)
 
     def receive(self, letters: list[Letter]) -> None:
-        """New letters, for waits that are held in memory."""
-        # What was read before its use was committed is not a second one.
+        """Deliver new messages to waits that are held in memory."""
+        # A message that was read again before its use was committed is not a second message.
         known = {letter.id for letter in self.letters} | self._taken
         self.letters += [letter for letter in letters if letter.id not in known]
         for wait in self.waits:
@@ -108,7 +108,7 @@ class Waiting(Journaling):
         self.consider_soon()
 
     def _from_thread(self) -> None:
-        """A thread of the run has ended."""
+        """React to the end of a thread or process of the run. Safe from any thread."""
         if self.waits or self.order is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._grown_still)
@@ -124,15 +124,16 @@ class Waiting(Journaling):
             self.loop.call_soon(self._consider)
 
     def _consider(self) -> None:
-        """Suspend the run if all it does is wait, and for long enough."""
+        """Suspend the run if it does nothing but wait, for longer than LINGER_SECONDS."""
         self._considering = False
         pending = [wait for wait in self.waits if not wait.future.done()]
         if self.active or self.reason is not None or not pending or len(pending) < len(self.waits):
             return
         if self.main is None or self.main.done():
-            return  # what still waits is what nobody waits for any more
+            return  # the agent's call has ended: no code depends on the waits that are left
         if len(self.tasks.executing) > self.sync:  # beside the thread of a plain agent itself
-            # One that ran into its limit: a stop would be said to be proved, and it acts.
+            # A call that ran into its timeout still executes in its thread: a stop of the
+            # suspended run would be reported as proven while that thread acts.
             self._consider_again()
             return
         if not self.sync and not self.tasks.all_wait({wait.task for wait in pending}):
@@ -142,15 +143,15 @@ class Waiting(Journaling):
         if any(wait.wake_at is not None and wait.wake_at < soon for wait in pending):
             return
         if not self.host.embedded and not self.started.claim_strays():
-            self._consider_again()  # a stop of it can be proved only while it is in hand
+            self._consider_again()  # a stop can be proven only while the run is held here
             return
         point("attempt:suspended")
         self.leave("suspended")
 
     def _consider_again(self) -> None:
-        """Something of it went on, or a timer of its code was to go off: that may end unnoticed."""
+        """Check again later: threads, processes or timers of the run may end without notice."""
         if self._again is None:
-            self._again = contextvars.Context().run(  # that of the run would hold it
+            self._again = contextvars.Context().run(  # the run's own context would hold it
                 branch.call_later, AGAIN_SECONDS, _considered_again, weakref.ref(self)
             )
 
@@ -162,7 +163,7 @@ class Waiting(Journaling):
 
     def done_operating(self, hand: Hand) -> None:
         del self.hands[hand]
-        hand.task = None  # an error with which it ends holds the operation, and so this
+        hand.task = None  # an error that ends the operation holds it, and with it this task
         self.host.operations += 1
         if self.waits:
             self.consider_soon()
@@ -171,7 +172,7 @@ class Waiting(Journaling):
 
 
 def _considered_again(attempt: "weakref.ref[Waiting]") -> None:
-    """By a timer that keeps no attempt in memory."""
+    """Run `consider_soon` from a timer that does not keep the attempt in memory."""
     found = attempt()
     if found is not None:
         found._again = None  # noqa: SLF001

@@ -1,1 +1,4 @@
-"""Effects: declared, executed once, resolved when in doubt, undone."""
+"""Effects: their declaration, their execution, effects in doubt, and compensation.
+
+The journal records an effect before the effect acts; one in doubt is never repeated on a guess.
+"""

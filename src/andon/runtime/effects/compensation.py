@@ -1,8 +1,8 @@
-"""Compensation: what a run did is undone, the last first, each undo written down before it is done.
+"""Compensation: undoes a run's effects, the last first; each undo is recorded before it executes.
 
-An undo may be carried out twice, after a crash in its middle: it must be one that can be. It gets
-what the effect returned and the effect's own arguments, key and fence. An undo that keeps failing
-is put before a person, and the run waits.
+A crash in the middle of an undo may cause it to be executed twice, so it must tolerate that. It
+gets the effect's result and the effect's own arguments, key and fence. If an undo keeps failing, a
+person is asked and the run waits.
 """
 
 import asyncio
@@ -38,7 +38,11 @@ CHOICES = ("undone", "try_again", "leave")
 
 
 def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
-    """As the code itself said, else by its name; a program's own file has another name here."""
+    """The undo as the code passed it, or else by its name.
+
+    The name is also looked up in the agent's module: a program's own file (`__main__`) has another
+    module name in this process.
+    """
     known = attempt.undos.get((row.name, row.key))
     if known is not None:
         return known
@@ -54,7 +58,7 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
 
 
 async def begin_after_failure(attempt: "Attempt", described: dict[str, Any]) -> bool:
-    """The agent failed for good: whether anything has to be undone before the run ends."""
+    """Begin compensation of a run that failed for good; return whether anything is to be undone."""
     acted = any(one.kind == EntryKind.EFFECT for one in attempt.replay.records())
     if not attempt.undos and not acted and attempt.replay.snapshot is None:
         return False
@@ -81,7 +85,7 @@ async def _begin(attempt: "Attempt", verdict: dict[str, Any]) -> None:
 
 
 async def carry_out(attempt: "Attempt") -> Settle:
-    """Undo everything that is owed; answers how the run stands then."""
+    """Undo everything that is owed; return the settlement of the run."""
     from andon.runtime.attempt import settlement
     from andon.runtime.effects import in_doubt
 
@@ -95,12 +99,12 @@ async def carry_out(attempt: "Attempt") -> Settle:
     asked = await _Compensation(attempt).undo_all()
     waiting = await in_doubt.ask_about_open(attempt)
     if not waiting and not asked:
-        # What a person has said meanwhile may have made one more of them certain.
+        # An answer that arrived meanwhile may have made one more effect certain.
         asked = await _Compensation(attempt).undo_all()
     if waiting:
         asks = await attempt.read(attempt.host.store.asks, attempt.run.id)
         asked += [ask.id for ask in asks if ask.about == "effect"]
-    if waiting or asked:  # none is asked: a person has answered meanwhile, which wakes the run
+    if waiting or asked:  # without open asks, an answer has arrived meanwhile and wakes the run
         return settlement.waiting_for_people(attempt, asked)
     return settlement.compensated(attempt, verdict)
 
@@ -116,7 +120,7 @@ class _Compensation:
         self.entries: dict[tuple[str, str], list[Entry]] = {}
 
     async def undo_all(self) -> list[str]:
-        """The last effect first. Answers the asks that are open about undos."""
+        """Undo effects, the last first; return the ids of open asks about undos."""
         attempt = self.attempt
         rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
         owed = [row for row in rows if _owed(row) or _undoable_doubt(attempt, row)]
@@ -129,7 +133,7 @@ class _Compensation:
         return [ask async for ask in asks if ask is not None]
 
     def _reversed(self, owed: list[EffectRow]) -> list[EffectRow]:
-        """By when they were begun: a later entry about one of them does not make it a later one."""
+        """Sort by each effect's first entry, the last first: later entries do not change it."""
 
         def begun(row: EffectRow) -> int:
             return self.entries[row.name, row.key][0].seq
@@ -146,7 +150,7 @@ class _Compensation:
             after = page[-1].seq
 
     async def _rehearse(self) -> None:
-        """Let the agent's code pass its effects once more, to learn their undos."""
+        """Replay the agent's code past its effects, to collect their undo functions."""
         from andon.runtime.attempt import rehearsal
 
         try:
@@ -155,7 +159,7 @@ class _Compensation:
             log.warning("run %s: its code does not fit its journal: %s", self.attempt.run.id, error)
 
     async def _undo(self, row: EffectRow) -> str | None:
-        """Undo one effect; None if that is done, else the ask about it."""
+        """Undo one effect; return None if that is done, else the id of the ask about it."""
         attempt = self.attempt
         last = self.entries[row.name, row.key][-1]
         noted = json.loads(last.body or "{}") if last.state == EffectState.UNDOING else {}
@@ -179,7 +183,7 @@ class _Compensation:
         return None
 
     async def _try(self, row: EffectRow) -> dict[str, Any] | None:
-        """Written down, done, written down. Answers the error that it raised."""
+        """Record, execute and confirm an undo once; return the error that it raised, if any."""
         attempt = self.attempt
         undo = _find(attempt, row)
         if undo is None:
@@ -198,7 +202,7 @@ class _Compensation:
             await attempt.append(undone)
             point("undo:confirmed", row)
         except (asyncio.CancelledError, Stopped):
-            if seq == attempt.seq:  # it is done, and not written yet
+            if seq == attempt.seq:  # the undo has executed, and that is not recorded yet
                 attempt.leftovers.append(undone)
             raise
         except Exception as error:
@@ -292,7 +296,7 @@ class _Compensation:
 
 
 class _Undo:
-    """Stands where an operation stands when a function is called for it."""
+    """Stand-in for an Operation when `invoke` calls an undo function."""
 
     kind = "undo"
 
@@ -302,13 +306,13 @@ class _Undo:
 
 
 def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:
-    """Not known to have happened, undoable all the same, and nobody acts any more."""
+    """Whether an effect in doubt can be undone without asking: nobody executes it any more."""
     quiet = row.quiet or attempt.is_quiet(row.fence)
     return row.kind == "compensatable" and row.state in OPEN and row.undo is not None and quiet
 
 
 def _goes_on(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
-    """Whether a plain undo that ran into its limit may still act, in its thread."""
+    """Whether a plain undo that ran into its timeout may still execute in its thread."""
     from andon.runtime.operations.operation import is_async
 
     undo = _find(attempt, row)

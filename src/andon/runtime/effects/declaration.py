@@ -1,4 +1,4 @@
-"""What an effect says about itself, and what its probe answers."""
+"""Declarations of effects (kind, probe, undo), and the answers a probe may return."""
 
 from collections.abc import Callable, Hashable
 from math import inf
@@ -39,11 +39,11 @@ def unknown() -> Unknown:
 
 
 class Postponed(DidNotHappen):
-    """It did not happen yet: not a failure, and tried again when the code calls it again."""
+    """The effect has not happened yet. Not a failure: the code may call it again."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """What an effect says about itself."""
+    """The kind of an effect, and the functions that resolve or undo it."""
 
     kind: Kind
     probe: Callable[..., Any] | None
@@ -58,7 +58,7 @@ def effect_of(
     undo: Callable[..., Any] | None = None,
     undo_within: str | float | None = None,
 ) -> Callable[[F], F]:
-    """Declare what an effect is and how its outcome can be found out or undone."""
+    """Declare an effect's kind, and the functions that probe its outcome or undo it."""
     declared = _declare(kind, probe, undo, undo_within)
 
     def mark(function: F) -> F:
@@ -102,7 +102,7 @@ def declaration(
     undo: Callable[..., Any] | None,
     undo_within: str | float | None,
 ) -> Declaration:
-    """The arguments of ctx.effect if it has any, else the function's own declaration."""
+    """The declaration in the arguments of ctx.effect, or else the function's own."""
     own: Declaration | None = getattr(function, "__andon_effect__", None)
     if own is None or (kind, probe, undo, undo_within) != (None, None, None, None):
         return _declare(kind, probe, undo, undo_within)

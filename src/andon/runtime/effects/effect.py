@@ -1,7 +1,7 @@
-"""Effects: written down, started, confirmed; and after a crash known, asked or shown in doubt.
+"""Executes an effect: records its start, calls it, records its outcome, resolves a doubt.
 
-What to do next is core.effect's decision; here it is done, and every outcome is made durable
-before the next thing happens.
+`core.effect` decides each next move. This module carries it out, and makes every outcome durable
+before the next move.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from andon.runtime.operations.operation import Operation, invoke, is_async
 from andon.store.messages.rows import Letter
 from andon.store.store import EffectRow
 
-# A probe is a question to the outside and may fail by itself; a person is asked after these.
+# A probe queries an outside system and may itself fail; after this many tries a person is asked.
 PROBE_TRIES = 3
 
 
 class _Effect:
-    """One effect of a run, while ctx.effect is called."""
+    """One effect of a run, for the duration of one call of ctx.effect."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class _Effect:
         record = operation.record
         self.failures = record.failures if record else 0
         self.state = _state_of(record.state) if record else None
-        self.standing = EffectState.PLANNED  # what is known of it, should it be cut short now
-        self.outcome: tuple[str, bytes] | None = None  # how it ended, until that is written
+        self.standing = EffectState.PLANNED  # the state to record if it is cut short now
+        self.outcome: tuple[str, bytes] | None = None  # mark and body of its end, once known
         self.cause: dict[str, Any] | None = None  # the error that led to the doubt
-        self.asked: str | None = None  # the open ask about it
-        self.until: float | None = None  # when it may be tried again
+        self.asked: str | None = None  # the id of the open ask about it
+        self.until: float | None = None  # the time at which it may be tried again
         self.quiet = record is not None and self.attempt.is_quiet(record.fence)
         if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
             noted = value.decode(record.body or "{}")
@@ -134,15 +134,15 @@ class _Effect:
 
     def _next_move(self, verdict: Verdict) -> Move:
         if self.asked is not None and self.attempt.has_letter("answer", self.asked):
-            return Move.ASK  # a person has answered, also if it could be found out by now
+            return Move.ASK  # a person has answered: that holds, even if a probe is possible now
         return next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
 
     def _may_execute(self) -> bool:
-        """After an error in this effect, only the retries that are left."""
+        """Whether the policy still allows a try: after an error, only while retries are left."""
         return self.cause is None or self.policy.again(self.failures + 1)
 
     async def _execute(self) -> tuple[bool, Any]:
-        """Start it, do it, confirm it. (False, None): it raised, and its outcome is in doubt."""
+        """Start, call and confirm it. (False, None): it raised, and its outcome is in doubt."""
         if not self._may_execute():
             raise await self._fail()
         with self._noting():
@@ -155,7 +155,7 @@ class _Effect:
         with self._operating():
             await self._write_intent()
             point("effect:started", self.operation)
-            await attempt.boundary()  # a frozen worker wakes up here: is it still the owner?
+            await attempt.boundary()  # a frozen worker may wake up here, no longer the owner
             self.standing, self.quiet = EffectState.IN_DOUBT, is_async(self.function)
             try:
                 result = await self._call(self.function, *self.args)
@@ -166,7 +166,7 @@ class _Effect:
             return True, await self._confirm(result)
 
     async def _write_intent(self) -> None:
-        """Under the own fence: from here on it is this worker that may be acting."""
+        """Record the start under this worker's fence: from here on, this worker may be acting."""
         await self.attempt.boundary(writes=True)
         self.quiet = False
         intent = {"kind": self.declared.kind, "args": self.args, "kwargs": self.kwargs}
@@ -183,7 +183,7 @@ class _Effect:
 
     @contextlib.contextmanager
     def _operating(self) -> Iterator[None]:
-        """Count as executing. What is cut short is written down as far as it is known."""
+        """Count as executing; if the effect is cut short, record as much as is known about it."""
         hand = self.attempt.begin_operating(self.operation.name)
         self.standing = _standing(self.state)
         try:
@@ -202,9 +202,9 @@ class _Effect:
 
     @contextlib.contextmanager
     def _noting(self, standing: EffectState | None = None) -> Iterator[None]:
-        """Nothing is executed: it waits, or writes what it knows. That the code gives up is noted.
+        """Record a cancellation by the agent's code while the effect only waits or writes.
 
-        Then nobody needs an answer any more.
+        It also closes the open ask, because the code no longer needs an answer.
         """
         try:
             yield
@@ -215,12 +215,12 @@ class _Effect:
             raise
 
     def _cancel(self, **along: Any) -> None:
-        """The agent's own code cancelled it. On replay it will do so again."""
+        """Record that the agent's own code cancelled the effect, as it will again on replay."""
         self.attempt.cancelled.add(self.operation.place)
         standing = self.standing
         self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))
         if standing not in OPEN and standing is not EffectState.CONFIRMED:
-            self.attempt.append_soon(self.draft(standing, standing))  # certainly not done
+            self.attempt.append_soon(self.draft(standing, standing))  # it certainly did not happen
 
     async def _confirm(self, result: Any) -> Any:
         what = f"the result of effect {self.operation.name!r}"
@@ -228,7 +228,7 @@ class _Effect:
         try:
             raw, back = value.encode_result(result, what, self.decoder)
         except NotStorable as error:
-            # It did happen: the ledger says so, although the agent gets an error.
+            # The effect did happen: the ledger says so, although the agent gets an error.
             described = self._noted_failure(error, "has a result that cannot be stored")
             body = msgspec.json.encode(described)
             self.outcome = Mark.FAILED, body
@@ -244,7 +244,7 @@ class _Effect:
     # ── failing ───────────────────────────────────────────────────────────────────────────────
 
     async def _doubt(self, error: Exception) -> None:
-        """It raised. Only the effect itself can say that it certainly did not happen."""
+        """Record that the effect raised. Only DidNotHappen means that it certainly did not act."""
         if isinstance(error, Postponed):
             self.cause = describe(error)
         else:
@@ -255,7 +255,7 @@ class _Effect:
             if isinstance(error, Postponed):
                 raise error
             return
-        # A plain function that ran into its timeout is still executing in its thread.
+        # A plain function that ran into its timeout still executes in its thread.
         self.quiet = is_async(self.function) or not (
             isinstance(error, TimeoutError) and self.timeout is not None
         )
@@ -263,7 +263,7 @@ class _Effect:
         await self.write(EffectState.IN_DOUBT, self._noted())
 
     def _be_quiet(self) -> None:
-        """A process that it has started acts for it, also after its function: it is ended first."""
+        """End processes that the effect started: they act for it even after its function."""
         if self.outcome is None:
             self.quiet = self.quiet and self.attempt.started.end_of(self.operation)
 
@@ -309,7 +309,7 @@ class _Effect:
         raise AssertionError  # not reached: the last try returns
 
     async def _find_out(self) -> tuple[Verdict, Any]:
-        """Probe; that it did not happen is written down before anything is done about it."""
+        """Probe; if it did not happen, record that before doing anything about it."""
         verdict, result = await self._probe()
         point("effect:probed", self.operation)
         if verdict is not Verdict.DID_NOT_HAPPEN:
@@ -320,10 +320,10 @@ class _Effect:
         return Verdict.NOT_ASKED, None
 
     async def _undo(self) -> None:
-        """It may have happened: undo it, so that what comes next is certainly the only one.
+        """Undo an effect that may have happened, so that the next execution is the only one.
 
-        An undo acts on the world too. One that is not written down first could be carried out by
-        a worker that was frozen, after its successor has done everything again.
+        An undo acts on the world too, so its start is recorded first. Otherwise a worker that was
+        frozen could carry it out after its successor has executed the effect again.
         """
         assert self.declared.undo is not None
         with self._noting():
@@ -348,7 +348,7 @@ class _Effect:
         return letter
 
     async def _apply(self, letter: Letter) -> tuple[bool, Any]:
-        """A person's word is as good as a probe's. Answers whether it is settled, and how."""
+        """Apply a person's answer like a probe's; return whether it settles the effect, and how."""
         verdict, given = in_doubt.decision(letter)
         self.asked = None
         if after_answer(verdict) is not Move.RECORD:
@@ -357,7 +357,7 @@ class _Effect:
             return False, None
         try:
             raw, back = value.encode_result(given, "the answer", self.decoder)
-        except NotStorable as error:  # not what the code expects as a result: asked again
+        except NotStorable as error:  # the answer does not fit as a result: ask again
             self.cause = describe(error)
             with self._noting(EffectState.IN_DOUBT):
                 await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
@@ -380,7 +380,7 @@ async def carry_out(
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
-    """What ctx.effect does."""
+    """Execute an effect, or answer it from the journal: implements ctx.effect."""
     if operation.record is None and operation.key is not None and attempt.replay.snapshot:
         await in_doubt.remember(attempt, operation.name, operation.key)
         operation.find()
@@ -398,7 +398,7 @@ async def carry_out(
 
 
 def _standing(state: EffectState | None) -> EffectState:
-    """What is known of an effect before it is started (again)."""
+    """The state to record for an effect that is cut short before it is started (again)."""
     if state in OPEN:
         return EffectState.IN_DOUBT
     return EffectState.COMPENSATED if state is EffectState.COMPENSATED else EffectState.PLANNED

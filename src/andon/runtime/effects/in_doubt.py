@@ -1,6 +1,6 @@
-"""Effects in doubt: what a person is asked, and what becomes of the answer.
+"""Effects in doubt: the questions put to a person, and how their answers are applied.
 
-A run does not end while one of its effects is open, whether its code still knows of it or not.
+A run does not end while one of its effects is open, whether or not its code still knows the effect.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ CHOICES = ("happened", "did_not_happen")
 
 
 def new_ask_id(attempt: Attempt, name: str, key: str) -> str:
-    """Each doubt has its own ask: what was said about an earlier one does not answer it."""
+    """A new id for an ask. Each doubt has its own: an answer to an earlier one does not count."""
     return f"effect:{name}/{key}#{attempt.seq}"
 
 
@@ -44,7 +44,7 @@ def decision(letter: Letter) -> tuple[Verdict, Any]:
 
 
 def track(attempt: Attempt, row: EffectRow) -> None:
-    """Know which effects of the run are open, and once it has a snapshot, all of them."""
+    """Record the state of an open effect, and of every effect once the run has a snapshot."""
     if attempt.replay.snapshot is not None:
         attempt.ledger[row.name, row.key] = row
     if row.state in OPEN:
@@ -54,7 +54,7 @@ def track(attempt: Attempt, row: EffectRow) -> None:
 
 
 async def look_back(attempt: Attempt) -> None:
-    """At the start of an attempt: what is open, and what has been answered meanwhile."""
+    """Find open effects at the start of an attempt, and apply answers that arrived meanwhile."""
     records = {one.place: one for one in attempt.replay.records() if one.kind == EntryKind.EFFECT}
     open_ones = [one for one in records.values() if one.state in (*OPEN, Mark.CANCELLED)]
     if not open_ones and attempt.replay.snapshot is None:
@@ -66,12 +66,12 @@ async def look_back(attempt: Attempt) -> None:
         track(attempt, row)
         record = records.get(row.place)
         if record is None or record.state == Mark.CANCELLED:
-            # No operation of the code will take the answer.
+            # None of the code's operations will take the answer.
             await _apply_answer(attempt, row)
 
 
 async def ask_about_open(attempt: Attempt) -> bool:
-    """At the end of a run's code: whether it has to wait for what a person says."""
+    """Ask about open effects once the run's code has ended; return whether it has to wait."""
     for row in list(attempt.open_effects.values()):
         if await _apply_answer(attempt, row):
             continue
@@ -87,12 +87,12 @@ async def ask_about_open(attempt: Attempt) -> bool:
 
 
 async def remember(attempt: Attempt, name: str, key: str) -> None:
-    """The key of an effect outlives snapshots: the ledger knows what the replay does not.
+    """Look up an effect in the ledger by its key, which outlives snapshots, unlike the replay.
 
-    It is read once, and not after every snapshot: it grows as long as the run lasts.
+    The ledger is read once per attempt, not after every snapshot: it grows with the run.
     """
     if not attempt.ledger_read:
-        await attempt.written()  # what is still to be written would be missing
+        await attempt.written()  # the ledger lacks effects whose entries are not yet written
         rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
         attempt.ledger = {(row.name, row.key): row for row in rows} | attempt.ledger
         attempt.ledger_read = True
@@ -107,7 +107,7 @@ async def remember(attempt: Attempt, name: str, key: str) -> None:
 
 
 async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
-    """Write a person's word down, if there is one."""
+    """Record a person's answer about an effect; return whether there was one."""
     names = [one.name for one in attempt.letters if one.kind == "answer"]
     for name in [one for one in names if _is_about(row, one)]:
         if not await _is_outdated(attempt, row, name):
@@ -122,7 +122,7 @@ async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
     raw = value.encode(given, "the answer")
     asks: list[AskRow] = await attempt.read(attempt.host.store.asks, attempt.run.id)
     along: dict[str, Any] = {"take": letter.id}
-    for ask in asks:  # the same was asked again, when nobody seemed to need the answer any more
+    for ask in asks:  # asked again after the code gave up waiting: close that ask too
         if _is_about(row, ask.id):
             along["close_ask"] = ask.id
     await attempt.append(await _row_draft(attempt, row, state, raw, **along))
@@ -134,7 +134,7 @@ def _is_about(row: EffectRow, ask_id: str) -> bool:
 
 
 async def _is_outdated(attempt: Attempt, row: EffectRow, ask_id: str) -> bool:
-    """Whether it was started again since that was asked: the answer is about an earlier doubt."""
+    """Whether the effect was started again after the ask, so the answer is about an older doubt."""
     after = int(ask_id.rpartition("#")[2])
     page: list[Entry]
     while page := await attempt.read(attempt.host.store.journal, attempt.run.id, after):

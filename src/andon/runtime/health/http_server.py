@@ -1,7 +1,7 @@
-"""A small HTTP server in threads of its own, for a worker that has better things to do.
+"""A small HTTP server in threads of its own, independent of the worker's event loop.
 
-One request per connection. Nobody can hold it up: a request has to be complete in time, at most
-`MOST` connections are served, and when they are all taken the one that has dawdled longest is cut.
+It serves one request per connection. No client can block it: a request must be complete in time, at
+most `MOST` connections are served at once, and when all are taken the slowest is cut.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from andon.errors import Refused
 log = logging.getLogger("andon")
 
 MOST = 16
-# A whole request, or a whole answer, takes no longer.
+# Limit for reading a whole request, and for sending a whole answer.
 PATIENCE_SECONDS = 3.0
 LARGEST_BYTES = 8192
 
@@ -40,9 +40,9 @@ class Request(NamedTuple):
     method: str
     path: str
     query: dict[str, str]
-    headers: dict[str, str]  # names in small letters
-    peer: str  # who asks
-    own: str  # at which address of ours
+    headers: dict[str, str]  # names in lower case
+    peer: str  # the client's address
+    own: str  # our address that it connected to
 
 
 class Response(NamedTuple):
@@ -53,7 +53,7 @@ class Response(NamedTuple):
 
 
 class Unreadable(Exception):
-    """What arrived is no request."""
+    """The bytes received are not a valid request."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -65,7 +65,7 @@ Complain = Callable[[int, str], Response]
 
 
 class Server:
-    """Listens at once; `port` is the one that was found."""
+    """Listens from construction on; `port` is the port in use."""
 
     def __init__(self, host: str, port: int, answer: Answer, complain: Complain) -> None:
         self._answer, self._complain = answer, complain
@@ -74,7 +74,7 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self._lock = threading.Lock()
         self._slots = threading.Semaphore(MOST)
-        self._reading: dict[socket.socket, None] = {}  # not a whole request yet, oldest first
+        self._reading: dict[socket.socket, None] = {}  # request still incomplete, oldest first
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="andon-health", daemon=True)
         self._thread.start()
@@ -82,7 +82,7 @@ class Server:
     def close(self) -> None:
         self._ended.set()
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
         self._thread.join(PATIENCE_SECONDS)
         self._socket.close()
 
@@ -92,7 +92,7 @@ class Server:
                 connection, peer = self._socket.accept()
             except TimeoutError:
                 continue
-            except OSError:  # closed, or no descriptor is left: not for ever
+            except OSError:  # closed, or out of descriptors, which passes
                 self._ended.wait(0.1)
                 continue
             if not self._slots.acquire(blocking=False):
@@ -107,7 +107,7 @@ class Server:
             )
             try:
                 served.start()
-            except RuntimeError:  # the machine has no thread left: this visitor is not served
+            except RuntimeError:  # out of threads: drop this connection
                 self._leave(connection)
 
     def _cut_oldest(self) -> None:
@@ -157,7 +157,7 @@ def _listening(host: str, port: int) -> socket.socket:
     found: object = "no such port"
     if port <= 65535:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Every address of the machine is meant, those of the older kind too.
+        # "::" means every address of the machine, IPv4 included.
         both = host == "::" and socket.has_dualstack_ipv6()
         try:
             return socket.create_server(
@@ -172,7 +172,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _read(connection: socket.socket, peer: str, until: float) -> Request | None:
-    """The head of a request; None if nobody wants anything any more."""
+    """Read the head of a request; None if the client has closed the connection."""
     received = b""
     while b"\r\n\r\n" not in received and b"\n\n" not in received:
         if len(received) > LARGEST_BYTES:
@@ -193,7 +193,7 @@ def _read(connection: socket.socket, peer: str, until: float) -> Request | None:
 
 
 def parse(text: str, peer: str, own: str) -> Request:
-    """A request out of its head."""
+    """Parse the head of a request."""
     head = text.replace("\r\n", "\n").partition("\n\n")[0]
     first, *lines = head.split("\n")
     words = first.split(" ")
@@ -228,7 +228,7 @@ def _written(response: Response, *, with_body: bool) -> bytes:
 
 
 def _discard(connection: socket.socket) -> None:
-    """Take what is still coming: else the kernel resets the connection, and the answer with it."""
+    """Read what is still coming: else the kernel resets the connection and the answer is lost."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(0.2)

@@ -1,8 +1,8 @@
-"""What a worker answers over HTTP: probes, metrics, and the order to drain.
+"""The worker's HTTP interface: probes, metrics, and the order to drain.
 
-It answers from threads, also while agent code blocks the event loop. Probes and metrics are for
-everybody who can reach the port and say nothing about what runs contain; to drain is for this
-machine only, and not for a page that somebody on it has open in a browser.
+It answers from threads, even while agent code blocks the event loop. Probes and metrics are open to
+every client that can reach the port, and reveal nothing about the content of runs. Only this
+machine may ask to drain, and no web page open in a browser on it.
 """
 
 import json
@@ -20,17 +20,17 @@ from andon.runtime.health.http_server import Request, Response, Server
 from andon.runtime.health.pulse import Pulse, View
 from andon.runtime.worker.view import Told
 
-# The longest that /drain waits, and how many may wait at once: the others need places too.
+# The longest wait of /drain, and how many may wait at once: other requests need connections too.
 MOST_WAIT_SECONDS = 600.0
 MOST_WAITING = 4
 
 GET = ("GET", "HEAD")
-# What a browser says about the page that sent it there.
+# Headers that a browser adds to a request made by a web page.
 _FROM_A_PAGE = ("origin", "referer", "sec-fetch-site", "sec-fetch-mode")
-# What a proxy adds: then the neighbour is not who asks.
+# Headers that a proxy adds; with them, the peer's address is not the client's.
 _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip", "x-envoy-external-address")
-_LOOPBACK = ("127.0.0.1", "::1")  # a mesh passes on what comes from outside from others of them
-# What a worker counts, for those who read it without this file.
+_LOOPBACK = ("127.0.0.1", "::1")  # not all of 127/8: a mesh forwards outside traffic from there
+# Descriptions of the worker's counters, for readers of /metrics.
 _COUNTED = {
     "runs_finished_total": "Runs that ended on this worker.",
     "runs_saved_total": "Runs requeued unfinished at a boundary.",
@@ -40,7 +40,7 @@ _LOCAL = "only this machine may ask for that: kubectl exec, preStop exec, or and
 
 
 class Health:
-    """Listens from when it is made until it is closed; `port` is where."""
+    """Serves the health endpoints until it is closed; `port` is the port in use."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
@@ -62,7 +62,7 @@ class Health:
         self._pulse = Pulse(told)
 
     def close(self) -> None:
-        """Before the store is closed."""
+        """Stop serving; call this before the store is closed."""
         self._ended.set()
         self._server.close()
         self._pulse.close()
@@ -88,7 +88,7 @@ class Health:
         )
 
     def _readyz(self, _: Request) -> Response:
-        if self._told.draining:  # at once, whatever hangs
+        if self._told.draining:  # answer at once, even if the store hangs
             return self._verdict(health.ready(self._pulse.seen(), self._limit))
         verdict = health.ready(self._pulse.seen(with_store=True), self._limit)
         view = self._pulse.sight.look()
@@ -121,7 +121,7 @@ class Health:
     def _free(self) -> int:
         return max(0, self._told.settings.concurrency - len(self._told.active))
 
-    # ── to drain ──────────────────────────────────────────────────────────────────────────────
+    # ── the order to drain ────────────────────────────────────────────────────────────────────
 
     def _leave(self, request: Request) -> Response:
         refused = refusal(request)
@@ -235,16 +235,17 @@ def _by_queue(
 
 
 def refusal(request: Request) -> str:
-    """Why this request may not drain the worker; nothing if it may."""
+    """Return why a request may not drain the worker; "" if it may."""
     peer, own = _address(request.peer), _address(request.own)
-    # Who connects to an address of this machine from this machine has that address too.
+    # A connection from this machine to one of its addresses has that address as its source.
     if peer is None or not (str(peer) in _LOOPBACK or peer == own):
         return f"{_LOCAL}; found {request.peer}"
     if any(name in request.headers for name in _PASSED_ON):
         return f"{_LOCAL}; this was passed on by a proxy"
     if any(name in request.headers for name in _FROM_A_PAGE):
         return f"{_LOCAL}; this came from a web page"
-    # A page of another name may let its name mean this machine: then the name gives it away.
+    # Against DNS rebinding: a page's own host name may resolve to this machine, but the Host header
+    # then shows that name.
     host = request.headers.get("host", "localhost")
     name = re.sub(r":\d+$", "", host).strip("[]")
     if name.lower() != "localhost" and _address(name) is None:

@@ -1,7 +1,7 @@
-"""The pulse of a worker: does its event loop answer, and is the store there for others?
+"""Checks whether a worker's event loop answers and whether the store is available.
 
-Both are asked from threads of their own, one question at a time: a loop that is blocked or a
-database that hangs costs whoever asks no more than `PATIENCE_SECONDS`.
+Both checks run in threads of their own, one question at a time, so a blocked loop or a hanging
+database costs a caller at most `PATIENCE_SECONDS`.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from andon.store.store import Store, WorkerRow
 
 log = logging.getLogger("andon")
 
-# How long one look at the store serves everybody who asks.
+# How long one look at the store is reused.
 FRESH_SECONDS = 5.0
-# How long a question waits for the store; then it counts as away. Probes wait not much longer.
+# How long a caller waits for the store before it counts as unavailable. Probes wait little longer.
 PATIENCE_SECONDS = 0.8
 # How often the event loop is asked.
 BEAT_SECONDS = 1.0
@@ -30,29 +30,29 @@ EVENTS = 1000
 
 
 class Stops(NamedTuple):
-    """What the store says about stops."""
+    """Counts of stops, from the store."""
 
     latches: int  # scopes that are held now
     open: int  # orders that are not proved yet
-    overruns: int  # polite stops that became kills, since this worker looks
-    unproved: int  # stops that were over without proof, since this worker looks
+    overruns: int  # polite stops that became kills since this worker started counting
+    unproved: int  # stops that ended without proof since then
 
 
 class View(NamedTuple):
-    """What the store says about the whole fleet."""
+    """The store's view of the whole fleet."""
 
     waiting: list[Waiting]
-    # Versions with runs that no live worker takes, and how many runs: [agent, version, runs].
+    # Versions with runs that no live worker takes: [agent, version, number of runs].
     stranded: list[tuple[str, str, int]]
     stops: Stops = Stops(0, 0, 0, 0)
 
 
 class Sight:
-    """Looks at the store for all who ask, at most once in a while."""
+    """Queries the store on behalf of all callers, and reuses each answer for a while."""
 
     def __init__(self, store: Store, limit_seconds: float) -> None:
         self._store = store
-        # An old view of a store that has gone since would make its workers look stuck.
+        # A stale view of a store that has failed since would make its workers look stuck.
         self._fresh = min(FRESH_SECONDS, limit_seconds / 4)
         self._lock = threading.Lock()
         self._looking: threading.Event | None = None
@@ -63,14 +63,14 @@ class Sight:
         self._counted: Counter[str] = Counter()
 
     def look(self) -> View | None:
-        """The last view if it is fresh, else a new one; None if the store is away."""
+        """Return the last view if fresh, else a new one; None if the store is unavailable."""
         with self._lock:
             if self._looked_at and time.monotonic() - self._looked_at < self._fresh:
                 return self._view
             if self._looking is None:
                 try:
                     threading.Thread(target=self._see, name="andon-look", daemon=True).start()
-                except RuntimeError:  # the machine has no thread left
+                except RuntimeError:  # out of threads
                     return None
                 self._looking = threading.Event()
             done = self._looking
@@ -81,13 +81,13 @@ class Sight:
             return self._view if answered else None
 
     def up_for(self) -> float | None:
-        """How long the store has been seen to answer; None if it is away."""
+        """Return how long the store has been seen to answer; None if it is unavailable."""
         self.look()
         with self._lock:
             return None if self._up_since is None else time.monotonic() - self._up_since
 
     def close(self) -> None:
-        """Wait for a look that is under way, so that the store may be closed."""
+        """Wait for a look in progress, so that the store may be closed."""
         with self._lock:
             looking = self._looking
         if looking is not None:
@@ -98,7 +98,7 @@ class Sight:
         try:
             waiting = self._store.waiting()
             view = View(waiting, _stranded(self._store, waiting), self._stops())
-        except Exception as error:  # noqa: BLE001 (whatever it is, the store did not answer)
+        except Exception as error:  # noqa: BLE001 (any error means the store did not answer)
             log.debug("health: the store did not answer: %s", error)
         with self._lock:
             now = time.monotonic()
@@ -124,7 +124,7 @@ class Sight:
 
 
 def _stranded(store: Store, waiting: list[Waiting]) -> list[tuple[str, str, int]]:
-    """As people see it elsewhere; that costs a look at all that waits, so only if it may be."""
+    """Count stranded runs as other views do; query all waiting runs only if there may be some."""
     now = store.now()
     serving = [
         worker
@@ -148,22 +148,22 @@ def _takes(worker: WorkerRow, row: Waiting) -> bool:
 
 
 class Pulse:
-    """Asks the event loop again and again whether it answers."""
+    """Asks the event loop repeatedly whether it answers."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
         self.sight = Sight(told.store, told.settings.liveness_seconds)
-        self._asked_at: float | None = None  # the question that has no answer yet
+        self._asked_at: float | None = None  # when the unanswered question was asked
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="andon-pulse", daemon=True)
         self._thread.start()
 
     def seen(self, *, with_store: bool = False) -> Seen:
-        """What is seen now; the store is asked if that is wanted, or if it matters."""
+        """Return the current state; the store is asked only if requested or if it matters."""
         told, now, asked_at = self._told, time.monotonic(), self._asked_at
         contact_age = max(0.0, now - told.last_contact)
         quiet = contact_age > told.settings.liveness_seconds / 2
-        # A worker that leaves says so at once, whatever hangs.
+        # A draining worker reports that at once, even if the store hangs.
         asks = told.started and not told.draining and (with_store or quiet)
         return Seen(
             started=told.started,
@@ -184,13 +184,13 @@ class Pulse:
             self._ask()
             quiet = time.monotonic() - self._told.last_contact > limit / 2
             if quiet and not self._told.draining:
-                self.sight.look()  # since when it is there counts
+                self.sight.look()  # keeps up_for() measuring from the store's return
 
     def _ask(self) -> None:
         if self._asked_at is not None:
             return
         self._asked_at = time.monotonic()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it will not answer
+        with contextlib.suppress(RuntimeError):  # loop closed: it will not answer
             self._told.loop.call_soon_threadsafe(self._answered)
 
     def _answered(self) -> None:

@@ -1,1 +1,4 @@
-"""What agent code calls on its context: steps, asks, children, model and tool calls."""
+"""Operations of agent code on its context: steps, asks, child runs, model and tool calls.
+
+An operation whose outcome is in the journal gets that outcome on replay and executes nothing.
+"""

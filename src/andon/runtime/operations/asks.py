@@ -1,4 +1,4 @@
-"""Asks: a question to a person, and what becomes of it."""
+"""Asks: questions to a person, and their answers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ CHOICES = ("approve", "edit", "reject", "respond")
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person said to an ask."""
+    """A person's answer to an ask."""
 
     decision: str  # approve | edit | reject | respond
     value: Any = None  # approved or edited value, or the response
@@ -28,14 +28,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 async def opened(
     operation: Operation, question: str, about: Any, expires: float | None
 ) -> tuple[str, float | None]:
-    """The id of the ask, and until when it is open; opened if it is not."""
+    """Open the ask unless it is open; return its id and its expiry time."""
     if operation.record is not None and operation.record.state == Mark.WAITING:
         ask_id, until = value.decode(operation.record.body or "null")
         return ask_id, until
     attempt = operation.attempt
     with operation.noting():
         await attempt.boundary()
-    # One that the code has cancelled is closed; when it is put again, it is another one.
+    # An ask that the code cancelled is closed: asking again opens another one, with another id.
     ask_id = operation.id if operation.record is None else f"{operation.id}#{attempt.seq}"
     until = None if expires is None else attempt.host.clock.now() + expires
     ask = Ask(
@@ -54,10 +54,10 @@ async def opened(
 async def put(
     attempt: Attempt, question: str, about: Any, *, key: str, given: Answer | None = None
 ) -> Answer | None:
-    """Put a question and go on: its answer, or None as long as there is none.
+    """Put a question without waiting; return its answer, or None while there is none.
 
-    `given`: how it was answered by another way than andon's. What came first holds. The run does
-    not end before there is an answer.
+    `given`: an answer that reached the code by a way other than andon. The first answer holds. The
+    run does not end before there is one.
     """
     digest = value.digest((question, about), {}, "the ask")
     operation = Operation(attempt, EntryKind.ASK, "ask", key, digest)

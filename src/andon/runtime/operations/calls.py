@@ -1,4 +1,4 @@
-"""Functions by their names and arguments out of the journal: to call what another process means."""
+"""Finds functions by name and decodes journaled arguments, to call them in another process."""
 
 import inspect
 import sys
@@ -9,16 +9,16 @@ from andon.core.values import value
 from andon.core.values.function_cache import remembered
 from andon.errors import BadInput
 
-NAMELESS = "?"  # a function that cannot be found by its name: only the agent's code knows it
+NAMELESS = "?"  # a function that cannot be found by its name: only the agent's code has it
 
 
-# A program's own file is being read to find a function in it: it must not begin anything.
+# True while a program's own file is loaded to find a function in it: it must not start a worker.
 reading = False
 
 
 @remembered
 def reference_of(function: Callable[..., Any]) -> str:
-    """How a function can be found again in another process: module:name, or NAMELESS."""
+    """The name that finds a function in another process: `module:name`, or NAMELESS."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     return f"{module}:{name}" if named(module, name) is function else NAMELESS
 
@@ -41,7 +41,7 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
 def typed(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Values of the journal as the types that the function's annotations say."""
+    """Convert journaled values to the types in the function's annotations."""
     hints = value.annotations(function)
     names = list(parameters(function))
 
@@ -57,7 +57,7 @@ def typed(
 
 @remembered
 def accepted(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Which of `key` and `fence` a function wants."""
+    """Which of the parameters `key` and `fence` a function has."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -68,7 +68,7 @@ def accepted(function: Callable[..., Any]) -> tuple[str, ...]:
 def refuse_wrong_arguments(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Before anything is written: a call that cannot work is not an effect in doubt."""
+    """Refuse arguments that do not fit, before the call can become an effect in doubt."""
     extras = dict.fromkeys(accepted(function))
     try:
         inspect.signature(function).bind(*args, **{**kwargs, **extras})

@@ -1,4 +1,7 @@
-"""Children: runs that a run starts. The child exists in the same commit as the parent's entry."""
+"""Child runs: runs that a run starts.
+
+One commit creates the child and writes the parent's entry about it.
+"""
 
 from typing import Any
 
@@ -25,7 +28,7 @@ async def carry_out(
     run_id: str | None,
     key: str | None,
 ) -> Any:
-    """What ctx.child does."""
+    """Start a child, and wait for its result if asked to: implements ctx.child."""
     name = agent if isinstance(agent, str) else agent.name
     digest = value.digest(args, kwargs, f"child {name!r}")
     operation = Operation(attempt, EntryKind.CHILD, name, key, digest)
@@ -35,7 +38,7 @@ async def carry_out(
             return await operation.answer(decoder if wait else None)
         record = operation.record
         child_id = None if record is None else value.decode(record.body or "null")
-        if not isinstance(child_id, str):  # it is new; or that child has failed: another one
+        if not isinstance(child_id, str):  # new, or the last child failed: start another
             child_id = await _begin(operation, agent, args, kwargs, wait, run_id)
         if not wait:
             return child_id
@@ -55,7 +58,7 @@ async def _begin(
         await operation.attempt.boundary()
         try:
             run = await _prepare(operation.attempt, operation, agent, args, kwargs, run_id)
-        except AndonError as error:  # an outcome: another time that agent may be known
+        except AndonError as error:  # record the refusal: on replay the agent may be known
             refusal = describe(error)
             await operation.write(Mark.FAILED, msgspec.json.encode(refusal))
             raise operation.failed(refusal) from error
@@ -72,7 +75,7 @@ async def _prepare(
     kwargs: dict[str, Any],
     run_id: str | None,
 ) -> NewRun:
-    """The child, checked: from its agent to its id."""
+    """Build the child's row; refuse an unknown agent, wrong arguments or an id in use."""
     if not isinstance(agent, str):
         attempt.host.carry(agent)
     run = new_run(

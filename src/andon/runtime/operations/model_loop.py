@@ -1,4 +1,4 @@
-"""What an agent's loop does: ask a model, call its tools, and hear what people say meanwhile."""
+"""The model loop of an agent: ask a model, call its tools, receive steer messages from people."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from andon.transcript import Call
 class Loop:
     """The part of a context that agents with a model use."""
 
-    if TYPE_CHECKING:  # of the context that this is a part of
+    if TYPE_CHECKING:  # defined by the context class that inherits from this one
 
         async def event(self, name: str) -> Any: ...
         async def ask(
@@ -40,10 +40,10 @@ class Loop:
         timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
         **kwargs: Any,
     ) -> Any:
-        """Ask a model; its answer, as JSON, and the tool calls that it plans are one commit.
+        """Ask a model; one commit holds its answer, as JSON, and the tool calls that it plans.
 
-        `function` is the client's own: of Anthropic Messages, OpenAI Chat or OpenAI Responses.
-        `calls`: which calls an answer of another form plans.
+        `function` is the client's own: Anthropic Messages, OpenAI Chat or OpenAI Responses.
+        `calls` extracts the planned calls from an answer of another form.
         """
         from andon.runtime.operations import tool_calls as tools
 
@@ -65,9 +65,9 @@ class Loop:
         retries: int | Retry = 0,
         timeout: float | None = None,  # noqa: ASYNC109 (it is journaled, unlike a scope's)
     ) -> Any:
-        """Call a tool as a model asked for it: an effect, once, whatever dies in between.
+        """Call a tool that a model asked for, as an effect: once, even if a process dies meanwhile.
 
-        `effect` is its kind, if the function is not declared. `approve`: ask a person before.
+        `effect` is its kind, if the function declares none. `approve`: ask a person first.
         """
         from andon.runtime.effects.declaration import declaration
         from andon.runtime.operations import tool_calls as tools
@@ -80,25 +80,25 @@ class Loop:
     async def tools(
         self, answer: Any, toolbox: Any, /, *, approve: bool | Sequence[str] = False, **options: Any
     ) -> list[Any]:
-        """Call every tool that a model's answer asks for; the results, as its format wants them.
+        """Call every tool that a model's answer asks for; return results in the answer's format.
 
-        `toolbox`: functions by name. `approve`: the tools that a person is asked about first.
+        `toolbox`: functions by name. `approve`: the tools that need a person's approval first.
         """
         from andon.runtime.operations import tool_calls as tools
 
         return await tools.each(self, answer, toolbox, approve, options)
 
     def langgraph(self, thread_id: str | None = None) -> dict[str, Any]:
-        """For a graph of LangGraph: `graph.invoke(given, **ctx.langgraph())`, also ainvoke, stream.
+        """Options for a LangGraph graph: `graph.invoke(given, **ctx.langgraph())`, ainvoke, stream.
 
-        Called again after a crash, each invocation goes on where its graph was saved.
+        When the code calls the graph again after a crash, it continues from its last checkpoint.
         """
         from andon.adapters import langgraph
 
         return langgraph.begin(self._attempt, self, thread_id)
 
     async def steered(self) -> list[Steer]:
-        """What people have said with `andon steer` since the last time; without waiting for any."""
+        """The messages that `andon steer` has sent since the last call; does not wait for any."""
         operation = Operation(self._attempt, EntryKind.VALUE, "steered", None, "")
         if operation.record is None:
             attempt = self._attempt

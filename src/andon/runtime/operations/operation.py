@@ -1,4 +1,4 @@
-"""One call of agent code to andon: its identity, what the journal has of it, and its execution."""
+"""One call of agent code to andon: its identity, its record in the journal, its execution."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class Operation:
-    """One call of agent code to andon: its identity, and what the journal has of it."""
+    """One call of agent code to andon: its identity, and its record in the journal."""
 
     __slots__ = (
         "attempt",
@@ -58,13 +58,13 @@ class Operation:
             refuse_unkeepable(kind, "key", self.key)
             self.place = f"@{kind}/{name}/{self.key}"
         self.since = attempt.host.clock.now()
-        self.cuttable = False  # as a step whose function is async, and can be cancelled
-        self.hand: Hand | None = None  # while it executes
-        self.effect: Any = None  # of an effect: its function and declaration, for who watches
+        self.cuttable = False  # True for a step whose function is async and can be cancelled
+        self.hand: Hand | None = None  # set while it executes
+        self.effect: Any = None  # the function and declaration of an effect, for observers
         if attempt.reason is not None:
-            attempt.check()  # also what the journal answers: whoever caught Stopped is not free
+            attempt.check()  # even if the journal has an answer: catching Stopped frees no code
         self.record: Record | None = None
-        # Nothing has a place: the way of every new step.
+        # Without recorded places there is nothing to find: the fast path of every new step.
         if attempt.replay.ends or attempt.oblivious or key is not None:
             self.find()
         if attempt.outlasted:
@@ -72,7 +72,7 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """Unique in the run: after a snapshot keys begin anew, what they name outside does not."""
+        """An id unique in the run, for use outside it: keys begin anew after each snapshot."""
         root = self.attempt.root.path
         return f"{root}/{self.place}" if root and self.key is not None else self.place
 
@@ -80,12 +80,12 @@ class Operation:
     def answered(self) -> bool:
         if self.record is None or not settled(self.record):
             return False
-        # Asked for again after the code itself had cancelled it: it is tried again.
+        # If the code calls an operation again after cancelling it, the operation is tried again.
         return self.record.state != Mark.CANCELLED or self.place not in self.attempt.cancelled
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Of two branches with the same key at once, the second gets the first's answer."""
+        """Let one branch at a time use a key; the next one gets the first one's answer."""
         if self.key is None:
             yield
             return
@@ -97,14 +97,14 @@ class Operation:
         finally:
             queued.discard(task)
         try:
-            self.attempt.check()  # the first of them may have left in the middle of it
+            self.attempt.check()  # the attempt may have left meanwhile
             self.find()
             yield
         finally:
             lock.release()
 
     def find(self) -> None:
-        """Look up what the journal has of it."""
+        """Look up the operation's record in the journal."""
         try:
             self.attempt.refuse_oblivion()
             self.record = self.attempt.replay.find(
@@ -114,15 +114,16 @@ class Operation:
             raise self.attempt.stop("diverged", error) from None
 
     def cancel(self, **along: Any) -> None:
-        """Note that the agent's own code cancelled it; on replay it will do so again."""
+        """Record that the agent's own code cancelled it; on replay the code will do so again."""
         self.attempt.cancelled.add(self.place)
         self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
 
     @contextlib.contextmanager
     def noting(self, letter: Letter | None = None, **along: Any) -> Iterator[None]:
-        """While a wait is written down, or how it has ended: who cancels it then, will on replay.
+        """Record a cancellation that arrives while a wait, or its end, is being written.
 
-        The letter that ended it nobody has got: it is for whoever waits next.
+        The code will cancel again on replay. The message that ended the wait was not delivered, so
+        it is put back for the next wait.
         """
         try:
             yield
@@ -151,10 +152,10 @@ class Operation:
         return self.attempt.append(self.draft(state, body, **along))
 
     async def answer(self, decoder: value.Decoder | None = None) -> Any:
-        """The recorded outcome: a value, an error, or the same long wait to be cancelled again."""
+        """Give the recorded outcome: return a value, raise an error, or wait to be cancelled."""
         assert self.record is not None
         if self.record.state == Mark.CANCELLED:
-            # The code cancelled this itself, by a timeout of its own. It will do so again.
+            # The code cancelled this operation, by a timeout of its own, and will do so again.
             self.attempt.cancelled.add(self.place)
             await asyncio.get_running_loop().create_future()
         record = self.record
@@ -171,10 +172,10 @@ class Operation:
             await self._outlast(lambda: self.attempt.turns.take(record.seq))
 
     async def _outlast(self, wait: Callable[[], Awaitable[_T]]) -> _T:
-        """Give a recorded outcome although the code cancels it, by a timer that is too early now.
+        """Give a recorded outcome even if the code's own timer cancels the wait for it.
 
-        At first the outcome came before that: a replay that is slow, or a process that is frozen
-        meanwhile, must not take another way. What comes after it is cancelled instead.
+        In the first execution the outcome came before the timer. A slow replay, or a process that
+        is frozen meanwhile, must not take another path. The next operation is cancelled instead.
         """
         while True:
             try:
@@ -186,26 +187,23 @@ class Operation:
                 self.attempt.outlasted[task] = next(iter(error.args), None)
 
     def _cancel_now(self) -> None:
-        """What was cancelled during a recorded outcome is cancelled in the next operation.
-
-        Not if the scope of that timer is over.
-        """
+        """Deliver a cancellation that `_outlast` held back, unless the timer's scope has ended."""
         task = asyncio.current_task()
         recorded = self.answered and self.record is not None and self.record.state != Mark.CANCELLED
         if task not in self.attempt.outlasted or task is None or recorded:
             return
-        message = self.attempt.outlasted.pop(task)  # by which anyio knows its own
+        message = self.attempt.outlasted.pop(task)  # anyio recognises its own cancellations by it
         if task.cancelling():
             task.uncancel()
             task.cancel(message)
 
     def failed(self, error: dict[str, Any]) -> StepFailed:
-        """What the agent's code gets to see of an error, at first and on replay."""
-        # A result that cannot be stored will not be storable next time: it is not reopened.
+        """The exception that the agent's code gets for an error, also on replay."""
+        # A result that cannot be stored will not be storable next time: do not reopen the step.
         return step_failed(self.name, error, "" if error["type"] == "NotStorable" else self.place)
 
     def __enter__(self) -> Hand:
-        """Count as executing; note a cancellation that the agent's own code caused."""
+        """Count as executing; on exit, record a cancellation by the agent's own code."""
         self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
         return self.hand
 
@@ -222,13 +220,13 @@ class Operation:
 async def wait_noting_cancel(
     operation: Operation, kind: str, name: str, until: float | None
 ) -> Any:
-    """Wait for a letter; a cancellation by the agent's own code is written down."""
+    """Wait for a message or a time; record a cancellation by the agent's own code."""
     attempt = operation.attempt
     try:
         return await attempt.wait_for(kind, name, until)
     except asyncio.CancelledError:
         if not attempt.stopping:
-            # Nobody waits for the answer any more: the question must not stay open.
+            # No code waits for the answer any more: the ask must not stay open.
             closed = {"close_ask": name} if kind == "answer" else {}
             operation.cancel(**closed)
         raise
@@ -241,11 +239,11 @@ async def invoke(
     kwargs: dict[str, Any],
     timeout: float | None,  # noqa: ASYNC109 (see Context.step)
 ) -> Any:
-    """Call the user's function: async ones here, plain ones in a thread."""
+    """Call the user's function: an async one on the event loop, a plain one in a thread."""
     here, inside = branch.current.set(None), branch.inside.set(operation)
     try:
         if timeout is None:
-            if operation.cuttable and points.wrap is None:  # the way of most steps
+            if operation.cuttable and points.wrap is None:  # fast path of most steps
                 return await function(*args, **kwargs)
             return await _call(operation, function, args, kwargs)
         try:
@@ -256,16 +254,16 @@ async def invoke(
                 raise TimeoutError(f"took longer than {timeout} s") from error
             raise
     except Stopped as error:
-        # Only andon raises it, and not inside a step; swallowing it here would hide a misuse.
+        # Only andon raises Stopped, and never inside a step: report the misuse, do not hide it.
         raise RuntimeError("a step used the context of its run") from error
-    except SystemExit as error:  # it would end the worker, and everybody else's runs with it
+    except SystemExit as error:  # it would end the worker and all its runs
         exited = RuntimeError(f"it called sys.exit({error.code!r})")
         raise exited.with_traceback(error.__traceback__) from None
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody asked for it, so nobody will ask for it again on replay.
+        # No code of the run cancelled the task, so none will on replay.
         raise RuntimeError("it was cancelled from inside") from None
     finally:
         branch.current.reset(here)
@@ -293,13 +291,13 @@ async def _call(
 
 @remembered
 def how_called(function: Callable[..., Any]) -> tuple[bool, value.Decoder | None]:
-    """Whether calling it makes a coroutine, and how its result is read back."""
+    """Whether calling the function makes a coroutine, and the decoder of its result."""
     return is_async(function), value.result_decoder(function)
 
 
 @remembered
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a coroutine: also a partial, or an object with an async __call__."""
+    """Whether calling it makes a coroutine; handles partials and objects with async __call__."""
     inner = getattr(function, "func", function)
     call = getattr(type(inner), "__call__", None)  # noqa: B004 (not whether it is callable)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
@@ -310,7 +308,7 @@ async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
 
 
 class Threads(Executor):
-    """Threads of the worker, which knows for how long each works: a thread cannot be ended."""
+    """The worker's threads; each call counts as executing until it ends, as it cannot be ended."""
 
     def __init__(self, operation: Operation) -> None:
         self._host, self._tasks = operation.attempt.host, operation.attempt.tasks

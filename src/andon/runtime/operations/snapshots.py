@@ -1,4 +1,4 @@
-"""Snapshots: a run's whole state, written in the parts that the one before it does not have."""
+"""Snapshots: a run's whole state; each writes only the parts that the previous one lacks."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from andon.store.store import Blob
 
 
 def draft(attempt: Any, raw: bytes) -> Draft:
-    """The entry of a snapshot. What the last one had, the store has."""
+    """The entry of a snapshot, with the parts that the store does not have from the last one."""
     found = snapshot_parts.split(raw)
     body, parts = found or (raw, {})
     new = [

@@ -1,4 +1,4 @@
-"""What people tell a run while it is under way: a goal more, another one, or one less."""
+"""Steer messages: people add, revise or retract the goals of a run that is under way."""
 
 import uuid
 from typing import Any
@@ -11,18 +11,18 @@ EVENT = "andon.steer"
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True):
-    """One such word. `message` is how a model is told."""
+    """One steer message. `message` is its form for a model."""
 
     id: str
     change: str  # add | revise | retract
     text: str
-    of: str | None = None  # the id of what is revised or retracted
-    was: str = ""  # its text until now
+    of: str | None = None  # the id of the goal that is revised or retracted
+    was: str = ""  # that goal's text until now
     by: str = ""
 
     @property
     def message(self) -> dict[str, Any]:
-        """As the user's turn; every provider takes it."""
+        """The text as a turn of the user, which every provider accepts."""
         who = f" (from {self.by})" if self.by else ""
         match self.change:
             case "revise":
@@ -37,7 +37,7 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
 def new(
     said: list[Steer], text: str | None, *, revise: str | None, retract: str | None, by: str
 ) -> Steer:
-    """What is to be told, checked against what was said before."""
+    """Make a steer message, checked against the messages sent before."""
     if revise is not None and retract is not None:
         raise BadInput("steer: expected one of revise and retract, found both")
     of, standing = revise or retract, _standing(said)
@@ -54,7 +54,7 @@ def new(
 
 
 def _standing(said: list[Steer]) -> dict[str, str]:
-    """What holds, by every id that it can be changed under: its own, and those of its changes."""
+    """Texts of the goals in force, by each id that can change them: their own or a change's."""
     found: dict[str, str] = {}
     same: dict[str, list[str]] = {}
     for one in said:

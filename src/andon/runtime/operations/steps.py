@@ -1,4 +1,4 @@
-"""Steps: executed until they succeed or their retries run out; each failure is written down."""
+"""Steps: execute until they succeed or their retries run out; each failure is journaled."""
 
 import asyncio
 import random
@@ -28,9 +28,9 @@ def carry_out(
     retries: int | Retry,
     plans: Plans | None = None,
 ) -> Awaitable[Any]:
-    """The step's result: from the journal, or by executing it as often as its retries allow.
+    """Get a step's result from the journal, or execute it as often as its retries allow.
 
-    `plans`: what else is known once its result is, in the same commit.
+    `plans`: makes further entries from the result, which are written in the same commit.
     """
     execute = _once if plans is None else partial(_once, plans=plans)
     if operation.key is None:
@@ -44,7 +44,7 @@ def transact(
     decoder: value.Decoder | None,
     retries: int | Retry,
 ) -> Awaitable[Any]:
-    """The same for a step that writes to the user's own tables in the same commit."""
+    """Like `carry_out`, for a step that writes to the user's own tables in the same commit."""
     return _alone(operation, _commit, call, decoder, retries)
 
 
@@ -114,17 +114,20 @@ async def _once(
 
 
 async def _begin(operation: Operation) -> None:
-    """What is not on the way of most steps: a word about the beginning, or a test that looks."""
+    """Record that a step begins, and stop at points for tests: most steps need neither."""
     attempt = operation.attempt
     if note_begin(attempt.run.interruptions):
         await operation.write(Mark.BEGUN, step=operation.name)
     point("step:before", operation)
-    if not attempt.passes():  # after a freeze: is it still the owner?
+    if not attempt.passes():  # after a freeze, another worker may own the run
         await attempt.boundary()
 
 
 async def _was_cut(operation: Operation) -> Stopped:
-    """Whatever a function does after an order has cut it off is no outcome of its step."""
+    """The exception of a step that an order cut off: however its function ended, it has no outcome.
+
+    Waits for operations of other branches first.
+    """
     await operation.attempt.let_others_end()
     return operation.attempt.stop("cancelled")
 

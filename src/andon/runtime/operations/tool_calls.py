@@ -1,8 +1,8 @@
-"""The seam of an agent's loop: the model's answer with the calls that it plans, and each call.
+"""The operations of a model loop: the model's answer with the calls it plans, and each tool call.
 
-The answer and its plans are one commit, so that a process that dies after it leaves a ledger in
-which every call of the transcript stands: as planned, which is certainly not done. A call is an
-effect whose key is the provider's id of it.
+One commit holds the answer and its planned calls. If the process dies after it, the ledger holds
+every call of the transcript, as planned: certainly not done. A call is an effect whose key is the
+provider's id for it.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ Toolbox = Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is asked."""
+    """The options of one call of a model."""
 
     name: str
     key: str | None
-    calls: Callable[[Any], Sequence[Call]]  # that an answer plans
+    calls: Callable[[Any], Sequence[Call]]  # extracts the calls that an answer plans
 
 
 async def model(
@@ -49,27 +49,30 @@ async def model(
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
-    """What ctx.model does."""
+    """Ask a model and plan the calls of its answer: implements ctx.model."""
     digest = value.digest(plain(args), plain(kwargs), f"model {asked.name!r}")
     operation = Operation(attempt, EntryKind.STEP, asked.name, asked.key, digest)
     operation.cuttable = is_async(function)
     call = partial(_answer, asked, partial(invoke, operation, function, args, kwargs, timeout))
     plans = partial(_plans, operation, asked)
     answer = await steps.carry_out(operation, call, None, retries, plans)
-    for one in asked.calls(answer):  # from the journal it was planned by an earlier attempt
+    for one in asked.calls(answer):  # an earlier attempt planned the calls of a recorded answer
         _key(operation, one, new=False)
     return answer
 
 
 async def _answer(asked: Asked, call: Callable[[], Any]) -> Any:
-    """As JSON: an object of a client's library would come back as something else."""
+    """Get the answer as JSON: an object of a client library would differ on replay."""
     answer = plain(await call())
-    asked.calls(answer)  # what is no answer is refused before it is written
+    asked.calls(answer)  # refuses anything that is not an answer before it is written
     return answer
 
 
 def _key(operation: Operation, call: Call, *, new: bool) -> str:
-    """The provider's id, and where that is used again (some number anew) the answer's place too."""
+    """The key of a call: the provider's id, with the answer's place if the id is used again.
+
+    Some providers number their calls anew in each answer.
+    """
     attempt = operation.attempt
     place, key = attempt.planned.get(call.id, ("", call.id))
     if place != operation.place:
@@ -100,7 +103,7 @@ def _plan(attempt: Attempt, call: Call, key: str) -> Draft:
 
 
 def _row(attempt: Attempt, key: str, entry: Entry) -> EffectRow:
-    """Of a call that was not made."""
+    """The ledger row of a call that was not made."""
     found = EffectRow(
         name=entry.name,
         key=key,
@@ -122,7 +125,7 @@ def _digest(name: str, arguments: Any) -> str:
 
 
 def _key_of(attempt: Attempt, call_id: str) -> str:
-    """The key that a call was planned under; perhaps by an attempt that asked the model before."""
+    """The key that a call was planned under, in this attempt or an earlier one."""
     if call_id in attempt.planned:
         return attempt.planned[call_id][1]
     planned = [one for one in attempt.replay.records() if _is_of(one, call_id)]
@@ -145,7 +148,10 @@ async def tool(
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
-    """What ctx.tool does: latch and lease, a person where one is wanted, intent, call, result."""
+    """Call a tool as an effect, after a person's approval if one is wanted: implements ctx.tool.
+
+    In order: latch and lease, approval, intent, call, result.
+    """
     key = _key_of(attempt, call.id)
     arguments = call.arguments
     if not isinstance(arguments, dict):
@@ -167,7 +173,7 @@ async def tool(
 
 
 async def _reject(operation: Operation, key: str, said: Any) -> Rejected:
-    """In the ledger too: nobody who repairs the conversation later may run it."""
+    """Record a rejection in the ledger too: a later repair of the conversation must not run it."""
     found = Rejected(operation.name, by=said.by, why=said.value)
     body = {"type": "Rejected", "message": str(found), "by": said.by, "why": said.value}
     draft = operation.draft(EffectState.FAILED, msgspec.json.encode(body))
@@ -192,7 +198,7 @@ async def each(
     approve: bool | Sequence[str],
     options: dict[str, Any],
 ) -> list[Any]:
-    """What ctx.tools does: all calls of an answer at once, as the results that follow its turn."""
+    """Make all calls of an answer at once; return its results' turns: implements ctx.tools."""
     functions = _by_name(toolbox)
 
     async def one(call: Call) -> tuple[Call, Done]:

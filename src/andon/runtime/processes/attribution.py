@@ -1,12 +1,12 @@
-"""Processes and threads that agent code starts: each is attributed to its run when it starts.
+"""Attributes each process and thread that agent code starts to its run.
 
-A process is marked before it executes anything (`core/mark.py`). The ways of Python lead through
-here: subprocess and asyncio's, os.fork and what builds on it, posix_spawn, os.system, and uvloop,
-which calls the hooks of a fork. Native code that forks by itself does not: its process has the mark
-of the worker, if the worker has one, and else none.
+A process is marked before it executes anything (`core/mark.py`). These hooks cover the ways of
+Python: subprocess and asyncio's, os.fork and what builds on it, posix_spawn, os.system, and uvloop,
+which calls the hooks of a fork. Native code that forks by itself bypasses them: its process carries
+the worker's mark if the worker has one, and otherwise none.
 
-A thread cannot be ended. It is remembered with its run, so that nobody says of a run that nothing
-of it executes while a thread that it has started does.
+A thread cannot be ended. It is recorded with its run, so that the worker never reports that nothing
+of a run executes while a thread that the run started does.
 """
 
 import _thread
@@ -30,26 +30,26 @@ from andon.host import proc
 from andon.host.remains import LOOK_SECONDS, Remains
 from andon.runtime.attempt import branch
 
-# What is told to end by SIGTERM has so long, and is killed then.
+# Time between SIGTERM and SIGKILL.
 TERM_SECONDS = 0.2
-# What was killed is gone long before; a process that the kernel holds is not waited for.
+# Killed processes are gone long before; a process stuck in the kernel is not waited for.
 GONE_SECONDS = 2.0
 
-# Modules of other thread classes that do work of anybody.
+# Modules of other thread classes whose threads do work for any run.
 _POOLS = frozenset({"anyio._backends._asyncio"})
-_numbers = itertools.count(1)  # of the attempts of this process that have started something
+_numbers = itertools.count(1)  # numbers this process's attempts that have started something
 _open: set["Started"] = set()  # of the attempts that this process executes
 own: set[int] = set()  # processes that andon itself has started here
-_here = threading.local()  # .starter: whose function this thread executes
+_here = threading.local()  # .starter: the run and operation whose function this thread executes
 _installed = False
 _start_new_thread = _thread.start_new_thread
 
 
 class Started:
-    """What one attempt has started outside the event loop."""
+    """The processes and threads that one attempt has started outside the event loop."""
 
     def __init__(self, new_mark: Callable[[], int], note: Callable[[], None]) -> None:
-        self.mark: int | None = None  # once there is a first process
+        self.mark: int | None = None  # set with the first process
         self.alone = not _open  # no other attempt has executed in this process meanwhile
         for other in _open:
             other.alone = False
@@ -61,7 +61,7 @@ class Started:
         self._lock = threading.RLock()
 
     def mark_for(self, operation: Any) -> int:
-        """The mark of what is started now, after that was noted. From any thread."""
+        """Record, then return, the mark for a process about to start. Safe from any thread."""
         with self._lock:
             if self.mark is None:
                 self.mark = self._new_mark()
@@ -78,13 +78,13 @@ class Started:
         return mark
 
     def any_mark(self) -> int:
-        """Its mark, also if nothing has carried it yet."""
+        """Return the attempt's mark, even if no process has carried it yet."""
         with self._lock:
             self.mark = self._new_mark() if self.mark is None else self.mark
             return self.mark
 
     def mark_of(self, operation: Any) -> int | None:
-        """The mark of what an operation has started, if it has started anything."""
+        """Return the mark of an operation's processes, or None if it has started none."""
         number = self._operations.get(operation.place)
         return (
             None if number is None or self.mark is None else marks.of_operation(self.mark, number)
@@ -96,27 +96,27 @@ class Started:
             self._threads.append(thread)
 
     def close(self) -> None:
-        """The attempt is over."""
+        """Note that the attempt is over."""
         _open.discard(self)
 
     def dissolve(self) -> None:
-        """Nothing of the attempt's code executes: it starts nothing more."""
+        """Drop references: no code of the attempt executes, so it can start nothing more."""
         self._note, self._operations = _nothing, {}
 
     @property
     def threads(self) -> list[str]:
-        """The names of its threads that go on."""
+        """Names of the attempt's threads that still execute."""
         return [one.name for one in self._threads if one.is_alive()]
 
     def remains(self, operation: Any = None) -> Remains | None:
-        """Its processes, or those of one operation; None if there were none."""
+        """The processes of the attempt, or of one operation; None if there were none."""
         mark = self.mark if operation is None else self.mark_of(operation)
         return None if mark is None else Remains(matches=lambda found: marks.belongs(found, mark))
 
     def strays(self) -> Remains:
-        """Processes that were started in its time and past these hooks, by native code.
+        """Processes that native code has started past these hooks during the attempt.
 
-        They have the mark of a worker's own process, and of no attempt. Those of andon are spared.
+        They carry the mark of the worker's own process and of no attempt. andon's own are left out.
         """
         found: list[int] = []
         process = getattr(self._new_mark, "process", 0)
@@ -130,9 +130,10 @@ class Started:
         return strays
 
     def claim_strays(self) -> bool:
-        """Mark what native code has started, so that a stop finds it while the run waits.
+        """Mark the processes native code has started, so that a stop finds them while the run
+        waits.
 
-        False if something is there that cannot be told from another run's.
+        False if there is one that cannot be told from another run's.
         """
         if not host.has_children():
             return True
@@ -145,7 +146,7 @@ class Started:
         return not strays.look()
 
     def end_of(self, operation: Any) -> bool:
-        """End at once what an operation has started; whether nothing is left."""
+        """Kill an operation's processes at once; return whether none is left."""
         remains = self.remains(operation)
         return remains is None or remains.end(GONE_SECONDS)
 
@@ -155,9 +156,9 @@ def _nothing() -> None:
 
 
 async def end(remains: Remains, *, at_once: bool) -> str:
-    """Tell processes to end, kill those that do not; answers their names, for people.
+    """Terminate processes, kill those that remain, and return their names for people.
 
-    Empty if there were none. Raises TimeoutError if some cannot be ended.
+    Returns "" if there were none. Raises TimeoutError if some cannot be ended.
     """
     begin = time.monotonic()
     patient = not at_once
@@ -181,28 +182,28 @@ class _Marks:
 
     def __init__(self, process: int, put: int) -> None:
         self._process = process
-        self.process = put  # the mark of the process itself, if it has it
+        self.process = put  # the process's own mark; 0 if it carries none
 
     def __call__(self) -> int:
         return marks.of_attempt(self._process, next(_numbers))
 
 
 def marks_of(process: int, *, put: bool) -> Callable[[], int]:
-    """New marks for the attempts of a worker in this process.
+    """Return a source of new marks for the attempts of a worker in this process.
 
-    `put`: the process is marked too, and so is all that it starts, by whatever means. Not if a run
-    has started it: then it is that run's.
+    `put`: also mark this process, and with it everything it starts by whatever means. A process
+    that a run has started keeps that run's mark instead.
     """
     if put and not marks.is_mark(host.own()):
         host.put(process)
     return _Marks(process, process if host.own() == process else 0)
 
 
-# ── whose it is ───────────────────────────────────────────────────────────────────────────────
+# ── attribution of processes ──────────────────────────────────────────────────────────────────
 
 
 def _starter() -> tuple[Any, Any] | None:
-    """Whose code executes here: the tasks of an attempt, and the operation, if it is in one."""
+    """The tasks of the attempt whose code executes here, and the operation if it is inside one."""
     operation = branch.inside.get()
     if operation is not None:
         return operation.attempt.tasks, operation
@@ -213,7 +214,7 @@ def _starter() -> tuple[Any, Any] | None:
 
 
 def mark_here() -> int | None:
-    """The mark of what the code that executes here starts; None if it is no run's."""
+    """The mark for processes started by the code that executes here; None outside of runs."""
     found = _starter()
     if found is None or found[0].started is None:
         return None
@@ -224,9 +225,9 @@ def mark_here() -> int | None:
 def _marked(
     start: Callable[..., Any], place: int, environment: Callable[[Any, int], Any]
 ) -> Callable[..., Any]:
-    """A function that starts a process, with the mark of the run whose code calls it.
+    """Wrap a function that starts a process, so that the process carries its run's mark.
 
-    `place`: of the environment among its arguments.
+    `place` is the position of the environment among the function's arguments.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -245,7 +246,7 @@ def _marked(
 
 
 def _listed(environment: list[bytes] | None, mark: int) -> list[bytes]:
-    """As fork_exec wants it: None is that of this process."""
+    """Set the mark in a fork_exec environment, where None means this process's own."""
     if environment is None:
         environment = [name + b"=" + value for name, value in os.environb.items()]
     own = f"{host.VARIABLE}=".encode()
@@ -259,7 +260,10 @@ def _mapped(environment: Any, mark: int) -> Any:
 
 
 def _system(command: str | bytes) -> int:
-    """os.system, but that the limit is back before the command ends. Answers its wait status."""
+    """Replacement for os.system that restores the limit before the command ends.
+
+    Returns the command's wait status.
+    """
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", command], os.environ)
     while True:
         with contextlib.suppress(InterruptedError):
@@ -267,7 +271,7 @@ def _system(command: str | bytes) -> int:
 
 
 class _Forks:
-    """os.fork, and everything that calls its hooks, uvloop's processes too."""
+    """Hooks for os.fork and everything that calls its hooks, including uvloop's processes."""
 
     def __init__(self) -> None:
         self._thread = threading.local()  # .before: the limit of this process, during a fork
@@ -282,16 +286,16 @@ class _Forks:
             host.finish(before)
 
     def after_in_child(self) -> None:
-        """The child keeps the mark; a lock that another thread held is nobody's there."""
+        """Keep the mark in the child, and renew the lock: its holder may not exist there."""
         self._thread.before = None
         host.renew_lock()
 
 
-# ── threads ───────────────────────────────────────────────────────────────────────────────────
+# ── attribution of threads ────────────────────────────────────────────────────────────────────
 
 
 def _attribute(thread: threading.Thread) -> None:
-    """Remember whose thread it is, and let it say so for what it starts itself."""
+    """Record a thread with its run, and pass the run on to what the thread starts itself."""
     starter = _starter()
     if starter is None or starter[0].started is None or _is_of_a_pool(thread):
         return
@@ -302,14 +306,14 @@ def _attribute(thread: threading.Thread) -> None:
         try:
             run()
         finally:
-            del thread.run  # else the thread would hold itself
+            del thread.run  # breaks the cycle: the thread would hold itself
 
     thread.run = attributed  # type: ignore[method-assign]
     starter[0].started.add_thread(thread)
 
 
 class _LowThread:
-    """A thread that was started past `threading`."""
+    """A thread that was started without `threading`."""
 
     name = "a thread of _thread"
 
@@ -331,7 +335,7 @@ class _LowThread:
 
 
 def _start_low(function: Callable[..., Any], args: Any, kwargs: Any = None) -> int:
-    """As `_thread.start_new_thread`, which `threading` itself has from before."""
+    """Replacement for `_thread.start_new_thread`; `threading` keeps the original."""
     starter = _starter()
     if starter is None or starter[0].started is None:
         return _start_new_thread(function, args, kwargs or {})
@@ -345,14 +349,14 @@ def _start_low(function: Callable[..., Any], args: Any, kwargs: Any = None) -> i
 
 
 def _is_of_a_pool(thread: threading.Thread) -> bool:
-    """A thread of a pool waits for work of anybody, and is told whose work it does."""
+    """Whether a thread belongs to a pool, which takes work of any run and attributes each item."""
     waits = getattr(pool, "_worker", None)
     return getattr(thread, "_target", None) is waits or type(thread).__module__ in _POOLS
 
 
 def follow() -> None:
-    """Attribute what is started from here on, in this process, once and for all."""
-    global _installed  # noqa: PLW0603 (so are the functions that it replaces)
+    """Attribute everything started in this process from now on; further calls do nothing."""
+    global _installed  # noqa: PLW0603 (the replaced functions are global too)
     if _installed or sys.platform != "linux":
         return
     _installed = True
@@ -402,6 +406,6 @@ def _as(starter: tuple[Any, Any], function: Callable[..., Any]) -> Callable[...,
 
 
 class Pool(ThreadPoolExecutor):
-    """The threads of a worker, which knows by itself whose function each of them executes."""
+    """The worker's thread pool; the worker itself tracks whose function each thread executes."""
 
     submit = ThreadPoolExecutor.submit

@@ -1,8 +1,9 @@
-"""Steps in processes of their own: code that no cancellation reaches can be ended there.
+"""Steps in processes of their own, which can be ended where cancellation does not reach.
 
-A process is spawned, never forked; it has a session of its own, so that what it starts is ended
-with it. It is over only when it is gone. One that has done its work is kept warm for the next step,
-if its function has left no thread: that would go on without its run.
+A process is spawned, never forked; it has a session of its own, so that everything it starts ends
+with it. A call is over only when its process is gone or has answered. A process that has answered
+is kept warm for the next step, unless its function left a thread, which would go on without its
+run.
 """
 
 import asyncio
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
 
 # A spawn costs some 60 ms, and an idle process some 20 MB.
 MOST_IDLE = 2
-# Between two looks at a group that was killed.
+# Between two checks of a group that was killed.
 LOOK_SECONDS = 0.002
-# What was killed is gone long before.
+# Killed processes are gone long before.
 CLOSE_SECONDS = 0.5
-# An answer that was sent before the process ended is there by then.
+# An answer sent before the process ended has arrived by then.
 LAST_WORDS_SECONDS = 0.2
 
 
 def refuse_unreachable(step: str, function: Callable[..., Any]) -> None:
-    """Before anything is executed: a function that another process cannot call."""
+    """Refuse a function that another process cannot call, before anything executes."""
     if is_async(function):
         raise BadInput(
             f"step {step!r}: process=True expects a plain function, found an async one. An async "
@@ -63,18 +64,18 @@ def refuse_unreachable(step: str, function: Callable[..., Any]) -> None:
 
 
 class Processes:
-    """The processes of one worker that no step needs now."""
+    """The idle processes of one worker, kept for its next steps."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
         self._closed = False
 
     def caller(self, tasks: "Tasks", step: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, to be awaited here and executed elsewhere."""
+        """Wrap a plain function as a coroutine that executes it in another process."""
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             request = _request(step, function, args, kwargs, attribution.mark_here())
-            inside = branch.inside.set(None)  # what is done here is andon's own
+            inside = branch.inside.set(None)  # processes started here are andon's
             try:
                 return await self._call(tasks, request)
             finally:
@@ -90,7 +91,7 @@ class Processes:
             if not answer.at_rest:
                 await process.end()
         except BaseException:
-            # Cancelled, out of time, or dead: it is over when it is gone, and not before.
+            # Cancelled, timed out or dead: the call is over only once the process is gone.
             await to_the_end(asyncio.ensure_future(process.end()))
             raise
         finally:
@@ -123,14 +124,14 @@ class Processes:
 
 
 class _Process:
-    """One process, for one call at a time."""
+    """One process, which executes one call at a time."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
-            # -P: what lies in the current folder must not stand in for the standard library.
+            # -P: files in the current folder must not shadow the standard library.
             command = [
                 "-P",
                 "-m",
@@ -138,7 +139,7 @@ class _Process:
                 str(number),
                 str(os.getpid()),
             ]
-            # On the loop's thread: the process ends with the thread that has started it.
+            # Spawned on the loop's thread: the process dies with the thread that started it.
             self._process = subprocess.Popen(  # noqa: S603 (our own module)
                 [sys.executable, *command],
                 pass_fds=(number,),
@@ -186,13 +187,13 @@ class _Process:
         return await reader.readexactly(length)
 
     def kill(self) -> None:
-        """Everything in its session's group, while its number is certainly its own."""
+        """Kill the session's group, only while its number certainly belongs to the process."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Kill it, and return when it and all in its group are gone."""
+        """Kill the process, and return when it and all in its group are gone."""
         self.kill()
         await asyncio.wait({self.gone})
         while proc.in_group(self._process.pid):

@@ -1,7 +1,8 @@
 """The process of a step: `python -m andon.runtime.processes.step_process SOCKET PARENT`.
 
-It is asked for one function after another, by module and name, with arguments as JSON, and answers
-with results as JSON. It ends when nobody asks any more, with its parent, or when it is killed.
+The parent sends one call after another: a function's module and name with JSON arguments. The
+process answers each with a JSON result. It ends when the parent closes the socket or dies, or when
+it is killed.
 """
 
 import contextlib
@@ -25,9 +26,9 @@ from andon.runtime.attempt.error_text import describe
 from andon.runtime.attempt.tracebacks import trace
 from andon.runtime.operations import calls
 
-LENGTH = struct.Struct("!Q")  # before each message
+LENGTH = struct.Struct("!Q")  # precedes each message
 PR_SET_PDEATHSIG = 1
-MAIN = "andon_main"  # what the parent's own program is called here: it must not begin again
+MAIN = "andon_main"  # name of the parent's main module here: it must not run again
 
 _LIBRARY = os.path.dirname(os.__file__)
 _STANDARD = [
@@ -38,35 +39,35 @@ _STANDARD = [
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """A call."""
+    """A call from the parent."""
 
     paths: list[str]
     module: str
     file: str | None
     name: str
     step: str
-    mark: int | None = None  # of what the function starts
+    mark: int | None = None  # for processes that the function starts
     args: list[Any]
     kwargs: dict[str, Any]
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The outcome of a call."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: dict[str, Any] | None = None
-    at_rest: bool = True  # no thread that the function has started goes on
+    at_rest: bool = True  # no thread that the function started still executes
 
 
 def main(descriptor: int, parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before
+    if os.getppid() != parent:  # the parent died before prctl
         return
     os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         while (raw := _read(stream)) is not None:
             outcome = _carry_out(raw)
-            outcome.at_rest = len(sys._current_frames()) == 1  # noqa: SLF001 (of `_thread` too)
+            outcome.at_rest = len(sys._current_frames()) == 1  # noqa: SLF001 (counts threads of `_thread` too)
             answer = msgspec.json.encode(outcome)
             stream.write(LENGTH.pack(len(answer)) + answer)
             stream.flush()
@@ -80,7 +81,7 @@ def _read(stream: Any) -> bytes | None:
 def _carry_out(raw: bytes) -> Answer:
     try:
         request = msgspec.json.decode(raw, type=Request)
-        # The standard library first: a file of the parent's may be called queue.py.
+        # Standard library first: the parent's folder may hold a queue.py.
         sys.path[:] = [*_STANDARD, *(path for path in request.paths if path not in _STANDARD)]
         function = find(request)
         args, kwargs = calls.typed(function, request.args, request.kwargs)
@@ -89,13 +90,13 @@ def _carry_out(raw: bytes) -> Answer:
         what = f"the result of step {request.step!r}"
         result_raw, _ = value.encode_result(result, what, value.result_decoder(function))
         return Answer(result=msgspec.Raw(result_raw))
-    except BaseException as error:  # noqa: BLE001 (also sys.exit: the parent hears of it)
+    except BaseException as error:  # noqa: BLE001 (also sys.exit: the parent must get an answer)
         return Answer(error={**describe(error), "traceback": trace(error)})
 
 
 @contextlib.contextmanager
 def _marked(number: int | None) -> Iterator[None]:
-    """This process belongs to the step's run meanwhile, and what it starts then for ever."""
+    """Mark this process for the duration of a call; processes started in it keep the mark."""
     before = None if number is None else mark.begin(number)
     try:
         yield
@@ -105,11 +106,11 @@ def _marked(number: int | None) -> Iterator[None]:
 
 
 def find(request: Request) -> Callable[..., Any]:
-    """The function of that name, out of the same file as the parent's."""
+    """Return the named function, loaded from the same file as in the parent."""
     name = MAIN if request.module == "__main__" else request.module
     known = sys.modules.get(name)
     if known is not None and not _is_from(getattr(known, "__file__", None), request.file):
-        name = f"andon_{name}"  # here that name means something else
+        name = f"andon_{name}"  # here that name is another module
         known = sys.modules.get(name)
     if known is None:
         _load(name, request.file)
@@ -139,7 +140,7 @@ def _load(name: str, file: str | None) -> None:
 
 
 def _origin(name: str) -> str | None:
-    """The file that an import of that name would read."""
+    """Return the file that an import of this name would read."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:

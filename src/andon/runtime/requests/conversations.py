@@ -1,9 +1,8 @@
-"""Conversations in the store: lists of items under a name, that runs add to.
+"""Conversations in the store: named lists of items that runs add to.
 
-An addition has a key and is there once, however often it is made; one made in the name of a run
-shows the run's fence. A run that goes on with the conversation takes it over from one that was
-interrupted: that one is killed, and what it had heard and done and not added yet is put in from its
-journal.
+Each addition has a key, so repeating it adds nothing; one made on behalf of a run carries the run's
+fence. A run that continues a conversation takes it over from an interrupted run: that run is
+killed, and everything it had received or done but not yet added is recovered from its journal.
 """
 
 import asyncio
@@ -24,13 +23,13 @@ from andon.store.messages.graphs import DropCheckpoints, DropThread, GraphFilter
 from andon.store.writer.writer import Writer
 
 _SPACE = "andon.conversation"
-_EMPTY = b"{}"  # readable for LangGraph's serializer, which may list everything
+_EMPTY = b"{}"  # readable for LangGraph's serializer, which may list every row
 
 
 class Conversation:
-    """The items of a conversation of OpenAI Responses, kept as they were added.
+    """The items of an OpenAI Responses conversation, stored as they were added.
 
-    `nameless`: what stands where an item has no id of its own.
+    `nameless` is the placeholder id of items that have no id of their own.
     """
 
     def __init__(self, name: str, store: str | None = None, *, nameless: str = "") -> None:
@@ -41,15 +40,18 @@ class Conversation:
         self._lock = asyncio.Lock()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the store's connection."""
         if self._store is not None:
             self._writer.close()
             self._store.close()
             self._store = None
 
     async def items(self, run_id: str | None = None) -> list[Any]:
-        """All of them; for a run in a form that the provider takes, and with what the run before
-        it had heard and done when it was interrupted."""
+        """Return all items.
+
+        With `run_id` they are in the form that the provider accepts, and include everything the
+        previous run had received and done when it was interrupted.
+        """
         rows = await self._do(self._rows)
         if run_id is None or not rows:
             return _items(rows)
@@ -69,7 +71,7 @@ class Conversation:
         run_id: str | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Add items; what was added under that key is there already."""
+        """Add items; an addition whose key exists already is skipped."""
         if items:
             await self._do(self._add, items, key or uuid.uuid4().hex, run_id, fence)
 
@@ -83,7 +85,7 @@ class Conversation:
         async with self._lock:
             return await asyncio.to_thread(do, *given)
 
-    # ── in a thread ───────────────────────────────────────────────────────────────────────────
+    # ── called in a thread ────────────────────────────────────────────────────────────────────
 
     def _opened(self) -> Any:
         if self._store is None:
@@ -139,7 +141,7 @@ class Conversation:
         self._writer.submit_from_thread(message).result()
 
     def _lost(self, run_id: str, heir: str, known: list[Any]) -> list[Any]:
-        """What a run was answered, and its tools did, after what it has added."""
+        """Return what a run's model and tools produced after its last addition."""
         store = self._opened()
         tool_ledger.take_over(store, run_id, heir)
         try:
@@ -173,7 +175,7 @@ def _items(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def _name(item: dict[str, Any]) -> Any:
-    """What an item is known by; without an id, what it says."""
+    """Return the identity of an item; without an id, its role and texts."""
     content = item.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = tuple(one.get("text") for one in parts if isinstance(one, dict))
@@ -181,5 +183,5 @@ def _name(item: dict[str, Any]) -> Any:
 
 
 def _given(item: dict[str, Any]) -> dict[str, Any]:
-    """An item of an answer, as the next request has it: without what was not said."""
+    """Strip the empty fields of an answer's item, as the next request expects it."""
     return {name: part for name, part in item.items() if part is not None}

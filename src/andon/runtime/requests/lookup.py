@@ -1,6 +1,6 @@
-"""The run that an id means, and one message to the store: what every request begins and ends with.
+"""Finds a run by its id and writes one message to the store: the first and last part of requests.
 
-Imports little: commands that stop something wait for it.
+Imports little, because commands that stop something wait for the imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write(store: Any, message: Message) -> Any:
-    """Carry one message out; raises what it is refused with."""
+    """Write one message; raises the error if the store refuses it."""
     [outcome] = store.write([message])
     if isinstance(outcome, BaseException):
         raise outcome
@@ -25,7 +25,7 @@ def write(store: Any, message: Message) -> Any:
 
 
 def find(store: Any, run_id: str) -> RunRow:
-    """The run of that id, or the only one whose id begins so."""
+    """Return the run with this id, or the only run whose id begins with it."""
     row: RunRow | None = store.run(run_id)
     if row is not None:
         return row
@@ -39,6 +39,6 @@ def find(store: Any, run_id: str) -> RunRow:
 
 
 def _beginning(store: Any, prefix: str) -> list[RunRow]:
-    """Runs whose ids begin so; the children of a run have its id in theirs and are not meant."""
+    """Find runs by prefix, roots first: the ids of children begin with their parent's id."""
     roots: list[RunRow] = store.runs(Filter(prefix=prefix, roots=True, limit=5))
     return roots or store.runs(Filter(prefix=prefix, limit=5))

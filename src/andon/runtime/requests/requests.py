@@ -1,4 +1,4 @@
-"""What programs ask about runs, one function per request. Plain calls on a store.
+"""Requests about runs, one function each, as plain calls on a store.
 
 The async Client and the command line both call these; neither adds a rule of its own.
 """
@@ -30,7 +30,7 @@ from andon.store.store import Deliver, Move, NewRun, Note, Recall, Start
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, as it stands."""
+    """The current state of a run."""
 
     id: str
     agent: str
@@ -55,7 +55,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """An order, and how far its stop is known to be."""
+    """A stop order and how far its stop is proved."""
 
     order: StopRow
     targets: list[TargetRow]
@@ -79,7 +79,7 @@ def prepare(
     at: float | datetime | None = None,
     now: float | None = None,
 ) -> NewRun:
-    """A run, checked and ready to be started; `now`: the store's time, if it is known."""
+    """Check a run and make it ready to start; `now` is the store's time, if known."""
     return new_run(
         resolve(store, agent),
         args,
@@ -103,7 +103,7 @@ def start(
     connection: Any = None,
     **options: Any,
 ) -> str:
-    """Start a run and answer its id. An id that exists with the same input is that run."""
+    """Start a run and return its id; if the id exists with the same input, return that run's."""
     run = prepare(store, agent, args, kwargs, **options)
     if connection is None:
         write(store, Start(run=run))
@@ -158,7 +158,7 @@ def body_of(store: Any, entry: Entry) -> str:
 
 
 def refuse_unknown(states: Sequence[str], shown: Sequence[str] = ()) -> None:
-    """`shown`: words that people see and no store keeps."""
+    """Reject unknown states; `shown` lists those that people see but no store keeps."""
     known = (*State, *shown)
     unknown = set(states) - set(known)
     if unknown:
@@ -179,7 +179,7 @@ def send(
     *,
     id: str | None = None,  # noqa: A002
 ) -> bool:
-    """Send an event to a run; False if one of that id was sent before."""
+    """Send an event to a run; False if one with this id was sent before."""
     body = value.encode(payload, f"event {name!r}").decode()
     row = find(store, run_id)
     message = Deliver(
@@ -197,7 +197,7 @@ def steer(
     retract: str | None = None,
     by: str = "",
 ) -> steer_messages.Steer:
-    """Give a run an instruction, or revise or retract one."""
+    """Give a run an instruction, or revise or retract an earlier one."""
     row = find(store, run_id)
     sent = store.sent(row.id, steer_messages.EVENT)
     said = [steer_messages.Steer(**value.decode(body)) for body in sent]
@@ -215,7 +215,7 @@ def answer(
     ask: str | None = None,
     by: str = "",
 ) -> str:
-    """Answer an open ask of a run; answers the ask's id."""
+    """Answer an open ask of a run and return the ask's id."""
     row = find(store, run_id)
     chosen = _open_ask(store, row, ask)
     decision = decision.replace("-", "_")
@@ -259,7 +259,7 @@ def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
 
 
 def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
-    """Let a paused, killed or stranded run go on, and with it its children that were stopped."""
+    """Let a paused, killed or stranded run continue, and its stopped children with it."""
     row = find(store, run_id)
     if row.stop is None:
         _refuse_held(store, row)
@@ -278,7 +278,7 @@ def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
                 seen=one.state,
                 state=advance(State(one.state), Event.RESUME, run_id=one.id),
             )
-            for one in reversed(family)  # whoever waits for a child finds it moving
+            for one in reversed(family)  # children first: a waiting parent finds them moving
         ]
     )
     for outcome in outcomes:
@@ -300,7 +300,7 @@ def _refuse_held(store: Any, row: RunRow) -> None:
 
 
 def _stopped_below(store: Any, run_id: str) -> list[RunRow]:
-    """The descendants of a run that an order has stopped or is stopping, parents first."""
+    """Return the descendants that an order has stopped or is stopping, parents first."""
     below = [store.run(one) for one in store.descendants(run_id) if one != run_id]
     return [row for row in below if row.state in _STOPPED or row.stop is not None]
 
@@ -311,21 +311,21 @@ _STOPPED = (State.PAUSED, State.KILLED)
 def pause(
     store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
 ) -> str:
-    """Stop a run and its children at their next boundary, resumably. Answers the receipt's id."""
+    """Stop a run and its children at their next boundary, resumably; returns the receipt's id."""
     return _order(store, Kind.PAUSE, run_id, by, why, within)
 
 
 def cancel(
     store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
 ) -> str:
-    """Stop a run and its children for good; what has an undo is undone."""
+    """Stop a run and its children for good and undo the effects that have an undo."""
     return _order(store, Kind.CANCEL, run_id, by, why, within)
 
 
 def kill(
     store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
 ) -> str:
-    """Take a run and its children from whoever executes them, at once."""
+    """Take a run and its children away from their workers at once."""
     return _order(store, Kind.KILL, run_id, by, why, within)
 
 
@@ -341,7 +341,7 @@ def _order(store: Any, kind: Kind, run_id: str, by: str, why: str, within: float
 
 
 def receipt(store: Any, receipt_id: str) -> Receipt:
-    """How far a stop is proved, target by target."""
+    """Return the proof of a stop, target by target."""
     found: StopRow | None = store.stop(receipt_id)
     if found is None:
         raise NotFound(f"there is no receipt {receipt_id!r}; andon receipts lists them")
@@ -350,7 +350,7 @@ def receipt(store: Any, receipt_id: str) -> Receipt:
 
 
 def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
-    """Let what a run did be undone, by the next worker that carries its agent."""
+    """Have a run's effects undone by the next worker that serves its agent."""
     row = find(store, run_id)
     if not store.obligations(row.id) and not _succeeded_owing(store, row):
         raise NotFound(
@@ -379,7 +379,7 @@ def _succeeded_owing(store: Any, row: RunRow) -> bool:
 def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
     """Continue a run with another version, if that version's code matches its journal.
 
-    A worker that carries the version finds that out; nothing is executed for it.
+    A worker that serves the version checks this without executing anything.
     """
     row = find(store, run_id)
     if version == row.version:
@@ -392,7 +392,7 @@ def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
         raise IllegalTransition(row.id, row.state, "be migrated")
     known = {"from": row.version, "state": row.state, "by": by}
     if row.state == State.PAUSED:
-        known["error"] = row.error or ""  # who paused it
+        known["error"] = row.error or ""  # names who paused it
     trial = json.dumps({**known, "at": row.available_at if row.state == State.QUEUED else 0.0})
     body = json.dumps({"from": row.version, "to": version, "by": by})
     note = Note(kind="run.migrating", run_id=row.id, body=body)
@@ -413,7 +413,7 @@ _MIGRATABLE = (State.QUEUED, State.SUSPENDED, State.PAUSED, State.STRANDED)
 
 
 def journal(store: Any, run_id: str) -> list[Entry]:
-    """The whole journal of a run."""
+    """Return the whole journal of a run."""
     row = find(store, run_id)
     found: list[Entry] = []
     while page := store.journal(row.id, found[-1].seq if found else -1):
@@ -424,7 +424,7 @@ def journal(store: Any, run_id: str) -> list[Entry]:
 def is_over(row: RunRow) -> bool:
     """Whether waiting for the run is over: it is finished, or only a person can move it."""
     if row.state == State.KILLED:
-        return row.stop is None  # else it is being stopped, and may yet become something else
+        return row.stop is None  # a stop in progress may still end in another state
     return row.state in TERMINAL or row.state == State.STRANDED
 
 
@@ -432,14 +432,14 @@ _OVER = (*TERMINAL, State.KILLED, State.STRANDED)
 
 
 def over(store: Any, run_ids: Sequence[str]) -> list[RunRow]:
-    """Those of the runs that need not be waited for any more."""
+    """Return those of the runs for which waiting is over."""
     return [row for row in store.among(run_ids, _OVER) if is_over(row)]
 
 
 def steps_of(entries: Sequence[Entry], attempts: Sequence[AttemptRow]) -> list[dict[str, Any]]:
-    """The steps of a run, and how often each was executed, from its journal and attempts."""
+    """Return a run's steps and how often each executed, from its journal and attempts."""
     found: dict[tuple[str, str | None, str], list[Entry]] = {}
-    fences: dict[str, int] = {}  # place → under which the operation there was written last
+    fences: dict[str, int] = {}  # place → fence of the last operation written there
     for entry in entries:
         fences[entry.place] = entry.fence
         if entry.kind == EntryKind.STEP:

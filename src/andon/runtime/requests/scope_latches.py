@@ -1,4 +1,4 @@
-"""What holds a run back: the latches on its path, and the command that lifts each."""
+"""Finds the latches that hold a run back, and the command that lifts each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from andon.store.messages.rows import RunRow
     from andon.store.messages.stops import StopRow
 
-# What a run that waits in a held scope is, as people see it.
+# State shown to people for a run that waits in a held scope.
 SHOWN = {Kind.PAUSE: "paused", Kind.KILL: "killed", Kind.HALT: "killed"}
 
 
 def on_path(latches: Sequence[StopRow], row: RunRow) -> StopRow | None:
-    """The severest latch that keeps the run from being claimed; of several the newest."""
+    """Return the severest latch that keeps the run from being claimed; of several, the newest."""
     return on_path_of(latches, row.agent, json.loads(row.labels))
 
 
 def on_path_of(latches: Sequence[StopRow], agent: str, labels: Mapping[str, str]) -> StopRow | None:
-    """The same for a run of this agent with these labels, which may not exist yet."""
+    """Like `on_path`, for a run of this agent with these labels, which may not exist yet."""
     found = [latch for latch in latches if _is_about(latch, agent, labels)]
     worst = severest(latch.kind for latch in found)
     return next((latch for latch in found if latch.kind == worst), None)
@@ -32,7 +32,7 @@ def on_path_of(latches: Sequence[StopRow], agent: str, labels: Mapping[str, str]
 def over(
     held: Sequence[StopRow], row: RunRow, find: Callable[[str], RunRow | None]
 ) -> StopRow | None:
-    """The latch that holds a run: on its own path, or on that of whoever has started it."""
+    """Return the latch that holds a run, on its own path or on that of an ancestor."""
     above: RunRow | None = row
     while held and above is not None:
         latch = on_path(held, above)
@@ -60,14 +60,14 @@ def _is_about(latch: StopRow, agent: str, labels: Mapping[str, str]) -> bool:
 
 
 def called(order: StopRow) -> str:
-    """Whom an order is about, in words."""
+    """Name the scope of an order for people."""
     if order.scope == Scope.FLEET:
         return "everything"
     return f"{order.scope} {order.name}{f'={order.value}' if order.scope == Scope.LABEL else ''}"
 
 
 def options(scope: str, name: str, value: str) -> tuple[str, ...]:
-    """The same, as options of a command."""
+    """Name the scope of an order as options of a command."""
     match Scope(scope):
         case Scope.AGENT:
             return ("--agent", name)
@@ -78,7 +78,7 @@ def options(scope: str, name: str, value: str) -> tuple[str, ...]:
 
 
 def lift_command(latch: StopRow) -> str:
-    """The command that lifts it, to be copied: no name in it is more than a name."""
+    """Return the command that lifts a latch, quoted so that it can be pasted safely."""
     from shlex import quote
 
     verb, chosen = lifted_by(Kind(latch.kind)), options(latch.scope, latch.name, latch.value)
@@ -92,7 +92,7 @@ def _visible(text: str) -> str:
 
 
 def held_by(latch: StopRow) -> str:
-    """Why a run is held, in words."""
+    """Say for people why a run is held."""
     word = "paused" if latch.kind == Kind.PAUSE else f"stopped by a {latch.kind}"
     why = f": {latch.why}" if latch.why else ""
     return f"{called(latch)} is {word} by {latch.by or 'an unnamed person'}{why} ({latch.id})"

@@ -1,4 +1,4 @@
-"""How a run comes to be: which agent is meant, whether the arguments fit, what is stored."""
+"""Prepares a run: resolves its agent, checks the arguments and builds what the store keeps."""
 
 import json
 import os
@@ -18,7 +18,7 @@ QUEUE = re.compile(r"[\w.\-]{1,100}")
 
 
 def resolve(store: Any, agent: Any) -> AgentRow:
-    """The registered agent that is meant: by name the promoted one, or the object itself."""
+    """Return an agent's row: the promoted version for a name, an agent object's own otherwise."""
     if isinstance(agent, AgentRow):
         return agent
     if not isinstance(agent, str):
@@ -45,19 +45,19 @@ def resolve(store: Any, agent: Any) -> AgentRow:
 
 
 def reader_of(agent: Any) -> Callable[[str], Any] | None:
-    """How the code of an agent reads its input; None if it is plain, or there is only its name."""
+    """Return an agent's argument reader; None if all is plain JSON or only its name is known."""
     return agent.arguments if getattr(agent, "decoders", None) else None
 
 
 @lru_cache(maxsize=4096)
 def _spec(text: str) -> dict[str, Any]:
-    """What an agent takes; not to be changed."""
+    """Parse a registered specification. The result is cached: do not change it."""
     spec: dict[str, Any] = json.loads(text)
     return spec
 
 
 def bind(row: AgentRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name, checked against what the agent takes."""
+    """Return the arguments by name, checked against the agent's parameters."""
     spec = _spec(row.parameters)
     names = [parameter["name"] for parameter in spec["parameters"]]
     takes = ", ".join(names) or "nothing"
@@ -104,7 +104,7 @@ def new_run(
     now: float = 0.0,
     reads: Callable[[str], Any] | None = None,
 ) -> NewRun:
-    """A run, checked and ready to be stored. `reads`: how its agent reads the input, if known."""
+    """Check a run and build its row; `reads` is the argument reader of its agent, if known."""
     run_id = os.urandom(8).hex() if run_id is None else run_id
     refuse_bad_id(run_id)
     bound = bind(row, args, kwargs)

@@ -1,7 +1,7 @@
-"""What a run that acts no more knows about its tool calls, as the repair of a transcript asks.
+"""The outcomes of tool calls of a run that no longer acts, for the repair of a transcript.
 
-Whoever goes on with the conversation of a run that is not over has to take it over first: what the
-model is told was not executed would be executed all the same by the next worker.
+To continue the conversation of an unfinished run, take the run over first. Otherwise the next
+worker would execute a call that the model has been told was not executed.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,27 @@ from andon.runtime.requests.requests import body_of, find
 from andon.store.store import EffectRow
 from andon.transcript.ledger import IN_DOUBT, NOT_STARTED, Call, Done, State
 
-# A killed one acts again only if a person resumes that very run; dead ones are redriven in bulk.
+# A killed run acts again only if a person resumes that very run; dead runs are redriven in bulk.
 OVER = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.KILLED})
 HAPPENED = "It took effect. What it answered was not kept."
 UNDONE = "Undone: whatever this tool call had done was taken back."
 
 
 def take_over(store: Any, run_id: str, heir: str) -> None:
-    """Let nobody act for a run any more whose conversation another run goes on with.
+    """Kill a run whose conversation another run continues, so that it acts no more.
 
-    Killed, not cancelled: what it has done stands in the conversation, and is not undone.
+    It is killed, not cancelled: its effects stand in the conversation and are not undone.
     """
     try:
         row, new = find(store, run_id), find(store, heir)
     except NotFound:
-        return  # it was deleted since, or the conversation is in another store than its runs
+        return  # deleted since, or its store is not the conversation's
     if row.state not in TERMINAL | {RunState.KILLED} and row.root_id != new.root_id:
         requests.kill(store, row.id, by=f"run {heir}", why="its conversation continues in that run")
 
 
 def read(store: Any, run_id: str) -> Callable[[Call], State | None]:
-    """The ledger of a run, for `transcript.repair`. Refused while the run could still act."""
+    """Return a run's ledger for `transcript.repair`; refused while the run could still act."""
     row = find(store, run_id)
     if row.state not in OVER:
         raise Refused(
@@ -49,11 +49,11 @@ def read(store: Any, run_id: str) -> Callable[[Call], State | None]:
 
 
 def known_calls(store: Any, run_id: str) -> Callable[[Call], State | None]:
-    """The same of any run, for whoever has made certain that it acts no more."""
+    """Like `read`, for callers that have made certain that the run acts no more."""
     lines = {(one.name, one.key): _known(store, run_id, one) for one in store.ledger(run_id)}
 
     def known(call: Call) -> State | None:
-        own = f"{call.id}@"  # of an id that the provider used again
+        own = f"{call.id}@"  # the provider used this id again
         found = [
             state
             for (name, key), state in lines.items()
@@ -74,7 +74,7 @@ def _known(store: Any, run_id: str, row: EffectRow) -> State:
                 return Done(given)
             return _told(given) or Done(HAPPENED)
         case EffectState.FAILED:
-            return _told(_last(store, run_id, row)[1]) or NOT_STARTED  # a person said so
+            return _told(_last(store, run_id, row)[1]) or NOT_STARTED  # a person decided so
         case EffectState.COMPENSATED:
             return Done(UNDONE, error=True)
         case _:
@@ -87,7 +87,7 @@ def _last(store: Any, run_id: str, row: EffectRow) -> tuple[Entry, Any]:
 
 
 def _told(given: Any) -> Done | None:
-    """The error that the agent was told."""
+    """The error that the agent received, if there was one."""
     if not isinstance(given, dict) or "message" not in given:
         return None
     return Done(f"{given.get('type')}: {given['message']}", error=True)

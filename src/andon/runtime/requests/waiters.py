@@ -1,7 +1,7 @@
-"""The runs that a program waits for: one ear, and one look for all of them.
+"""Waits for the ends of runs: one listener and one query serve all waits of a client.
 
-An ear for each would be a thread and a connection to the database for each, and all of them would
-look at every ring.
+A listener for each wait would need its own thread and database connection, and every one of them
+would query at every notification.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from andon.runtime.attempt.journal import to_the_end
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
 
-# Rings may be lost; then this is how late the end of a run is heard of.
+# Notifications may be lost; this bounds how late the end of a run is then noticed.
 POLL_SECONDS = 0.5
 
 
 class Awaiting:
-    """What one client waits for. It listens from the first wait on, until it is closed."""
+    """The waits of one client. It listens from the first wait until it is closed."""
 
     def __init__(self, store: Any, *, patience_seconds: float) -> None:
         self._store, self._patience_seconds = store, patience_seconds
-        self._ends: dict[str, set[asyncio.Future[RunRow]]] = {}  # by the run
+        self._ends: dict[str, set[asyncio.Future[RunRow]]] = {}  # by run
         self._rung = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
     async def end_of(self, run_id: str) -> RunRow:
-        """The run of that id, once waiting for it is over."""
+        """Return the run once waiting for it is over."""
         end: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
         ends = self._ends.setdefault(run_id, set())
         ends.add(end)
@@ -42,15 +42,15 @@ class Awaiting:
                 del self._ends[run_id]
 
     def _look(self) -> None:
-        self._rung.set()  # it may have ended already
+        self._rung.set()  # the run may have ended already
         if self._looking is None or self._looking.done():
-            # In no run's context: agents wait for runs too, and this is not a task of theirs.
+            # Empty context: this task belongs to no run, although agents wait for runs too.
             context = contextvars.Context()
             self._looking = context.run(asyncio.ensure_future, self._look_for_ever())
 
     async def _look_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
-        # Neither is a task, which a loop that ends would cancel: then it would listen for ever.
+        # Not a task either: an ending loop would cancel it and leave the listener open for ever.
         listening = loop.run_in_executor(None, self._store.listen_on, loop, self._rung.set)
         try:
             await to_the_end(listening)
@@ -60,15 +60,15 @@ class Awaiting:
                         await self._rung.wait()
                 self._rung.clear()
                 await self._look_once()
-        except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
-            self._looking = None  # who waits from here on begins anew
+        except Exception as error:  # noqa: BLE001 (waiting callers must get the error)
+            self._looking = None  # later waits start a new task
             self._fail(error)
         finally:
             if listening.exception() is None:
                 await to_the_end(loop.run_in_executor(None, listening.result()))
 
     async def _look_once(self) -> None:
-        """Whoever waits for a run waits for its database too, as the run itself does."""
+        """Resolve finished runs, outlasting an unavailable store as long as a run would."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_seconds
         while self._ends:

@@ -1,1 +1,4 @@
-"""A worker: claims runs, executes them, obeys orders, drains, watches its peers."""
+"""The worker: it claims runs, executes them, obeys stop orders, drains and watches its peers.
+
+Shutdown triggers and health probes see it only through `view`.
+"""

@@ -1,6 +1,7 @@
-"""Cleaning up: once, the last registered first, each with a limit; an error stops nothing.
+"""Cleanup functions of runs and of the worker, and the scratch folders of runs.
 
-Plain functions are called in a thread: one that hangs holds up neither the others nor the exit.
+Each function is called once, the last registered first, within a limit; an error does not stop the
+others. Plain functions run in threads, so one that hangs delays neither the others nor the exit.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ from typing import Any
 from andon.host import proc
 from andon.runtime.attempt.exit import log
 
-# Each of them: what has to be tidied up is near.
+# Limit of one cleanup: it removes things nearby, so seconds are enough.
 CLEANUP_SECONDS = 5.0
 
 _of_worker: list[Callable[[], Any]] = []
 
 
 def cleanup(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """Call `function` when this worker ends, after its runs were given back; the last one first."""
+    """Call `function` when this worker ends, after it returned its runs; the last one first."""
     _of_worker.append(lambda: function(*args, **kwargs))
     return function
 
@@ -36,13 +37,14 @@ async def of_worker(left: Callable[[], float]) -> None:
 async def carry_out(
     cleanups: list[Callable[[], Any]], whose: str, left: Callable[[], float]
 ) -> None:
-    """Call and forget them, the last one first. `left`: how many seconds there are at all."""
+    """Call and forget each function, the last first; `left` returns the seconds left in total."""
     while cleanups:
         one = cleanups.pop()
-        limit = min(CLEANUP_SECONDS, left() / 2)  # one that hangs leaves time for the others
+        limit = min(CLEANUP_SECONDS, left() / 2)  # half: one that hangs leaves time for the others
         doing = asyncio.ensure_future(call(one))
         await asyncio.wait({doing}, timeout=limit)
-        if not doing.done():  # nor may it be waited for after its cancellation
+        # Do not wait after cancelling either: the function may ignore the cancellation.
+        if not doing.done():
             doing.cancel()
             log.error("%s: a cleanup did not end within %.1f s; going on without it", whose, limit)
         elif doing.cancelled() or doing.exception() is not None:
@@ -56,7 +58,7 @@ class _Failed:
 
 
 async def call(one: Callable[[], Any]) -> None:
-    """Coroutines here; what is plain in a thread of its own, which dies with the process."""
+    """Await a coroutine here; call a plain function in a thread, which dies with the process."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
 
@@ -66,7 +68,7 @@ async def call(one: Callable[[], Any]) -> None:
             outcome = one()
         except BaseException as error:  # noqa: BLE001 (it is raised below)
             outcome = _Failed(error)
-        with contextlib.suppress(RuntimeError):  # nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(_resolve, ended, outcome)
 
     threading.Thread(target=work, name="andon-cleanup", daemon=True).start()
@@ -87,7 +89,7 @@ def _resolve(ended: "asyncio.Future[Any]", outcome: Any) -> None:
 
 
 def scratch(run_id: str) -> Path:
-    """A new folder for one attempt of a run; whose it is can be read from its name."""
+    """Create a folder for one attempt of a run; its name says which run and process own it."""
     pid = os.getpid()
     whose = f"{_prefix(run_id)}{pid}-{proc.start_ticks(pid)}-"
     return Path(tempfile.mkdtemp(prefix=whose))
@@ -98,11 +100,11 @@ def _prefix(run_id: str) -> str:
 
 
 def sweep(run_id: str) -> None:
-    """Remove what earlier attempts of a run left here, whose processes are gone."""
+    """Remove folders that earlier attempts of a run left here, if their processes are gone."""
     for path in Path(tempfile.gettempdir()).glob(f"{_prefix(run_id)}*"):
         parts = path.name.split("-")
         if len(parts) > 3 and parts[2].isdigit() and parts[3].isdigit():
             alive = proc.alive(int(parts[2]), int(parts[3]))
-            with contextlib.suppress(OSError):  # somebody else has swept, or put a link there
+            with contextlib.suppress(OSError):  # swept by another process, or replaced by a link
                 if not alive and path.lstat().st_uid == os.getuid():
                     shutil.rmtree(path, ignore_errors=True)

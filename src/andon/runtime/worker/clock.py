@@ -15,7 +15,7 @@ def own_time() -> float:
 
 
 class StoreClock:
-    """What the store's clock says now, without asking it each time."""
+    """Estimate of the store's clock, so that it need not be asked each time."""
 
     def __init__(self) -> None:
         self._offset = time.time() - own_time()
@@ -24,4 +24,4 @@ class StoreClock:
         self._offset = store_now - own_time()
 
     def now(self) -> float:
-        return time.clock_gettime(_CLOCK) + ahead + self._offset  # own_time, without its call
+        return time.clock_gettime(_CLOCK) + ahead + self._offset  # own_time, inlined to save a call

@@ -1,7 +1,7 @@
-"""Draining: a worker that was told to go gives everything back, in order and in time.
+"""The drain: a worker that was told to stop returns all its runs, in order and in time.
 
-core.drain divides the time; here each phase is carried out until it is done, its time is over, or
-somebody is told a second time. How it went is kept with the worker's row.
+`core.drain` divides the grace period. Each phase here lasts until it is done, its time is over, or
+the worker is told a second time. The record of the drain is stored in the worker's row.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from andon.runtime.attempt.attempt import Attempt
     from andon.runtime.worker.worker import Worker
 
-# How long a claim on its way is waited for by a worker with nothing in hand: a store that is away
-# must not keep it. What it may have claimed is taken over when the process ends.
+# How long a worker with no runs waits for a claim in flight: an unavailable store must not keep it
+# alive. Other workers take over anything the claim took when the process ends.
 CLAIM_SECONDS = 2.0
-# How often a phase looks whether a shield has ended.
+# How often a phase checks whether a shield has ended.
 LOOK_SECONDS = 0.02
 
 
 class Drain:
-    """One worker's leaving."""
+    """The drain of one worker."""
 
     def __init__(self, worker: "Worker") -> None:
         self.worker = worker
@@ -41,7 +41,7 @@ class Drain:
         self.announced_after: float | None = None
         self.phases: list[dict[str, Any]] = []
         self.unreturned = 0
-        self.endings: Counter[str] = Counter()  # of the runs that were in hand, or came meanwhile
+        self.endings: Counter[str] = Counter()  # of runs held when it began or claimed since
         self._settled_before: frozenset[Attempt] = frozenset()
         self._announced_as = ""
         self._harder = asyncio.Event()
@@ -52,7 +52,7 @@ class Drain:
         return self.why != ""
 
     def begin(self, why: str, grace_seconds: float | None) -> bool:
-        """Take the order; False if there was one before. From any thread."""
+        """Start the drain; False if it had started before. Safe from any thread."""
         with self._telling:
             if self.told:
                 return False
@@ -65,7 +65,7 @@ class Drain:
         return True
 
     def announce(self) -> None:
-        """Say it in the store: others hear of it, and no claim of ours is answered any more."""
+        """Record the drain in the store: others see it, and our claims are no longer answered."""
         worker_id = self.worker.worker_id
         with self._telling:
             if worker_id == self._announced_as:
@@ -86,12 +86,12 @@ class Drain:
         self.worker.post(self.worker.announced.set)
 
     def count(self, attempt: "Attempt", ending: str) -> None:
-        """What has become of a run, if it was in hand when the worker was told to go."""
+        """Count how a run ended, if the worker held it when the drain began."""
         if self.told and attempt not in self._settled_before:
             self.endings[ending] += 1
 
     def harden(self) -> None:
-        """Told again: the present phase ends now."""
+        """End the current phase now, because the worker was told again."""
         self._harder.set()
 
     # ── the phases ────────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,8 @@ class Drain:
         told_again = asyncio.ensure_future(self._harder.wait())
         await asyncio.wait({doing, told_again}, timeout=limit, return_when="FIRST_COMPLETED")
         overran = not doing.done() and not told_again.done()
-        if phase is not Phase.ANNOUNCE:  # told again that early: not to wait for steps either
+        # Told again this early: keep the flag set, so that the next phase does not wait for steps.
+        if phase is not Phase.ANNOUNCE:
             self._harder.clear()
         for task in (doing, told_again):
             task.cancel()
@@ -143,7 +144,7 @@ class Drain:
         await asyncio.wait({self.worker.claiming})
 
     async def _reach_boundaries(self) -> None:
-        """Runs that execute nothing go back at once, the others once their step has ended."""
+        """Return runs that execute nothing at once, and the others when their step has ended."""
         claiming = self.worker.claiming
         patience = own_time() + CLAIM_SECONDS
         while (unsettled := self._unsettled()) or (not claiming.done() and own_time() < patience):
@@ -156,7 +157,7 @@ class Drain:
             await asyncio.wait(waited, timeout=LOOK_SECONDS)
 
     async def _cut_off(self) -> None:
-        """What has not ended is cancelled; a shield holds that off as long as its limit says."""
+        """Cancel what has not ended; a shield holds that off for as long as its limit says."""
         while unsettled := self._unsettled():
             for attempt in unsettled:
                 if not attempt.shielded:
@@ -164,7 +165,7 @@ class Drain:
             await asyncio.wait(unsettled.values(), timeout=LOOK_SECONDS)
 
     async def _give_up_shields(self) -> None:
-        """The last time to return: the deadlines of what must be undone are set by the return."""
+        """Return the last runs now: their return sets the deadlines of what must be undone."""
         unsettled = self._unsettled()
         for attempt in unsettled:
             attempt.leave("stopped")
@@ -172,7 +173,7 @@ class Drain:
             await asyncio.wait(unsettled.values())
 
     async def _clean_up(self) -> None:
-        """After the journal: first what belongs to runs, then what belongs to the worker."""
+        """Clean up once the journal is written: first for the runs, then for the worker."""
         if self.worker.active:
             await asyncio.wait(set(self.worker.active.values()))
         if self.worker.only is None:
@@ -184,7 +185,7 @@ class Drain:
 
     @property
     def story(self) -> str:
-        """How it went, as JSON."""
+        """The record of the drain, as JSON."""
         late = (Phase.CHECKPOINT, Phase.COMPENSATE, Phase.CLEANUP)
         overran = any(one["overran"] for one in self.phases if one["phase"] in late)
         return json.dumps(
@@ -200,7 +201,7 @@ class Drain:
 
 
 def unwind_seconds(drain: Drain, usual: float) -> float:
-    """How long code that is leaving may take before it is cancelled once more."""
+    """How long code that is unwinding may take before it is cancelled again."""
     if not drain.told:
         return usual
     return min(usual, drain.plan.share[Phase.CHECKPOINT] / 8)

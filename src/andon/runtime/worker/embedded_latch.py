@@ -1,8 +1,8 @@
-"""The latch of this host, for a program that has andon as a library: looked at, never written.
+"""This host's latch for a program that uses andon as a library: read, never written.
 
-Pulled, the worker in the program takes nothing any more and gives back what it has; the program
-itself goes on. What counts as pulled is decided in the core; the supervisor's side of the same
-files is another module, because neither may depend on the other.
+When the latch is pulled, the worker in the program takes no more runs and returns those it has; the
+program itself continues. The core decides what counts as pulled. The supervisor reads the same
+files in another module, because neither may depend on the other.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from andon.errors import Refused
 from andon.runtime.worker.notices import Latched
 from andon.runtime.worker.worker import Worker
 
-# All that it holds is given back or cut off by then.
+# Every run is returned or cut off within this time.
 LEAVE_SECONDS = 1.0
 
 
 def home() -> Path:
-    """$ANDON_HOME, else ~/.andon, else /tmp/andon-UID if only that is there."""
+    """$ANDON_HOME, else ~/.andon, else /tmp/andon-UID if it is the only one that exists."""
     given = os.environ.get("ANDON_HOME")
     if given:
         return Path(given).absolute()
@@ -33,7 +33,7 @@ def home() -> Path:
 
 
 def pulled() -> str:
-    """Why nothing may begin on this host; nothing if it may."""
+    """The reason why nothing may start on this host; empty if starts are allowed."""
     folder = home()
     found = with_stop(_read(folder), *_stop(folder / "STOP"))
     return describe(found) if found.pulled else ""
@@ -44,7 +44,7 @@ def _read(folder: Path) -> Pulled:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Without an id there has never been one.
+        # A missing latch is free only where no id exists: there, none was ever written.
         return _unreadable(f"{path} is missing") if os.path.lexists(folder / "id") else FREE
     except OSError as error:
         return _unreadable(f"{path}: {error.strerror}")
@@ -92,7 +92,7 @@ class Leaving:
         self._watch = Latched(pulled, self._pulled)
 
     def _pulled(self, found: str) -> None:
-        """From the thread that looks."""
+        """Stop the worker; called from the thread that watches the latch."""
         self.why = found
         self.worker.tell(found, LEAVE_SECONDS)
         self.worker.tell_again()

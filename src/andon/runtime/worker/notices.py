@@ -1,7 +1,7 @@
-"""Ways to be told without a signal: the stop file, the latch, and the notices of clouds.
+"""Shutdown triggers other than signals: stop file, latch, cloud preemption notices.
 
-Each watches from a daemon thread. What goes wrong in it is logged and tried again; it never ends
-the watch, and never the worker.
+Each watches from a daemon thread. It logs errors and retries; an error ends neither the watch nor
+the worker.
 """
 
 import http.client
@@ -20,18 +20,18 @@ from andon.runtime.worker.view import Told
 
 log = logging.getLogger("andon")
 
-# Rarely enough that an idle worker costs next to nothing: waking a thread is what it costs.
+# Rare enough that an idle worker costs next to nothing: the cost is waking a thread.
 STOP_FILE_SECONDS = 0.5
 LATCH_SECONDS = 0.2
-# Of all three clouds; it leaves the machine on no network.
+# The same address in all three clouds; requests to it do not leave the machine.
 METADATA_URL = "http://169.254.169.254"
 LARGEST_BYTES = 100_000
-# Without them they refuse: a request that was redirected to them would not have them.
+# The services refuse requests without these headers, so a redirected request cannot reach them.
 GOOGLE, AZURE = {"Metadata-Flavor": "Google"}, {"Metadata": "true"}
 
 
 class _Watch:
-    """A daemon thread that looks until it has seen something, and then tells."""
+    """A daemon thread that polls until it sees its trigger, then tells the worker to stop."""
 
     def __init__(self, told: Told, name: str) -> None:
         self._told = told
@@ -40,7 +40,7 @@ class _Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """It may be in the middle of a question, which it does not outlive by much."""
+        """End the watch; a request in flight may outlive this by a little."""
         self._ended.set()
 
     def _work(self) -> None:
@@ -51,7 +51,7 @@ class _Watch:
 
 
 class StopFile(_Watch):
-    """Creating the file drains; deleting it afterwards changes nothing."""
+    """Drains the worker once the file exists; deleting the file afterwards changes nothing."""
 
     def __init__(self, told: Told, path: str) -> None:
         self._path = Path(path).absolute()  # the agent's code may change the folder
@@ -66,7 +66,7 @@ class StopFile(_Watch):
 
 
 def stop_order(path: Path) -> str:
-    """What the stop file says; nothing if it is not there. What cannot be seen counts as there."""
+    """Return why the stop file applies, or "". A file that cannot be checked counts as present."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,7 +77,7 @@ def stop_order(path: Path) -> str:
 
 
 def refuse_if_stopped(path: str) -> None:
-    """A worker does not start while its stop file is there."""
+    """Refuse to start a worker while its stop file exists."""
     found = stop_order(Path(path).absolute()) if path else ""
     if found:
         raise Refused(f"{found}: nothing starts. To allow work again: rm {path}")
@@ -87,7 +87,7 @@ def refuse_if_stopped(path: str) -> None:
 
 
 class Latched:
-    """Looks from a daemon thread until `pulled` says why; then calls `then` with it, once."""
+    """Polls `pulled` from a daemon thread until it returns a reason; calls `then` with it, once."""
 
     def __init__(self, pulled: Callable[[], str], then: Callable[[str], None]) -> None:
         self._pulled, self._then = pulled, then
@@ -108,7 +108,7 @@ class Latched:
     def _look(self) -> str:
         try:
             return self._pulled()
-        except Exception as error:  # noqa: BLE001 (an error inside a check is a refusal)
+        except Exception as error:  # noqa: BLE001 (an error in a check is a refusal)
             return f"the latch cannot be read: {type(error).__name__}: {error}"
 
 
@@ -118,11 +118,11 @@ class Latched:
 class Reply(NamedTuple):
     status: int
     body: str
-    headers: dict[str, str]  # names in small letters
+    headers: dict[str, str]  # names in lower case
 
 
 class Metadata:
-    """The metadata service of a machine: no proxy, no redirect, no long wait."""
+    """A machine's metadata service: no proxy, no redirect, short timeouts."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -146,9 +146,9 @@ class Metadata:
 
 
 class Ec2:
-    """IMDSv2: a pass is asked for first and shown with every question."""
+    """EC2 through IMDSv2: it requests a token first and sends it with every request."""
 
-    # As EC2 recommends; the notice comes two minutes before.
+    # EC2 recommends polling every 5 s; the notice comes two minutes ahead.
     every_seconds = 5.0
 
     def __init__(self, metadata: Metadata) -> None:
@@ -160,7 +160,7 @@ class Ec2:
 
     def look(self) -> Notice | None:
         reply = self._ask(self._pass or self._admitted(2.0))
-        if reply.status == 401:  # it has run out
+        if reply.status == 401:  # the token has expired
             reply = self._ask(self._admitted(2.0))
         return of_ec2(reply.status, reply.body, time.time())
 
@@ -176,7 +176,7 @@ class Ec2:
 
 
 class Gce:
-    """Its metadata server holds the question until the answer changes."""
+    """Google Compute Engine: its metadata server holds a request until the answer changes."""
 
     every_seconds = 0.5
     hold_seconds = 20
@@ -185,7 +185,7 @@ class Gce:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._etag = ""  # of the answer that is known: a change before the question is not missed
+        self._etag = ""  # of the last answer: a change between two requests is not missed
 
     def answers(self) -> bool:
         reply = self._metadata.ask("GET", self._path, 1.0, GOOGLE)
@@ -203,9 +203,9 @@ class Gce:
 
 
 class Azure:
-    """Scheduled events; the first question switches them on and may take two minutes."""
+    """Azure scheduled events; the first request enables them and may take two minutes."""
 
-    # A spot machine has 30 seconds.
+    # Short, because a spot machine has only 30 seconds.
     every_seconds = 1.0
 
     def __init__(self, metadata: Metadata) -> None:
@@ -224,7 +224,7 @@ class Azure:
         return of_azure(reply.status, reply.body, time.time(), self._names)
 
     def _learn_names(self, timeout: float) -> None:
-        """Events of a scale set name other machines too."""
+        """Learn this machine's names: events of a scale set name other machines too."""
         path = "/metadata/instance/compute?api-version=2021-02-01"
         reply = self._metadata.ask("GET", path, timeout, AZURE)
         self._names = names_of_azure(reply.status, reply.body)
@@ -232,16 +232,16 @@ class Azure:
 
 Cloud = Ec2 | Gce | Azure
 CLOUDS: dict[str, Callable[[Metadata], Cloud]] = {"ec2": Ec2, "gce": Gce, "azure": Azure}
-# What a question may end with: no network, half an answer, nonsense.
+# Failures of a request: no network, a truncated answer, nonsense.
 _FAILED = (OSError, http.client.HTTPException, ValueError)
 
 
 class Preemption(_Watch):
-    """Tells the worker when the cloud announces that it takes the machine away."""
+    """Drains the worker when the cloud announces that it reclaims the machine."""
 
     def __init__(self, told: Told, which: str, url: str = "") -> None:
         self._which, self._metadata = which, Metadata(url or METADATA_URL)
-        self._level = logging.WARNING  # the first failure; the others say nothing new
+        self._level = logging.WARNING  # of the first failure only; repeats say nothing new
         super().__init__(told, "andon-preemption")
 
     def _work(self) -> None:

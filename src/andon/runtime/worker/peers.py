@@ -1,9 +1,9 @@
-"""Who is alive: death is noticed, not waited for.
+"""Watches other workers, so that a death is noticed at once instead of when a lease ends.
 
-A worker on this machine is watched through its pidfd, which the kernel makes readable at the
-moment of death; pid and start time together name a process for ever. Where that is not possible
-(another container, another machine) its lock is looked at. What is only silent keeps its runs
-until its lease ends.
+A worker on this machine is watched through its pidfd, which the kernel makes readable at the moment
+of death; pid and start time together identify a process for ever. Where that is impossible (another
+container, another machine) the worker's lock is checked. A worker that is merely silent keeps its
+runs until its lease ends.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from andon.host import mark, proc
 from andon.host.remains import Remains
 from andon.store.store import WorkerRow
 
-TYPE_CHECKING = False  # whoever waits for a stop waits for this import too
+TYPE_CHECKING = False  # not typing's: a caller waiting for a stop would also wait for that import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from andon.store.store import Seen
 
-# How often the locks of workers elsewhere are looked at by somebody here, if they hold runs.
+# How often this host checks the locks of workers elsewhere that hold runs.
 FOREIGN_SECONDS = 0.1
-# How often this process does so at least, and if they hold none.
+# How often this process checks at least, and when those workers hold no runs.
 REFRESH_SECONDS = 2.5
-# How often the list of workers is read again if the worker, which looks with its claims, does not,
+# How often the list of workers is read again if the worker's claims do not bring it,
 UNSEEN_SECONDS = 10.0
-# and after a ring, of which a busy store has hundreds a second: few of them are about workers.
+# and the delay after a notification: a busy store sends hundreds a second, few about workers.
 RUNG_SECONDS = 0.05
-# For what a dead worker had started to end: killed processes are gone long before.
+# For processes a dead worker had started to end: killed ones are gone long before.
 REMAINS_SECONDS = 1.0
 
 
 def this_process() -> WorkerRow:
-    """A new incarnation of a worker in this process."""
+    """Identify a new incarnation of the worker in this process."""
     pid, host = os.getpid(), os.uname().nodename
     return WorkerRow(
         id=f"{host}.{pid}.{os.urandom(4).hex()}",
@@ -54,7 +54,7 @@ def this_process() -> WorkerRow:
 
 
 def is_gone(mine: WorkerRow, other: WorkerRow) -> bool | None:
-    """Whether another worker's process is certainly gone; None if this cannot be seen from here."""
+    """Whether another worker's process is certainly gone; None if this host cannot tell."""
     if not mine.boot or not other.boot:
         return None
     if (mine.boot, mine.namespace) != (other.boot, other.namespace):
@@ -63,7 +63,7 @@ def is_gone(mine: WorkerRow, other: WorkerRow) -> bool | None:
 
 
 def mark_of(worker: WorkerRow) -> int:
-    """The mark of a worker's process, and of all that it starts."""
+    """The mark carried by a worker's process and by everything it starts."""
     return marks.of_process(worker.boot, worker.namespace, worker.pid, worker.start_ticks)
 
 
@@ -75,17 +75,18 @@ def remains_of(worker: WorkerRow) -> Remains:
 
 
 def has_started_us(worker: WorkerRow) -> bool:
-    """Whether this process was started by a run of that worker.
+    """Whether a run of that worker started this process.
 
-    Then it is one of those that may go on, and cannot say that none is left.
+    If so, it is one of the processes that may outlive the worker, and cannot report that none is
+    left.
     """
     return marks.belongs(mark.own(), mark_of(worker))
 
 
 def end_remains(worker: WorkerRow, death: str) -> str:
-    """After a worker's death: end what it had started here; answers the evidence.
+    """End the processes that a dead worker had started here; returns the evidence.
 
-    Its runs go on elsewhere, and what a run has started must not act meanwhile.
+    The worker's runs continue elsewhere, and the processes they started must not act meanwhile.
     """
     remains = remains_of(worker)
     if not remains.end(REMAINS_SECONDS):
@@ -108,7 +109,7 @@ class Peers:
         self._told: set[str] = {mine.id}
         self._watched: dict[int, WorkerRow] = {}  # pidfd → worker
         self._foreign: list[WorkerRow] = []
-        self._every = REFRESH_SECONDS  # how often their locks are looked at
+        self._every = REFRESH_SECONDS  # how often to check foreign locks
         self._stale = True
         self._seen: tuple[list[WorkerRow], frozenset[str]] | None = None
         self._ended = False
@@ -118,19 +119,19 @@ class Peers:
         self._thread.start()
 
     def refresh(self) -> None:
-        """Somebody may have come: look again."""
+        """Read the list of workers again, because a new one may have joined."""
         if not self._stale:
             self._stale = True
             self._wake()
 
     def see(self, seen: Seen) -> None:
-        """The worker has looked, with a claim."""
+        """Use the list of workers that the worker read along with a claim."""
         self._seen = seen.workers, seen.busy
         self._wake()
 
     def _wake(self) -> None:
         with self._closing, contextlib.suppress(OSError):
-            # Its number may be another file's by now: nobody writes there after the close.
+            # After the close this descriptor number may belong to another file: do not write to it.
             if self._wake_out >= 0:
                 os.write(self._wake_out, b"!")
 
@@ -152,7 +153,7 @@ class Peers:
             seen, self._seen = self._seen, None
             if self._stale or seen is not None or now - refreshed > UNSEEN_SECONDS:
                 stale, self._stale, refreshed = self._stale, False, now
-                with contextlib.suppress(StoreError):  # away: there is nobody to hand over to
+                with contextlib.suppress(StoreError):  # unavailable: nothing to hand over
                     if stale or seen is None:
                         seen = self._store.workers(), self._store.busy()
                     self._look_around(*seen)
@@ -190,7 +191,8 @@ class Peers:
             elif worker.pid != self._mine.pid:
                 self._watch(worker)
 
-        # Those on this host see the same, and look in turn: together as often as one alone would.
+        # Every worker on this host checks in turn, so together they check as often as one would
+        # alone.
         together = FOREIGN_SECONDS * (len(workers) - len(self._foreign))
         held = any(worker.id in busy for worker in self._foreign)
         self._every = (
@@ -206,7 +208,7 @@ class Peers:
         except (OSError, AttributeError):
             self._foreign.append(worker)
             return
-        # The pid may have been used again since the look above; then this is somebody else.
+        # The pid may have been reused since the check above; then this is another process.
         if proc.alive(worker.pid, worker.start_ticks):
             self._watched[descriptor] = worker
         else:
@@ -222,9 +224,9 @@ class Peers:
             self._tell(worker, f"{self._store.free_means}:its lock is free")
 
     def _end(self, worker: WorkerRow, death: str, seen_at: float = 0.0) -> None:
-        """Its process has ended; what it had started is ended too."""
+        """Report a worker whose process has ended, after ending what it had started."""
         if has_started_us(worker):
-            self._told.add(worker.id)  # somebody else sees it, or its lease ends
+            self._told.add(worker.id)  # another worker notices, or its lease ends
         else:
             self._tell(worker, end_remains(worker, death), seen_at)
 

@@ -1,7 +1,7 @@
-"""Progress: what a worker's heartbeats say of it, and its supervisor hears by a pipe.
+"""Progress of a worker: stored with its heartbeats, and sent to its supervisor through a pipe.
 
-The tick is made by the event loop itself: a loop that is blocked cannot fake it. The counter of
-operations and the steps in hand tell a worker that is busy from one that only ticks.
+The event loop itself makes the tick, so a blocked loop cannot fake it. The counter of operations
+and the steps in hand tell a busy worker from one that only ticks.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from andon.runtime.worker.worker import Worker
 
 TICK_SECONDS = 0.25
-# Without a supervisor it is told by heartbeats only.
+# Without a supervisor only heartbeats report the tick.
 UNWATCHED_SECONDS = 1.0
-# A line that is not longer is written to a pipe as a whole, or not at all.
+# A write to a pipe of at most this many bytes is atomic.
 LINE_BYTES = 4096
-# Of those in hand, the ones that take longest; and of their names, the beginning.
+# Limits of one report: the runs whose operation takes longest, and the start of its name.
 MOST_RUNS = 20
 MOST_LETTERS = 60
 
-_stacks: list[Any] = []  # the file must stay open: the signal's own code writes to it
+_stacks: list[Any] = []  # keeps the file open: the signal handler writes to it
 
 
 class Progress:
-    """What one worker is doing, to be read from any thread."""
+    """Reports what one worker is doing; safe to read from any thread."""
 
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
@@ -43,8 +43,8 @@ class Progress:
         self._pinging = False  # a supervisor listens
 
     def begin(self) -> None:
-        """On the event loop. Pings begin too, if a supervisor wants them."""
-        descriptor = os.environ.pop("ANDON_PING_FD", "")  # ours alone, and not our children's
+        """Start ticking on the event loop, and pinging if a supervisor asked for it."""
+        descriptor = os.environ.pop("ANDON_PING_FD", "")  # popped: children must not inherit it
         self._pinging = descriptor.isdigit()
         self._tick()
         if self._pinging:
@@ -70,12 +70,12 @@ class Progress:
         }
 
     def text(self) -> str:
-        """For a heartbeat."""
+        """The report for a heartbeat, as JSON."""
         lag = round(time.monotonic() - self._ticked_at, 3)
         return json.dumps({**self.facts(), "lag": lag})
 
     def _runs(self) -> dict[str, tuple[str, float]]:
-        """The operation in hand of each run that takes longest, and for how long."""
+        """The longest operation in hand of each run, and its seconds."""
         found = {}
         for run_id, attempt in list(self._worker.attempts.items()):
             hand = min(list(attempt.hands), key=lambda one: one.since, default=None)
@@ -88,13 +88,13 @@ class Progress:
 
 
 def line(facts: dict[str, Any]) -> bytes:
-    """One ping; the steps in hand are left out if they do not fit."""
+    """Encode one ping, without the steps in hand if they do not fit."""
     found = json.dumps(facts).encode() + b"\n"
     return found if len(found) <= LINE_BYTES else line({**facts, "runs": {}})
 
 
 def _ping(progress: Progress, descriptor: int) -> None:
-    """Say it again and again, from a thread: that one is silent when the process is frozen."""
+    """Send pings from a thread, which falls silent when the process is frozen."""
     try:
         os.set_inheritable(descriptor, False)
         os.set_blocking(descriptor, False)
@@ -107,10 +107,10 @@ def _ping(progress: Progress, descriptor: int) -> None:
             try:
                 os.write(descriptor, line(progress.facts()))
             except BlockingIOError:
-                pass  # nobody has read the last ones yet
+                pass  # the supervisor has not read the last ones yet
             except OSError:
-                return  # nobody listens any more
-            except Exception:  # noqa: BLE001 (a watchdog must not be what ends the work)
+                return  # the supervisor is gone
+            except Exception:  # noqa: BLE001 (a ping must never end the work)
                 log.debug("a ping failed", exc_info=True)
             time.sleep(TICK_SECONDS)
 
@@ -118,10 +118,11 @@ def _ping(progress: Progress, descriptor: int) -> None:
 
 
 def dump_stacks_on_request() -> None:
-    """SIGRTMIN+4 appends the stacks of all threads to the file of ANDON_STACKS.
+    """Make SIGRTMIN+4 append the stacks of all threads to the file named by ANDON_STACKS.
 
-    In C, between two machine instructions: also of a thread that never lets go of the interpreter.
-    SIGABRT, by which a supervisor ends one that stands still, prints them to stderr.
+    faulthandler writes them in C, between two machine instructions, so a thread that never releases
+    the interpreter is included. SIGABRT, which a supervisor sends to a process that stands still,
+    prints them to stderr.
     """
     path = os.environ.get("ANDON_STACKS")
     if not path or _stacks:
@@ -137,7 +138,7 @@ def dump_stacks_on_request() -> None:
 
 
 def given_by_supervisor() -> dict[str, str | None]:
-    """Who owns this process, and how surely it can stop it."""
+    """The supervisor that owns this process, and its containment: how surely it can stop it."""
     containment = os.environ.get("ANDON_CONTAINMENT") or None
     if containment is not None:
         try:

@@ -1,9 +1,9 @@
-"""Stopping: a worker obeys the orders that the answers to its claims tell it of.
+"""Stop orders: the worker obeys those that the store returns with each claim.
 
-A polite one ends the run at its next boundary, and the run is given back: that proves it. After a
-hard one nothing that is written counts any more; the code is cancelled again and again, and that
-it has ended is said only when nothing of it executes. If something goes on, nothing is said, ever:
-then somebody outside has to end this process.
+A polite order ends the run at its next boundary; returning the run proves the stop. After a hard
+order, nothing the run writes counts any more: the worker cancels its code again and again, and
+reports the end only when none of it executes. If some code still executes, the worker never
+reports an end, and something outside has to end this process.
 """
 
 import asyncio
@@ -26,35 +26,36 @@ if TYPE_CHECKING:
     from andon.runtime.attempt.attempt import Attempt
     from andon.runtime.worker.worker import Worker
 
-# How often code that does not end is cancelled again: its own last words get that long.
+# How often code that does not end is cancelled again; this is the time it gets to unwind.
 AGAIN_SECONDS = 0.1
-# After a hard order nobody waits for last words.
+# After a hard order the code gets no time to unwind.
 HARD_SECONDS = 0.01
-# A kill is carried out from outside, and whoever does that names what it ends: it comes first.
+# The command that kills from outside names what it ends, so it gets to act first.
 OUTSIDE_SECONDS = 0.2
-# For a worker that is to end because everything is halted: all that it holds is taken from it.
+# For a worker that ends because everything is halted: all its runs are taken from it.
 HALT_SECONDS = 1.0
 
 _Key = tuple[str, int]  # a run, and the fence under which it was held
 
 
 class Stopping:
-    """What one worker knows of the orders about its runs and itself."""
+    """The stop orders about one worker and its runs."""
 
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
         self.halted: Told | None = None  # the order about this process itself
         self._heard: set[tuple[str, str]] = set()
-        self._hard: set[_Key] = set()  # their end is to be said
+        self._hard: set[_Key] = set()  # runs whose end must be reported
         self._saying: set[object] = set()
-        self._lingering: list[Attempt] = []  # over, and something of them goes on
+        self._lingering: list[Attempt] = []  # over, but some of their code still executes
         self._pressing: set[asyncio.Task[None]] = set()
         self._ending_left: set[_Key] = set()
-        self._unsaid: dict[_Key, str] = {}  # what attempts had ended that could not settle
-        self._goes = False  # a run of it was killed, and nobody outside has ended it yet
+        # By attempt that could not settle: the processes it had ended.
+        self._unsaid: dict[_Key, str] = {}
+        self._goes = False  # a run was killed, and nothing outside has ended this process yet
 
     def obey(self, result: ClaimResult) -> None:
-        """Do what was told; it is told again until it is done, so doing it twice is once."""
+        """Carry out the orders in a claim's answer; idempotent, as they repeat until done."""
         told = sorted(result.told, key=lambda one: one.hard)
         self._heard &= {(one.stop_id, one.target) for one in told}
         self._hard &= {(one.run_id or "", one.fence) for one in told if one.hard}
@@ -74,7 +75,7 @@ class Stopping:
             self._kill_all(next((one for one in told if one.kind == Kind.HALT), _UNNAMED))
 
     async def hear_for_ever(self) -> None:
-        """While it drains a worker claims nothing, and is told all the same."""
+        """Fetch orders during a drain, when the worker no longer claims."""
         worker = self._worker
         while True:
             worker.woken.clear()
@@ -85,10 +86,10 @@ class Stopping:
                 async with asyncio.timeout(worker.settings.poll_seconds):
                     await worker.woken.wait()
 
-    # ── polite ────────────────────────────────────────────────────────────────────────────────
+    # ── polite orders ─────────────────────────────────────────────────────────────────────────
 
     def _hear(self, told: list[Told]) -> None:
-        """Say that it was heard, once, of those that are in hand."""
+        """Confirm receipt, once, of the orders about runs in hand."""
         news = {
             (one.stop_id, one.target): one.run_id
             for one in told
@@ -112,7 +113,7 @@ class Stopping:
             self._pressing.add(task)
             task.add_done_callback(self._pressing.discard)
 
-    # ── hard ──────────────────────────────────────────────────────────────────────────────────
+    # ── hard orders ───────────────────────────────────────────────────────────────────────────
 
     def _kill(self, told: Told, run_id: str) -> None:
         self._hard.add((run_id, told.fence))
@@ -124,9 +125,10 @@ class Stopping:
             attempt.leave("killed")
 
     def _end_process(self, told: Told) -> None:
-        """A kill ends the process that executes the run. Without a supervisor it ends by itself.
+        """End this process after a kill of one of its runs, unless a supervisor does.
 
-        A command on this host is sooner. One elsewhere can neither reach it nor prove its end.
+        A command on this host ends the process sooner. A command elsewhere can neither reach the
+        process nor prove its end.
         """
         worker = self._worker
         if told.kind != Kind.KILL or told.mark is not None or worker.supervisor is not None:
@@ -146,18 +148,18 @@ class Stopping:
                 attempt.leave("killed")
 
     def over(self, attempt: "Attempt") -> None:
-        """An attempt has ended, in whatever way."""
+        """Note that an attempt has ended, in whatever way."""
         if _goes_on(attempt):
             self._lingering.append(attempt)
             attempt.tasks.on_still = partial(self._worker.post, self._worker.wake)
         key = attempt.run.id, attempt.fence.counter
         if key in self._hard:
             self._say_ended(key, attempt.also)
-        elif attempt.also and attempt.settled.result() == "fenced":  # it became hard meanwhile
+        elif attempt.also and attempt.settled.result() == "fenced":  # it turned hard meanwhile
             self._unsaid[key] = attempt.also
 
     def _end_left(self, told: Told, key: _Key) -> None:
-        """The attempt has ended before; what it had started may not have."""
+        """End the processes a finished attempt may have left behind, then report its end."""
         if told.mark is None:
             self._say_ended(key, self._unsaid.get(key, ""))
         elif key not in self._ending_left:
@@ -180,7 +182,7 @@ class Stopping:
             self._ending_left.discard(key)
 
     def _say_ended(self, key: _Key, also: str = "") -> None:
-        """Say that nothing of it executes any more, if that is certain."""
+        """Report that nothing of a run executes any more, if that is certain."""
         if key in self._saying or any(_key(one) == key for one in self._lingering):
             return
         run_id, fence = key
@@ -196,10 +198,10 @@ class Stopping:
     def _forget(self, key: object) -> None:
         self._saying.discard(key)
 
-    # ── everything ────────────────────────────────────────────────────────────────────────────
+    # ── a halt of everything ──────────────────────────────────────────────────────────────────
 
     def _halt(self, told: Told) -> None:
-        """The process itself is meant: it ends, unless it is somebody else's program."""
+        """End this process, unless the worker is embedded in a user's program."""
         worker = self._worker
         self._kill_all(told)
         if worker.only is None:
@@ -218,7 +220,7 @@ class Stopping:
             )
             self._say(report, at_last=lambda: self._forget(told.target))
 
-    # ── the rest ──────────────────────────────────────────────────────────────────────────────
+    # ── messages to the store ─────────────────────────────────────────────────────────────────
 
     def _find(self, run_id: str, fence: int) -> "Attempt | None":
         key = run_id, fence
@@ -232,7 +234,7 @@ class Stopping:
         then: Callable[[], object] = lambda: None,
         at_last: Callable[[], object] = lambda: None,
     ) -> None:
-        """Write it without waiting. What does not arrive is told again, and said again."""
+        """Submit a message without waiting. The store repeats an order whose message was lost."""
 
         def said(done: "asyncio.Future[Any]") -> None:
             at_last()
@@ -254,17 +256,17 @@ def _key(attempt: "Attempt") -> _Key:
 
 
 def _goes_on(attempt: "Attempt") -> bool:
-    """Whether a task of it executes, or a thread: also one that its own code has started."""
+    """Whether any task or thread of an attempt executes, including threads its code started."""
     return not attempt.tasks.still or bool(attempt.started.threads)
 
 
 def _counts(told: Told, before: Told | None) -> bool:
-    """Whether an order changes what is being done already."""
+    """Whether an order changes what is already being done."""
     return before is None or (not before.hard and replaces(Kind(told.kind), Kind(before.kind)))
 
 
 async def _press(attempt: "Attempt") -> None:
-    """Until the attempt leaves, or has ended by itself."""
+    """Press the attempt until it leaves or ends by itself."""
     while attempt.reason is None and not attempt.settled.done():
         attempt.press()
         await attempt.moved(AGAIN_SECONDS)

@@ -1,4 +1,4 @@
-"""Every way to tell a worker that it shall go, but for signals; and the probes that see it go."""
+"""Starts every shutdown trigger except signals, and the health probes that report the shutdown."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from andon.runtime.worker.view import Told
 def reachable(
     told: Told, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[Health | None]:
-    """Listen and watch as the settings want, until the worker is gone; answers the probes' server.
+    """Start the probes and triggers that the settings ask for, and yield the probes' server.
 
-    To be entered where the event loop runs, before the worker registers, so that a start-up probe
-    has somebody to ask.
+    They end with the block. Enter it on the event loop before the worker registers, so that a
+    start-up probe gets an answer.
     """
     settings = told.settings
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What the ways to be told, and the probes, see of a worker."""
+"""What shutdown triggers and health probes see of a worker."""
 
 import asyncio
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ from andon.settings import Settings
 
 
 class Told(Protocol):
-    """A worker, seen from other threads."""
+    """A worker as seen from other threads."""
 
     worker_id: str
     draining: bool
@@ -16,12 +16,13 @@ class Told(Protocol):
     active: dict[Any, Any]  # runs in hand
     settings: Settings
     store: Any  # its calls block
-    last_contact: float  # time.monotonic() of the last answer of the store to a claim or heartbeat
+    # time.monotonic() when the store last answered a claim or heartbeat.
+    last_contact: float
 
     def tell(self, why: str, grace_seconds: float | None = None) -> None:
-        """Drain. From any thread; telling twice is telling once."""
+        """Drain the worker. Safe from any thread; a second call changes nothing."""
         ...
 
     def counts(self) -> dict[str, float]:
-        """Numbers for /metrics by their names; those that only grow end in `_total`."""
+        """Numbers for /metrics by name; names of counters end in `_total`."""
         ...

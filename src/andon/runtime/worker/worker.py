@@ -1,8 +1,8 @@
 """A worker: claim → load → execute → settle → announce.
 
-It beats for the process, not for each run, from a thread of its own: agent code that blocks the
-event loop does not lose the lease. It trusts its lease for less than the store grants it; before
-an operation starts outside that window, the lease is renewed or the operation is not started.
+It sends heartbeats for the process, not for each run, from a thread of its own: agent code that
+blocks the event loop does not lose the lease. It trusts its lease for less time than the store
+grants; outside that window, no operation starts before the lease is renewed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from andon.runtime.worker.drain import Drain, unwind_seconds
 from andon.runtime.worker.peers import RUNG_SECONDS, Peers, mark_of, this_process
 from andon.runtime.worker.progress import Progress, given_by_supervisor
 from andon.runtime.worker.stop_orders import Stopping
-from andon.runtime.worker.stranded import Strandings
+from andon.runtime.worker.strandings import Strandings
 from andon.settings import Settings
 from andon.store.messages.stops import Told
 from andon.store.postgres import capacity
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("andon")
 
-LOOK_SHARE = 0.9  # sooner than the heart would beat by itself
-CLOSE_SECONDS = 0.2  # beyond the grace period: for the last message and the ends of threads
-DEPART_SECONDS = 2.0  # for the last message; without it others see that the process ended
+LOOK_SHARE = 0.9  # sooner than the heartbeat thread would
+CLOSE_SECONDS = 0.2  # beyond the grace period: for the last message and ends of threads
+DEPART_SECONDS = 2.0  # for the last message; without it, others notice the process's end
 
 
 class Worker:
-    """Executes runs in this process until it is told to go."""
+    """Executes runs in this process until it is told to stop."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Worker:
         self._look_every = LOOK_SHARE * renew_every(self.settings.lease_seconds)
         self.store = store
         self.agents = by_identity(agents)
-        self.only = only  # these runs and no others: library mode
-        self.queues = tuple(queues) if queues else None  # the runs of these and no others
+        self.only = only  # if set, only these runs: library mode
+        self.queues = tuple(queues) if queues else None  # if set, only runs in these queues
         self.promote, self._promote_known = promote, promote_known
-        self.embedded = embedded  # in a program that is not andon's: it is not ended for a run
-        self.supervisor: str | None = None  # who ends this process, if it has to be
-        self._rung = self.draining = False  # set before anything else once it is told to go
+        self.embedded = embedded  # in a user's program, which must not be ended for a run
+        self.supervisor: str | None = None  # ends this process when necessary
+        self._rung = self.draining = False  # `draining` is set first on a stop
         self.drain = Drain(self)
         self.announced, self._told = asyncio.Event(), asyncio.Event()
         self.started = False  # registered, and a first claim was answered
@@ -95,7 +95,7 @@ class Worker:
         self.active: dict[Attempt, asyncio.Task[str]] = {}
         self.attempts: dict[str, Attempt] = {}
         self.worker_id = ""
-        self.in_threads: set[Any] = set()  # plain functions that are executing
+        self.in_threads: set[Any] = set()  # plain functions still executing
         self.on_told: Callable[[], None] = lambda: None
         self.on_halted: Callable[[Told], None] = lambda told: None
         self.operations = self.unreturned = 0  # ended here; runs that the store did not take back
@@ -103,8 +103,8 @@ class Worker:
         self.stopping = Stopping(self)
         self.progress, self.strandings = Progress(self), Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
-        self._dead: dict[str, tuple[str, float]] = {}  # how it is known, and since when
-        self._claim_number = 1  # the same until it is answered: its outcome may be unknown
+        self._dead: dict[str, tuple[str, float]] = {}  # evidence of death, and when it was seen
+        self._claim_number = 1  # repeated until answered: the outcome may be unknown
         self._trusted_until = self._renewed_at = self._look_at = self._busy_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
 
@@ -121,7 +121,7 @@ class Worker:
         attribution.follow()
         self.woken = asyncio.Event()
         self.writer = Writer(self.store, patience_seconds=self.settings.patience_seconds)
-        # A thread for each run, one for loading, and some for steps that run in parallel.
+        # One thread per run, one for loading, and some for steps that run in parallel.
         self.threads: ThreadPoolExecutor = attribution.Pool(
             self.settings.concurrency + 32, "andon-step"
         )
@@ -134,22 +134,22 @@ class Worker:
         self.progress.begin()
         self._stop_listening = self.store.listen_on(self.loop, self._hear)
         self.claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
-        if self.drain.told:  # while it was starting
+        if self.drain.told:  # told to stop while it was starting
             self._go()
         return self
 
     async def __aexit__(self, *_: Any) -> None:
         self.tell("its program ends")
-        # Whoever is cancelled once more meanwhile would leave everything behind.
+        # A second cancellation must not interrupt this: it would leave every run behind.
         await to_the_end(self.loop.create_task(self._leave(), name="andon-leave"))
 
     async def _leave(self) -> None:
         hearing = self.loop.create_task(self.stopping.hear_for_ever(), name="andon-hear")
         await self.drain.carry_out()
         hearing.cancel()
-        self.claiming.cancel()  # what it may yet claim is taken back by the departure
+        self.claiming.cancel()  # the departure takes back a claim in flight
         self._ended.set()
-        # In a thread of its own: the loop's may all be taken.
+        # In a thread of its own: the loop's may all be in use.
         if self._processes is not None:
             await self._processes.close()
         letting_go = self.loop.create_task(cleanup.call(self._let_go))
@@ -164,7 +164,7 @@ class Worker:
         self._peers.close()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Work until told to go; `on_ready` is called once the worker is registered."""
+        """Work until told to stop; `on_ready` is called once the worker is registered."""
         async with self:
             on_ready()
             told = self.loop.create_task(self._told.wait())
@@ -174,13 +174,13 @@ class Worker:
                 self.claiming.result()
 
     def tell(self, why: str, grace_seconds: float | None = None) -> None:
-        """Go: take nothing any more and give back what is in hand. From any thread, once."""
+        """Stop claiming and return the runs in hand. From any thread; later calls do nothing."""
         self.draining = True
         if self.drain.begin(why, grace_seconds) and self.worker_id:
             self._go()
 
     def tell_again(self) -> None:
-        """Do not wait for the present phase of the drain any longer. From any thread."""
+        """End the current phase of the drain now. Safe from any thread."""
         self.post(self.drain.harden)
 
     def _go(self) -> None:
@@ -189,7 +189,7 @@ class Worker:
         self.post(self.wake)
 
     def counts(self) -> dict[str, float]:
-        """Numbers for whoever watches."""
+        """Return counters for /metrics."""
         return settlement.counted(self.endings)
 
     def cleanup_left(self) -> float:
@@ -203,7 +203,7 @@ class Worker:
         row: WorkerRow = this_process()
         self.new_mark = attribution.marks_of(mark_of(row), put=not self.embedded)
         lock = await capacity.held(self.store, row.id, lambda: bool(self.drain.told))
-        # A worker inside a program takes only what the program asks for: it carries nothing.
+        # An embedded worker takes only its program's runs, so it offers no agents.
         agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
         row = row.but(
             lock=lock,
@@ -227,7 +227,7 @@ class Worker:
         except BaseException:
             self.store.release(row.id)
             raise
-        self._promote_known = False  # once: after a lost lease somebody may have promoted another
+        self._promote_known = False  # once: after a lost lease, another version may be promoted
         self.worker_id = row.id
         self._heard(now, asked_at)
         self._peers = Peers(self.store, message.worker, partial(self.post, self._died))
@@ -237,7 +237,7 @@ class Worker:
         ).start()
 
     def keep_in_mind(self, work: Any) -> None:
-        """What goes on although it should not: until it ends, this process is not gone."""
+        """Track work that outlives its run: until it ends, this process is not gone."""
         self.in_threads.add(work)
         work.add_done_callback(self.in_threads.discard)
 
@@ -250,14 +250,14 @@ class Worker:
         return self._processes
 
     def carry(self, agent: Agent) -> None:
-        """Carry one more agent, if this is the worker inside a program: others were told theirs."""
+        """Add an agent to an embedded worker; other workers get theirs at the start."""
         if self.only is not None:
             self.agents = by_identity([*self.agents.values(), agent])
 
     # ── the lease ─────────────────────────────────────────────────────────────────────────────
 
     def _beat_for_ever(self, worker_id: str, ended: threading.Event) -> None:
-        """Whenever nobody else has: a loop that turns beats with its claims."""
+        """Send heartbeats when due; while the event loop turns, its claims carry them."""
         every = renew_every(self.settings.lease_seconds)
         left = every
         while not ended.wait(left):
@@ -296,8 +296,8 @@ class Worker:
         return own_time() < self._trusted_until
 
     async def ensure_trust(self) -> None:
-        """Return once the lease is surely held; raise Fenced if it is not."""
-        while not self.trusted:  # again: it may have been frozen until it heard the answer
+        """Return once the lease is certainly held; raise Fenced if it is not."""
+        while not self.trusted:  # loop: a freeze before the answer arrives may outlast it
             worker_id = self.worker_id
             try:
                 await self.loop.run_in_executor(None, self._beat, worker_id)
@@ -306,13 +306,13 @@ class Worker:
                 raise
 
     async def _look_at_lease(self) -> None:
-        """A run was not ours any more: perhaps nothing is, and the next heartbeat is far away."""
+        """Check the lease after a run was fenced: all may be, and the next beat is far off."""
         self._trusted_until = 0.0
         with contextlib.suppress(Fenced, StoreError):
             await self.ensure_trust()
 
     def _lost(self, worker_id: str, error: Fenced) -> None:
-        """Nothing that this process holds is its own any more."""
+        """Abandon every run: this process no longer holds any."""
         if worker_id != self.worker_id or self._ended.is_set():
             return
         self._ended.set()
@@ -321,20 +321,20 @@ class Worker:
         self.wake()
 
     async def _start_over(self) -> None:
-        """After a lost lease: end what is left of the old incarnation, then begin a new one."""
+        """Finish the old incarnation after a lost lease, then register a new one."""
         if self.active:
             await asyncio.wait(set(self.active.values()))
         self._peers.close()
         await self._depart()
         await self._register()
-        if self.drain.told:  # in the meantime: the old name's announcement counts for nothing
+        if self.drain.told:  # meanwhile: the announcement under the old name does not count
             self.drain.announce()
 
     async def _depart(self, story: str | None = None) -> None:
-        """Say that this incarnation executes nothing any more, if that is so.
+        """Record that this incarnation executes nothing any more, if that is so.
 
-        A plain step goes on in its thread, and some code cannot be cancelled. Then neither is it
-        said nor is the lock let go, from which others would conclude the same.
+        A plain step goes on in its thread, and some code cannot be cancelled. Then the record would
+        be false, and releasing the lock would make others conclude the same, so neither happens.
         """
         alive = bool(self.in_threads or self.active)
         message = Depart(worker_id=self.worker_id, drain=story, alive=alive)
@@ -351,7 +351,7 @@ class Worker:
         self.woken.set()
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError, AttributeError):  # the loop is closed, or not there
+        with contextlib.suppress(RuntimeError, AttributeError):  # no loop, or a closed one
             self.loop.call_soon_threadsafe(function, *args)
 
     def _hear(self) -> None:
@@ -359,7 +359,7 @@ class Worker:
         self.wake()
 
     def _look_around(self) -> None:
-        """Perhaps somebody has come: after what was rung for, and once for many rings."""
+        """Refresh the peers, once for many notifications: a worker may have joined."""
         if self._rung and self._looking is None:
             self._rung = False
             self._looking = branch.call_later(RUNG_SECONDS, self._refresh)
@@ -401,7 +401,7 @@ class Worker:
                     await self.woken.wait()
 
     async def _claim_and_look(self) -> tuple[ClaimResult, Seen | None]:
-        """Beat and look around in the claim's commit, if it is time: idle, it needs no other."""
+        """Send the heartbeat and look in the claim's commit: an idle worker needs no other."""
         asked_at, worker_id = own_time(), self.worker_id
         if asked_at < self._look_at:
             return await self._claim(), None
@@ -417,7 +417,7 @@ class Worker:
         return result, None if failed else looking.result()
 
     def _beaten(self, done: "asyncio.Future[Any]", worker_id: str, asked_at: float) -> None:
-        """At once: the store's time is that of the commit, and the claim's answer comes later."""
+        """Set the clock at once: it is the commit's time, and the claim's answer comes later."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, Fenced):
             self._lost(worker_id, error)
@@ -460,7 +460,7 @@ class Worker:
 
     def _begin(self, run: Claimed) -> None:
         agent = self.agents.get((run.agent, run.version))
-        if agent is None:  # another version of it: to undo what the run did
+        if agent is None:  # another version, which can undo what the run did
             agent = next(one for one in self.agents.values() if one.name == run.agent)
         attempt = self.attempts[run.id] = Attempt(self, run, agent)
         task = self.loop.create_task(attempt.carry_out(), name=f"andon-run-{run.id}")
@@ -471,7 +471,7 @@ class Worker:
     def _settled(self, attempt: Attempt, done: "asyncio.Task[str]") -> None:
         run_id = attempt.run.id
         del self.active[attempt]
-        if self.attempts.get(run_id) is attempt:  # else the run was claimed again meanwhile
+        if self.attempts.get(run_id) is attempt:  # unless claimed again meanwhile
             del self.attempts[run_id]
         self.writer.runs = len(self.active)
         ending = "fenced" if done.cancelled() or done.exception() else done.result()
@@ -487,10 +487,10 @@ class Worker:
         self._on_settled(run_id, ending)
         if ending == "fenced" and not self.draining:
             self._doubting = self.loop.create_task(self._look_at_lease())
-        self.wake()  # a slot is free: look for work now, not at the next poll
+        self.wake()  # a slot is free: claim now, not at the next poll
 
     async def _deliver_letters(self) -> None:
-        """Messages for runs that wait in memory because another branch of them still works."""
+        """Deliver messages to runs that wait in memory because another of their branches works."""
         waiting = [run_id for run_id, attempt in self.attempts.items() if attempt.waits]
         if not waiting:
             return

@@ -1,1 +1,1 @@
-"""Messages to a store and the rows that it answers. Values only."""
+"""Messages to a store and the rows it returns. Modules here hold values only, no I/O."""

@@ -1,14 +1,14 @@
-"""LangGraph's threads as messages: what is saved, copied and dropped, and what is read.
+"""Messages and rows for LangGraph threads: save, copy, drop and read.
 
-Values come serialized, the large ones in pieces (core/values/pieces.py). Inside a run a save
-carries the run's fence.
+Values arrive serialized, large ones in pieces (core/values/pieces.py). Inside a run a save carries
+the run's fence.
 """
 
 from __future__ import annotations
 
 from andon.core.values.struct import Struct
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class ChannelRow(Struct):
 
 
 class WriteRow(Struct):
-    """What a task has written, until the next checkpoint has it."""
+    """A value that a task has written and that no checkpoint includes yet."""
 
     task: str
     idx: int
@@ -37,18 +37,18 @@ class WriteRow(Struct):
 
 
 class Save(Struct):
-    """What every save brings. `asked`: pieces that the store may have already."""
+    """The fields that every save has. `asked`: pieces that the store may have already."""
 
     thread: str
     namespace: str
     pieces: tuple[Piece, ...] = ()
     asked: tuple[bytes, ...] = ()
-    run_id: str | None = None  # the run of andon in whose name it is saved
+    run_id: str | None = None  # the andon run that saves it
     fence: Fence | None = None
 
 
 class SaveCheckpoint(Save):
-    """A checkpoint of a thread, with the values of the channels that are new in it."""
+    """Save a checkpoint of a thread, with the channel values that are new in it."""
 
     id: str
     parent: str | None
@@ -61,27 +61,27 @@ class SaveCheckpoint(Save):
 
 
 class SaveWrites(Save):
-    """What a task has written on top of a checkpoint. Written before: only special ones change."""
+    """Save a task's writes on top of a checkpoint. Saving again changes only special writes."""
 
     checkpoint: str
     writes: tuple[WriteRow, ...]
 
 
 class DropThread(Struct):
-    """Everything of a thread."""
+    """Drop everything of a thread."""
 
     thread: str
 
 
 class DropCheckpoints(Struct):
-    """Some checkpoints of a thread, their writes, and what only they needed."""
+    """Drop some checkpoints of a thread, their writes, and data that nothing else needs."""
 
     thread: str
     checkpoints: tuple[tuple[str, str], ...]  # (namespace, id)
 
 
 class CopyThread(Struct):
-    """Everything of a thread, once more under another name."""
+    """Copy everything of a thread to another name."""
 
     source: str
     target: str
@@ -91,7 +91,7 @@ GraphMessage = SaveCheckpoint | SaveWrites | DropThread | DropCheckpoints | Copy
 
 
 class GraphFilter(Struct):
-    """Which checkpoints are meant; of one thread if it is given, else of all."""
+    """Selects checkpoints, of one thread if it is given, else of all threads."""
 
     thread: str | None = None
     namespace: str | None = None
@@ -101,7 +101,7 @@ class GraphFilter(Struct):
 
 
 class GraphKey(Struct):
-    """Which checkpoint it is, and what people look for it by."""
+    """The key of a checkpoint, and the metadata that people search by."""
 
     thread: str
     namespace: str

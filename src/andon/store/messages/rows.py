@@ -1,10 +1,10 @@
-"""What a store answers: rows as people and programs read them."""
+"""Rows that a store returns, as people and programs read them."""
 
 from __future__ import annotations
 
 from andon.core.values.struct import Struct
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from andon.core.journal import Entry
     from andon.core.queue import Bucket, Candidate, Limit, Slot
@@ -20,24 +20,24 @@ class Letter(Struct):
 
 
 class Loaded(Struct):
-    """Everything a new owner needs of a run, read once."""
+    """Everything a new owner needs to know about a run, read once."""
 
     start: Entry
-    entries: list[Entry]  # from the last snapshot on
+    entries: list[Entry]  # starting at the last snapshot
     letters: list[Letter]
     checkpoints: dict[str, str]
     quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
 
     @classmethod
     def untouched(cls, start: Entry) -> Loaded:
-        """Of a run of which nothing but its start can have been written yet."""
+        """Build the rows of a run whose journal can hold nothing but its start yet."""
         return cls(
             start=start, entries=[start], letters=[], checkpoints={}, quiet_fences=frozenset()
         )
 
 
 class RunRow(Struct):
-    """A run as people see it."""
+    """A run, as listings show it."""
 
     id: str
     agent: str
@@ -82,7 +82,7 @@ class AttemptRow(Struct):
 
 
 class Held(Struct):
-    """One worker's hold on a run, seen from the worker."""
+    """One worker's hold on a run, as listed for that worker."""
 
     run_id: str
     number: int
@@ -93,11 +93,11 @@ class Held(Struct):
     ending: str | None
     state: str  # of the run, now
     next_claimed_at: float | None
-    written_at: float | None  # the last entry until then
+    written_at: float | None  # time of the last entry up to this hold
 
 
 class Obligation(Struct):
-    """A confirmed effect that is undone if its run goes no further."""
+    """A confirmed effect that will be undone if its run goes no further."""
 
     run_id: str
     agent: str
@@ -113,7 +113,7 @@ class Obligation(Struct):
 
 
 class Waiting(Struct):
-    """Runs that wait for a worker now, or are stranded: how many, and how long the oldest does."""
+    """Runs that wait for a worker now or are stranded: their number and the oldest one's wait."""
 
     state: str
     queue: str
@@ -135,17 +135,17 @@ class EventRow(Struct):
 
 
 class StepTime(Struct):
-    """How long the steps of one name took, of those that were done."""
+    """How long the finished steps of one name took."""
 
     agent: str
     name: str
     count: int
-    longer: int  # than what was asked about
+    longer: int  # how many took longer than the time asked about
     longest_seconds: float
 
 
 class AskRow(Struct):
-    """An ask, and its answer if there is one."""
+    """A question to a person, and its answer if there is one."""
 
     run_id: str
     id: str
@@ -160,7 +160,7 @@ class AskRow(Struct):
 
 
 class LimitRow(Struct):
-    """A limit: how many runs at once, and how many may begin in a time."""
+    """A limit: how many runs may execute at once, and how many may start in a period."""
 
     scope: str
     name: str
@@ -178,7 +178,7 @@ class LimitRow(Struct):
 
 
 class Usage(Struct):
-    """What counts against limits: the runs that run, and what is left of the rates."""
+    """What counts against limits: the running runs, and what is left of the rates."""
 
     running: list[tuple[Candidate, int]]
     buckets: dict[Slot, Bucket]
@@ -189,10 +189,10 @@ class QueueRow(Struct):
 
     name: str
     waiting: int
-    returned: int  # of these
-    later: int  # they start at a time to come
+    returned: int  # how many of the waiting runs were given back
+    later: int  # runs that start at a later time
     running: int
-    oldest_at: float | None  # since when the oldest of the waiting ones could have been claimed
+    oldest_at: float | None  # when the oldest waiting run became available
 
 
 class Forsaken(Struct):
@@ -205,13 +205,13 @@ class Forsaken(Struct):
 
 
 class Filter(Struct):
-    """Which runs to list, newest first."""
+    """Selects the runs to list, newest first."""
 
     states: tuple[str, ...] = ()
     agent: str | None = None
     parent_id: str | None = None
     label: tuple[str, str] | None = None
     prefix: str | None = None
-    roots: bool | None = None  # those that no run has started; False: the others
+    roots: bool | None = None  # True: only runs that no run has started; False: only the others
     limit: int = 100
-    before: tuple[float, str] | None = None  # (created_at, id) of the last one of the page before
+    before: tuple[float, str] | None = None  # (created_at, id) of the previous page's last run

@@ -1,4 +1,4 @@
-"""Messages and rows about stops, and about supervisors."""
+"""Messages and rows about stops and supervisors. Values only, no I/O."""
 
 import json
 
@@ -6,29 +6,29 @@ from andon.core.values.struct import Struct
 
 
 class Order(Struct):
-    """Stop a scope. Answers the id of the receipt: of the same order, if it is in force already."""
+    """Stop a scope. Answers the receipt's id; if the same order is in force already, that one's."""
 
     id: str
     kind: str
     scope: str
     name: str = ""
-    value: str = ""  # of a label
+    value: str = ""  # a label's value
     within: float = 10.0
     by: str = ""
     why: str = ""
     via: str = ""
-    spare: bool | None = None  # the worker's process; None: only that of a program using andon
+    spare: bool | None = None  # spare the worker's process; None: only if it is a user's program
 
 
 class Heard(Struct):
-    """A worker has heard of orders about these runs."""
+    """A worker has received the orders about these runs."""
 
     worker_id: str
     run_ids: tuple[str, ...]
 
 
 class Started(Struct):
-    """An attempt has started a process, which carries this mark; or threads of it go on."""
+    """An attempt has started a process that carries this mark, or has left threads running."""
 
     run_id: str
     fence: int
@@ -37,26 +37,26 @@ class Started(Struct):
 
 
 class Ended(Struct):
-    """A worker says that nothing of a run that was taken from it executes any more."""
+    """A worker reports that nothing of a run that was taken from it executes any more."""
 
     worker_id: str
     run_id: str
     fence: int
-    also: str = ""  # processes that it has ended for that
+    also: str = ""  # processes that it has ended to make that true
 
 
 class Bury(Struct):
-    """A worker's process is certainly gone. Answers how many runs that gives back."""
+    """A worker's process is certainly gone. Answers how many runs this gives back."""
 
     worker_id: str
     evidence: str
     interruption_limit: int = 10
     seen_at: float = 0.0  # when it was seen to end, by time.monotonic(); 0: nobody watched it
-    ordered: bool = False  # somebody had it ended for one of its runs: the others are not to blame
+    ordered: bool = False  # it was ended to stop one of its runs, so the others are not to blame
 
 
 class Report(Struct):
-    """How far the stop of one target is; answers whether that was news."""
+    """Report the stage of one target of a stop. Answers whether that was news."""
 
     stop_id: str
     target: str
@@ -66,31 +66,31 @@ class Report(Struct):
 
 
 class Stall(Struct):
-    """A worker makes no progress (JSON: since, why, evidence), or does again (None)."""
+    """A worker makes no progress (JSON: since, why, evidence), or makes progress again (None)."""
 
     worker_id: str
     stalled: str | None
 
 
 class Escalate(Struct):
-    """Make polite orders hard whose time is over. Answers how many runs were fenced."""
+    """Make polite orders hard whose window is over. Answers how many runs were fenced."""
 
 
 class Resume(Struct):
-    """Lift the pause of a scope and let its held runs go on. Answers how many."""
+    """Lift the pause of a scope and let its held runs continue. Answers how many."""
 
     scope: str  # agent, label, fleet
     name: str = ""
     value: str = ""
     by: str = ""
     why: str = ""
-    besides: tuple[str, ...] = ()  # agents whose runs stay
+    besides: tuple[str, ...] = ()  # agents whose runs stay held
 
 
 class Reauthorize(Struct):
-    """Lift the hard latches of a scope, if the newest is the one that was seen. Starts nothing.
+    """Lift the hard latches of a scope, if the newest is the one the caller saw. Starts nothing.
 
-    Answers how many runs that waited are held until they are resumed.
+    Answers how many waiting runs are now held until somebody resumes them.
     """
 
     epoch: int
@@ -121,14 +121,14 @@ class SupervisorRow(Struct):
 
 
 class Enlist(Struct):
-    """A supervisor begins. Answers the store's time."""
+    """A supervisor starts. Answers the store's time."""
 
     supervisor: SupervisorRow
     lease_seconds: float
 
 
 class Attend(Struct):
-    """A supervisor is there. Answers what it has to do: an Attendance."""
+    """A supervisor's heartbeat. Answers an Attendance: what the supervisor has to do."""
 
     supervisor_id: str
     lease_seconds: float
@@ -144,7 +144,7 @@ class Dismiss(Struct):
 
 
 class StopRow(Struct):
-    """An order, and so far as it is known how it went: the head of a receipt."""
+    """An order and its outcome as far as it is known: the head of a receipt."""
 
     id: str
     epoch: int
@@ -183,11 +183,11 @@ class TargetRow(Struct):
     acknowledged_at: float | None
     fenced_at: float | None
     ended_at: float | None
-    mark: int | None = None  # of what an attempt has started: that alone is meant, not its worker
+    mark: int | None = None  # if set, the target is only what an attempt started, not its worker
 
 
 class Told(Struct):
-    """What a worker or a supervisor has to do about one target."""
+    """An order about one target, for a worker or a supervisor to carry out."""
 
     stop_id: str
     kind: str
@@ -203,7 +203,7 @@ class Told(Struct):
 
 
 def told(text: str) -> list[Told]:
-    """Out of JSON, as the databases answer it."""
+    """Parse orders from the JSON that the databases return."""
     return [
         Told(**{**one, "hard": bool(one["hard"]), "spare": said(one["spare"])})
         for one in json.loads(text)
@@ -211,16 +211,16 @@ def told(text: str) -> list[Told]:
 
 
 def said(flag: object) -> bool | None:
-    """What was said, or that nothing was: SQLite has numbers for it."""
+    """Convert a nullable flag to bool or None; SQLite stores flags as numbers."""
     return None if flag is None else bool(flag)
 
 
 class Attendance(Struct):
-    """What a supervisor learns by its heartbeat."""
+    """The answer to a supervisor's heartbeat."""
 
     now: float
-    known: bool  # else it has to enlist again
-    told: list[Told]  # open targets of its workers, and itself
+    known: bool  # if False, it has to enlist again
+    told: list[Told]  # open targets: its workers, and itself
     halt: StopRow | None  # the latch of the fleet, if there is one
     escalate_in: float | None
 

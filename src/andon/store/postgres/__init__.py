@@ -1,1 +1,1 @@
-"""PostgreSQL: for more than one machine."""
+"""The PostgreSQL store, for more than one machine. It needs the driver psycopg, an extra."""

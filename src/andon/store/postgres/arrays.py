@@ -1,7 +1,7 @@
-"""Many rows as the parameters of one statement: a column is an array, in PostgreSQL's binary form.
+"""Many rows as parameters of one statement: each column is an array in PostgreSQL's binary form.
 
-As text the driver would search every element for characters to quote, which takes longer than
-writing it. This is the way of every step and every short run, so it is written for speed.
+In text form the driver would search every element for characters to quote, which takes longer than
+writing it. Every step and every short run goes through here, so the code is written for speed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ from andon.store.sql.reads import values
 
 
 class Array(list[Any]):
-    """A parameter that is always of the same type, also when it is empty or holds only NULLs.
+    """A parameter whose type stays the same even if it is empty or holds only NULLs.
 
-    Else each of those would be prepared as another statement.
+    With varying types psycopg would prepare a separate statement for each.
     """
 
 
@@ -44,12 +44,12 @@ Kinds = dict[str, type[Array]]
 
 
 def kinds_of(struct: type[Struct | Entry], **others: type[Array]) -> Kinds:
-    """The columns of a struct's fields: texts, but for those named."""
+    """Return the column types of a struct's fields: text, except for those named."""
     return dict.fromkeys(struct.__struct_fields__, Texts) | others
 
 
 def columns(kinds: Kinds, rows: Sequence[Struct | Entry], prefix: str = "") -> dict[str, Array]:
-    """The fields of the rows, by column."""
+    """Return the fields of the rows as one array per column."""
     if not rows:
         return {prefix + name: kind() for name, kind in kinds.items()}
     found = zip(*map(values, rows), strict=True)
@@ -61,11 +61,11 @@ _NULL = b"\xff\xff\xff\xff"
 
 
 class _ArrayDumper(Dumper):
-    """An array of one dimension: a head, then each item after its length."""
+    """Dumps a one-dimensional array: a header, then the length and bytes of each item."""
 
     format = Format.BINARY
     item_oid: ClassVar[int]
-    item: ClassVar[Packing]  # of a type whose items are all of one size: the size, and the item
+    item: ClassVar[Packing]  # for types of fixed size: packs the size and the item
 
     def dump(self, obj: Array) -> bytes:
         if not obj:
@@ -107,7 +107,7 @@ class _BoolsDumper(_ArrayDumper):
 
 
 def packed(array: Array) -> bytes:
-    """An array as it is sent."""
+    """Return an array's binary form."""
     return _PACKERS[type(array)].dump(array)
 
 

@@ -1,4 +1,4 @@
-"""Many messages as one statement, and one as few as it needs: their names, and what they take."""
+"""Turns the messages of a batch into as few statements as possible, with their parameters."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,17 +29,18 @@ from andon.store.writer.groups import Group, is_plain, is_plain_start, parted
 
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
-# Where columns of claim_usual end: what it saw, and a run (a fence is two), whose start follows.
+# Where the column groups of claim_usual end: the facts it read, then a run (whose fence takes two
+# columns); the run's start entry follows.
 _SEEN = 6
 _RUN = _SEEN + len(Claimed.__struct_fields__)
 
-Transaction = Sequence[tuple[str, dict[str, Any]]]  # the names of queries, and what they must know
+Transaction = Sequence[tuple[str, dict[str, Any]]]  # query names and their parameters
 
 
 def load() -> dict[str, bytes]:
-    """The statements, with those of the queries that they contain."""
+    """Load all statements, with the queries that they contain filled in."""
     named, own = queries.load("postgres"), dict(queries.load("postgres_batch"))
-    # Where nothing may be claimed, nothing is looked for or locked either.
+    # If the claim is not a usual one, limit 0 keeps the query from finding or locking any run.
     limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM seen)"
     parts = {name: own.pop(name).rstrip(";") for name in ("recalled", "orders")}
     parts["claim_runs"] = named["claim_runs"].rstrip(";").replace("%(limit)s", limit)
@@ -51,11 +52,11 @@ def load() -> dict[str, bytes]:
 class Query(NamedTuple):
     name: str
     params: dict[str, Any]
-    expected: dict[int, tuple[str, Outcome]]  # by place: the run, and the outcome if it is answered
+    expected: dict[int, tuple[str, Outcome]]  # by place: the run, and the outcome if it is returned
 
 
 class Together:
-    """The statements that a batch consists of, and what is carried out one by one after them."""
+    """The shared statements of a batch, and the messages to carry out one by one after them."""
 
     def __init__(self, batch: Sequence[Message]) -> None:
         parts = parted(batch)
@@ -70,7 +71,7 @@ class Together:
             self.queries.append(ending(ends))
 
     def take(self, answers: Sequence[Rows], outcomes: list[Outcome]) -> list[int]:
-        """Note what was carried out, by the answers in order; answers the places of the rest."""
+        """Fill in outcomes from the answers, in order; return the places not carried out."""
         left: list[int] = []
         for query, rows in zip(self.queries, answers, strict=True):
             left += take(query, rows, outcomes)
@@ -78,7 +79,7 @@ class Together:
 
 
 def take(query: Query, rows: Rows, outcomes: list[Outcome]) -> list[int]:
-    """The same for one of them."""
+    """Fill in outcomes from the answer to one query; return the places not carried out."""
     left: list[int] = []
     done = {run_id for (run_id,) in rows}
     for place, (run_id, outcome) in query.expected.items():
@@ -101,7 +102,7 @@ def is_short(group: Group) -> bool:
 
 
 def of_one(group: Group) -> tuple[str, dict[str, Any]]:
-    """The query of a group of one entry, with at most one effect."""
+    """Return the query for a group of one entry with at most one effect."""
     [entry] = group.entries
     params = {
         "run_id": group.run_id,
@@ -162,7 +163,7 @@ def of_start(run: NewRun) -> tuple[str, dict[str, Any]]:
 
 
 def is_end(m: Settle) -> bool:
-    """Whether a run just ends by its own code, as most do."""
+    """Return whether a run simply ends by its own code, as most do."""
     if m.state not in (State.SUCCEEDED, State.FAILED) or not m.entries:
         return False
     others = (m.returned, m.keeps_place, m.tried, m.undone, m.version, m.waits, m.wake_at)
@@ -195,7 +196,7 @@ def of_claim(m: Claim) -> tuple[str, dict[str, Any]]:
 
 
 def usual(rows: Rows) -> ClaimResult | None:
-    """What claim_usual has claimed; None if not all was as usual, or there is no such worker."""
+    """Return what claim_usual claimed; None if anything was unusual or the worker is unknown."""
     if not rows or not rows[0][0]:
         return None
     _, drain, wake_in, ends_in, recalled, orders = rows[0][:_SEEN]
@@ -214,20 +215,20 @@ def _with_start(row: Sequence[Any]) -> Claimed:
     return run if entry[0] is None else run.but(start=build(Entry, entry))
 
 
-# ── without a thread: see postgres_sending ────────────────────────────────────────────────────────
+# ── without the writer's thread: see pipeline.py ──────────────────────────────────────────────────
 
 
 class Sent(NamedTuple):
-    """A transaction, and how its last answer is taken: as Together's are."""
+    """A transaction, and the function that takes its last answer, like `Together.take`."""
 
     statements: Transaction
     take: Callable[[Rows, list[Outcome]], list[int]]
 
 
 def directly(batch: Sequence[Message]) -> list[Sent] | None:
-    """The transactions of a batch of which nothing needs more, if all is as usual.
+    """Return the transactions of a batch that needs nothing but usual statements, else None.
 
-    A transaction for each kind, so that none has to lock what another one changes.
+    Each kind of message gets its own transaction, so that none locks rows that another changes.
     """
     if len(batch) == 1 and (alone := _alone(batch[0])) is not None:
         return [alone]
@@ -242,7 +243,7 @@ def directly(batch: Sequence[Message]) -> list[Sent] | None:
 
 
 def _alone(m: Message) -> Sent | None:
-    """The way of a lone step, start or claim."""
+    """Return the transaction of a lone step, start or claim; None for any other message."""
     if isinstance(m, Append) and is_plain(m):
         group = Group(0, m)
         if is_short(group):

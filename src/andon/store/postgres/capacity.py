@@ -1,4 +1,4 @@
-"""A place in a database whose connections are all taken: what lasts waits for one."""
+"""Waiting for a free connection when a PostgreSQL server has none left."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FIRST_SECONDS, MOST_SECONDS = 0.2, 3.0
 
 
 def pauses() -> Iterator[float]:
-    """Longer and longer, and never the same for two processes that were refused together."""
+    """Yield growing, random pauses, so that processes refused together do not retry together."""
     seconds = FIRST_SECONDS
     while True:
-        yield seconds * random.uniform(0.5, 1.0)  # noqa: S311 (nobody is to be kept from guessing)
+        yield seconds * random.uniform(0.5, 1.0)  # noqa: S311 (jitter, not a secret)
         seconds = min(2 * seconds, MOST_SECONDS)
 
 
 async def held(store: Any, worker_id: str, told: Callable[[], bool]) -> str | None:
-    """Take the lock of a worker's life, as soon as there is a place; `told`: it is to go."""
+    """Take a worker's liveness lock once a connection is free; give up if `told` says to go."""
     import asyncio
 
     for pause in pauses():
@@ -47,7 +47,7 @@ async def held(store: Any, worker_id: str, told: Callable[[], bool]) -> str | No
 
 
 def waited_for(ask: Callable[[], T], say: Callable[[str], None]) -> T:
-    """The answer, as soon as there is a place; nothing is kept while it waits."""
+    """Return the answer of `ask` once a connection is free; it holds nothing while it waits."""
     told = False
     for pause in pauses():
         try:

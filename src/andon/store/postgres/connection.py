@@ -1,9 +1,9 @@
-"""How a PostgreSQL server is reached, and what its errors mean.
+"""Connects to a PostgreSQL server and translates its errors.
 
-A dead network must be noticed in seconds by both ends: by us, to go on elsewhere; by the server,
-to let go of our locks. Behind a pooler that gives every transaction another server connection
-(`?andon_pooler=1` in the URL) nothing is kept in a connection: no prepared statement, no setting,
-no lock, no LISTEN.
+Both ends must notice a dead network within seconds: the client to continue elsewhere, the server to
+release the client's locks. Behind a pooler that gives every transaction another server connection
+(`?andon_pooler=1` in the URL) a connection keeps no state: no prepared statement, no setting, no
+lock, no LISTEN.
 """
 
 import struct
@@ -22,12 +22,12 @@ from andon.store.sql.runs import NUL
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_VERSION = 140000
-# A lock that somebody holds longer than this is a stuck program, not a busy one.
+# A program that holds a lock longer than this is stuck, not busy.
 LOCK_SECONDS = 20
-# A writer that is stopped in the middle of a transaction must not hold up those who take over.
+# A writer that is stopped in the middle of a transaction must not block those that take over.
 IDLE_SECONDS = 10
-# One that is stopped in the middle of a pipeline is not idle to the server; from version 17 on it
-# can be ended all the same. Longer than the wait for a lock.
+# A writer that is stopped in the middle of a pipeline does not look idle to the server; from
+# version 17 on the server can end it all the same. Longer than LOCK_SECONDS.
 TRANSACTION_SECONDS = 30
 
 _PARAMETERS: dict[str, Any] = {
@@ -49,9 +49,9 @@ _SETTINGS = {
     "tcp_keepalives_count": "3",
 }
 
-# The few statements of the writer are the same for ever: planning them anew costs more than
-# executing them, and each of them has its index, whatever the statistics say of a queue that was
-# empty a minute ago. (A listing needs its own plan for every filter.)
+# The writer's few statements never change. Planning them anew costs more than executing them, and
+# each has its index, whatever the statistics say about a queue that was empty a minute ago. (A
+# listing needs its own plan for every filter.)
 WRITER_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -59,26 +59,26 @@ WRITER_SETTINGS = {
     "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
 }
 
-# What one message may do to the batch it shares: errors of the server, and text or numbers that
-# cannot be handed to it at all.
+# Errors with which one message may spoil the batch it shares: errors of the server, and text or
+# numbers that the driver cannot send at all.
 SPOILED = (psycopg.Error, UnicodeEncodeError, OverflowError, struct.error, StoreError)
-# The server rolled back because of somebody else; the same again will do.
+# The server rolled back because of another transaction; retrying the same batch will do.
 CONTENDED = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
-# What processes that last leave free, so that an order to stop gets through: two commands at once,
-# each with one connection that asks and writes, and one that hears.
+# Connections that long-running processes leave free, so that an order to stop gets through: enough
+# for two commands at once, each with one connection that reads and writes and one that listens.
 RESERVED = 4
-# For so long such a command tries, if others have taken those places too.
+# How long such a command keeps trying if those connections are taken too.
 RESERVED_SECONDS = 10.0
 AGAIN_SECONDS = 0.05
 ROOM = (
     "End what is not needed, or raise max_connections (or the limit of the role or database); "
     "docs/guides/postgresql.md has how many a worker needs."
 )
-# At the start of a connection libpq has only the text.
+# While connecting, libpq gives only the text of an error.
 _FULL = ("too many clients", "too many connections", "remaining connection slots")
-# The narrowest of the limits of the server, the role and the database. Of other users' processes
-# the view has fewer columns: they all count, which can only be too many.
+# The narrowest of the limits of the server, the role and the database. The view hides columns of
+# other users' processes, so all of those count, which can only overestimate.
 _ROOM = b"""
 WITH here AS (
   SELECT datid, usesysid FROM pg_stat_activity
@@ -101,7 +101,7 @@ WITH here AS (
 SELECT most, used::int, of FROM limits ORDER BY most - used LIMIT 1
 """
 
-# By the first characters of SQLSTATE.
+# Reasons for StoreUnavailable, by the first characters of SQLSTATE.
 _AWAY = {
     "08": "the connection was lost",
     "25006": "the server is a read-only standby",
@@ -113,7 +113,7 @@ _AWAY = {
     "58": "the server's disk or system failed",
     "XX": "the server failed",
 }
-_POOLED = ("26000", "42P05")  # a prepared statement is not there, or somebody else's is
+_POOLED = ("26000", "42P05")  # a prepared statement is missing, or another client's is there
 
 
 def _unfit(error: Exception, state: str, text: str) -> str | None:
@@ -135,7 +135,7 @@ def _away(error: Exception, state: str) -> str | None:
 
 
 class Room(NamedTuple):
-    """The connections that a role may have to a database, and those there are."""
+    """How many connections a limit allows (`most`) and how many are open (`used`)."""
 
     most: int
     used: int
@@ -147,10 +147,10 @@ class Room(NamedTuple):
 
 
 class Link:
-    """The way to one database."""
+    """Opens connections to one database."""
 
     def __init__(self, url: str, *, reserved: bool = False) -> None:
-        self._reserved = reserved  # it may take the places that are kept free
+        self._reserved = reserved  # it may use the connections that are kept free
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.pooled = options.pop("andon_pooler", "0") not in ("", "0", "false")
@@ -158,16 +158,16 @@ class Link:
             rest = urlencode(options, quote_via=quote)
             given = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
         except psycopg.Error as error:
-            # What stands before the last @ may be a password.
+            # The part before the last @ may hold a password.
             raise BadInput(f"store {url.rpartition('@')[2]}: {error}".strip()) from error
         self._given: dict[str, Any] = given
         self.name = f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"
 
     def connect(self, *, again: bool = False, besides: int = 0, **settings: str) -> Connection:
-        """A new connection in autocommit mode; `settings` last as long as it does.
+        """Open a connection in autocommit mode; `settings` last as long as it does.
 
-        Raises StoreFull if it would take a place that is kept free for orders. `again`: it had one
-        before. `besides`: how many more its process needs.
+        Raises StoreFull if it would take a connection kept free for orders. `again`: it replaces a
+        lost one, which skips that check. `besides`: how many more connections its process needs.
         """
         parameters = {**_PARAMETERS, **self._given}
         if not self.pooled:
@@ -193,20 +193,20 @@ class Link:
         except BaseException:
             db.close()
             raise
-        # Always the same type: else each size of number would be prepared as another statement.
+        # One type for all integers: else psycopg would prepare another statement for each size.
         db.adapters.register_dumper(int, Int8Dumper)
         return db
 
     def begin(self) -> bytes:
-        """How the writer begins a transaction."""
+        """Return the SQL with which the writer begins a transaction."""
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
-        if self.pooled:  # else the connection itself has these
+        if self.pooled:  # otherwise the connection itself has these settings
             for name, value in {"lock_timeout": f"{LOCK_SECONDS}s", **WRITER_SETTINGS}.items():
                 begin += f"; SET LOCAL {name} = '{value}'"
         return begin.encode()
 
     def _tried(self, parameters: dict[str, Any]) -> Connection:
-        """Connect; an order finds a place as soon as anybody leaves one."""
+        """Connect; a command that gives an order retries until another process frees a place."""
         until = time.monotonic() + (RESERVED_SECONDS if self._reserved else 0.0)
         while True:
             try:
@@ -219,14 +219,14 @@ class Link:
             time.sleep(AGAIN_SECONDS)
 
     def room(self, db: Connection) -> Room:
-        """How many connections the server takes, and how many there are."""
+        """Return how many connections the server allows, and how many are open."""
         [row] = db.execute(_ROOM).fetchall()
         return Room(*row)
 
     def _refuse_full(self, db: Connection, besides: int) -> None:
         try:
             room = self.room(db)
-        except psycopg.Error:  # not PostgreSQL's own view: then it is not known
+        except psycopg.Error:  # the view is not PostgreSQL's own, so the count is unknown
             return
         if room.left - besides < RESERVED:
             raise StoreFull(
@@ -249,7 +249,7 @@ class Link:
             )
 
     def meaning(self, error: Exception) -> AndonError:
-        """What an error of the driver means to andon."""
+        """Translate an error of the driver into one of andon's."""
         state = getattr(error, "sqlstate", None) or ""
         text = str(error).strip()
         if isinstance(error, AndonError):
@@ -275,18 +275,18 @@ def _is_full(error: psycopg.Error) -> bool:
 
 
 def _last(text: str) -> str:
-    """What the server itself says, after what was tried."""
+    """Return the server's own words, without the driver's list of attempts."""
     return text.strip().rpartition("FATAL:")[2].strip()
 
 
 def _sentence(text: str) -> str:
-    """The driver's text, ended as one; PostgreSQL's own often ends with a question."""
+    """End the driver's text with a full stop, unless it already ends with . ? or !"""
     text = text.strip()
     return text if text.endswith(("?", ".", "!")) else f"{text}."
 
 
 def refuse_ended(db: Connection, mark: str) -> None:
-    """The transaction is andon's to end: a caller that did so has split what belongs together."""
+    """Raise BadInput if the caller ended the transaction, which splits what belongs together."""
     status = TransactionStatus.UNKNOWN if db.closed else db.info.transaction_status
     if status == TransactionStatus.INERROR:
         raise BadInput(

@@ -1,9 +1,9 @@
-"""Statements without a thread: sent at once, their answers taken when the event loop sees them.
+"""Statements sent from the event loop, without the writer's thread.
 
-A worker whose runs all wait gains nothing from the writer's thread and pays for two switches at
-every step; and while the server carries out one half of a turn, the loop can execute the other.
-These are the same statements as the thread's, on the same connection, spoken through libpq's
-non-blocking calls. What is sent up to a sync is one transaction.
+If all its runs wait, a worker gains nothing from the writer's thread and pays for two thread
+switches at every step; and while the server carries out one half of a turn, the loop can execute
+the other. The statements and the connection are the thread's own, used through libpq's non-blocking
+calls. All statements up to a sync are one transaction.
 """
 
 import itertools
@@ -50,22 +50,22 @@ _Given = tuple[list[bytes | None], list[int]]
 
 
 class Direct:
-    """The statements, prepared on one connection."""
+    """Prepares and sends statements on one connection."""
 
     def __init__(self, db: "psycopg.Connection[Any]", sql: dict[str, bytes]) -> None:
         self.link = db.pgconn
         self._sql = sql
-        self._prepared: dict[str, bytes] = {}  # by what name the server knows it
-        self._number = next(_numbers)  # another one may have prepared the same on this connection
-        self._syncs = 0  # that have not been answered
-        self._last: Any = None  # answer of a statement
+        self._prepared: dict[str, bytes] = {}  # our name → the server's name
+        self._number = next(_numbers)  # an earlier Direct may have used this connection
+        self._syncs = 0  # syncs that have not been answered
+        self._last: Any = None  # the last answer of a statement
         self.unsent = False  # the network has not taken everything yet
 
     def fileno(self) -> int:
         return self.link.socket
 
     def send(self, transactions: Sequence[Transaction]) -> None:
-        """Send statements, behind those that are under way."""
+        """Send transactions behind those that are in flight."""
         given = [[(name, self._given(name, of)) for name, of in one] for one in transactions]
         if not self._syncs:
             self.link.enter_pipeline_mode()
@@ -78,7 +78,7 @@ class Direct:
         self.unsent = bool(self.link.flush())
 
     def _given(self, name: str, params: dict[str, Any]) -> _Given:
-        """The parameters as they are sent: those of many rows are arrays, in binary."""
+        """Encode the parameters; statements for many rows take arrays, in binary form."""
         if name.endswith("_many"):
             _text, names = _numbered(self._sql[name])
             return [packed(params[one]) for one in names], [Format.BINARY] * len(names)
@@ -87,14 +87,14 @@ class Direct:
 
     def _prepare(self, name: str) -> bytes:
         text, names = _numbered(self._sql[name])
-        # An array's type is said by the statement itself.
+        # The statement itself declares the types of arrays.
         kinds = [0 if name.endswith("_many") else _KINDS.get(one, _TEXT) for one in names]
         command = self._prepared[name] = f"andon_{name}_{self._number}".encode()
         self.link.send_prepare(command, text, kinds)
         return command
 
     def receive(self) -> list[Rows]:
-        """For each transaction that was answered since, in order: what its last statement says."""
+        """Return the rows of the last statement of each newly answered transaction, in order."""
         if self.unsent:
             self.unsent = bool(self.link.flush())
         self.link.consume_input()
@@ -108,7 +108,7 @@ class Direct:
                 found.append(_rows(self._last))
             elif result.status == pq.ExecStatus.TUPLES_OK:
                 self._last = result
-            elif result.status != pq.ExecStatus.COMMAND_OK:  # that one was prepared
+            elif result.status != pq.ExecStatus.COMMAND_OK:  # COMMAND_OK answers a prepare
                 raise psycopg.OperationalError(result.get_error_message())
         if not self._syncs:
             self.link.exit_pipeline_mode()
@@ -117,7 +117,7 @@ class Direct:
 
 @cache
 def _numbered(sql: bytes) -> tuple[bytes, list[str]]:
-    """The statement with numbers instead of names, and the names in their order."""
+    """Return the statement with numbered parameters, and their names in order."""
     names: list[str] = []
 
     def number(found: re.Match[str]) -> str:
@@ -130,7 +130,7 @@ def _numbered(sql: bytes) -> tuple[bytes, list[str]]:
 
 @cache
 def _shape(sql: bytes) -> tuple[list[str], list[int], list[_Encoder]]:
-    """The names of a statement in their order, and how each is sent: fractions not as text."""
+    """Return a statement's parameter names in order, their formats (floats binary) and encoders."""
     names = _numbered(sql)[1]
     kinds = [_KINDS.get(one, _TEXT) for one in names]
     formats: list[int] = [Format.BINARY if one == _FLOAT8 else Format.TEXT for one in kinds]
@@ -138,7 +138,7 @@ def _shape(sql: bytes) -> tuple[list[str], list[int], list[_Encoder]]:
 
 
 def _encoded(values: list[Any], encoders: list[_Encoder]) -> list[bytes | None]:
-    """In one go, and without a call of Python's for each: this is on the way of every step."""
+    """Encode all values with C-level callables: every step goes through here."""
     text = "".join([value for value in values if value.__class__ is str])
     if "\0" in text:
         raise UnicodeEncodeError("utf-8", text, 0, 1, "it contains NUL (0x00)")

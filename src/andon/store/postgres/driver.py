@@ -1,4 +1,4 @@
-"""The driver of PostgreSQL: an extra, so that SQLite alone needs nothing more."""
+"""Imports psycopg, which is an extra: users of SQLite need not install it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def driver() -> Any:
-    """The module psycopg; raises StoreError if it, or the library it needs, is not there."""
+    """Return the module psycopg; raise StoreError if it, or the library it needs, is missing."""
     try:
         import psycopg
     except ImportError as missing:
@@ -18,7 +18,7 @@ def driver() -> Any:
             f"PostgreSQL needs the driver psycopg 3, found: {_first_line(missing)}. "
             "Run: pip install 'andon[postgres]'"
         ) from None
-    if not hasattr(psycopg, "Connection"):  # a folder of that name, and not the package
+    if not hasattr(psycopg, "Connection"):  # a folder of that name, not the package
         raise StoreError(
             f"PostgreSQL needs the driver psycopg 3, found {list(psycopg.__path__)}, which is not "
             "it. Run: pip install 'andon[postgres]'"

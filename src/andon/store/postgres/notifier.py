@@ -1,9 +1,10 @@
-"""Wake-ups and life signs between processes that share a PostgreSQL server.
+"""Notifications and liveness between processes that share a PostgreSQL server.
 
-One connection of a process does all of it, with a thread of its own, so that nothing here can hold
-up a write. A ring is a NOTIFY: it may be lost, never late by much, and many at once are one. A life
-sign is a lock that the server lets go of when the connection ends; as a connection may end without
-its process, a free lock only means silence.
+Each process uses one connection for both, with a thread of its own, so that nothing here can delay
+a write. A notification is a NOTIFY: it may be lost, never arrives much later, and many at once are
+merged into one. A worker proves that it is alive by an advisory lock, which the server releases
+when the connection ends. As a connection may end before its process does, a free lock only means
+silence.
 """
 
 import contextlib
@@ -23,23 +24,25 @@ from andon.store.postgres.connection import Connection, Link
 from andon.store.postgres.spare_connection import UNUSED_SECONDS
 
 CHANNEL = "andon"
-# A reader that waits for a ring is woken 200 times a second at most.
+# At most 200 notifications a second wake the readers that wait for them.
 RING_SECONDS = 0.005
-# When a server starts nobody holds a lock yet; everybody gets time to come back first.
+# After a server starts nobody holds a lock yet, so every worker first gets time to reconnect.
 RESTART_SECONDS = 15.0
-# Who has lost only its connection takes its lock again within milliseconds.
+# A worker that has lost only its connection takes its lock again within milliseconds.
 RETAKE_SECONDS = 0.5
-# How often a lock is tried that our own lost connection still keeps.
+# How often to retry a lock that this process's own lost connection still holds.
 MISSING_SECONDS = 1.0
 _LOST = (psycopg.Error, StoreError, OSError)
-# The other end has closed: of a connection whose rings the loop takes, the thread looks for this.
+# The event for a closed peer. If the loop takes a connection's notifications, the thread polls only
+# for this.
 _CLOSED = getattr(select, "POLLRDHUP", 0)
 T = TypeVar("T")
 
-# A hint need not reach the disk. In one message, thus one transaction: also behind a pooler.
+# A hint need not reach the disk. Both commands go in one message and so in one transaction, which
+# also works behind a pooler.
 _RING = f"SET LOCAL synchronous_commit TO off; SELECT pg_notify('{CHANNEL}', '')"
 
-# One look at the locks for any number of workers.
+# One query tests the locks of any number of workers.
 _FREE = """
 SELECT key FROM unnest(%(keys)s::bigint[]) AS asked (key)
  WHERE clock_timestamp() - pg_postmaster_start_time() > make_interval(secs => %(seconds)s)
@@ -51,27 +54,27 @@ SELECT key FROM unnest(%(keys)s::bigint[]) AS asked (key)
 
 
 def key_of(worker_id: str) -> int:
-    """The number of a worker's lock."""
+    """Return the number of a worker's advisory lock."""
     raw = hashlib.sha256(f"andon worker {worker_id}".encode()).digest()[:8]
     return int.from_bytes(raw, "big", signed=True)
 
 
 def free(db: Connection, locks: Sequence[str]) -> set[str]:
-    """Those of the locks that nobody holds."""
+    """Return those of the locks that nobody holds."""
     keys = [int(lock) for lock in locks]
     found = db.execute(_FREE, {"keys": keys, "seconds": RESTART_SECONDS}).fetchall()
     return {str(key) for (key,) in found}
 
 
 class Ear:
-    """Somebody who wants to hear rings: in any thread, or on an event loop."""
+    """One listener: a callback to call in any thread, or on an event loop."""
 
     def __init__(self, callback: Callable[[], None], loop: Any = None) -> None:
         self._callback, self.loop = callback, loop
         self.over = False
 
     def hear(self, here: Any = None) -> None:
-        """Tell of a ring; `here` is the loop that executes this, if one does."""
+        """Notify this listener; `here` is the loop that executes this call, if one does."""
         if self.loop is None or self.loop is here:
             self._call()
         else:
@@ -84,45 +87,45 @@ class Ear:
 
 
 class Bell:
-    """The connection of a process that lasts: it rings, hears, and holds the workers' locks.
+    """The connection that notifies, listens and holds workers' locks, with its thread.
 
-    It is opened when somebody needs it, and opened again as long as somebody listens or a lock is
-    wanted. `unused` is asked now and then to close other connections that nobody uses; it answers
-    after how many seconds to ask again, None if there are none.
+    It opens on first use, and reopens as long as there is a listener or a wanted lock. The thread
+    calls `unused` now and then to close other idle connections; `unused` returns the seconds until
+    the next call, or None if there are none to close.
     """
 
     def __init__(self, link: Link, unused: Callable[[], float | None] = lambda: None) -> None:
         self._link, self._unused = link, unused
-        # Of whoever speaks on the connection; and of the fields below.
+        # Guards the connection and the fields below.
         self._use = threading.RLock()
         self._db: Connection | None = None
         self._used_at = 0.0
         self._held: set[int] = set()
         self._wanted: set[int] = set()
         self._ears: list[Ear] = []
-        self._listening = False  # on this connection
-        self._deaf = False  # rings may have been lost
-        self._known = False  # it held a lock once: others count on it
+        self._listening = False  # LISTEN was sent on this connection
+        self._deaf = False  # notifications may have been lost
+        self._known = False  # it held a lock once, so other processes rely on it
         self._unsent = False
         self._rung_at = -RING_SECONDS
         self._done = False
-        self._asked = False  # since the thread looked
+        self._asked = False  # `wake` was called since the thread last looked
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        # The loop that takes the rings itself, two switches sooner; by a descriptor of its own, as
-        # the number of a connection that was closed becomes another file's.
+        # The event loop that receives notifications itself, two thread switches sooner. It watches
+        # a duplicate descriptor, as the number of a closed connection becomes another file's.
         self._loop: Any = None
         self._eye: tuple[Connection, int] | None = None
 
-    # ── what it is asked ──────────────────────────────────────────────────────────────────────
+    # ── public methods ────────────────────────────────────────────────────────────────────────
 
     @property
     def open(self) -> bool:
         return self._db is not None
 
     def may_ring(self) -> bool:
-        """Whether somebody else may ring now; they must, then."""
+        """Return whether the caller may send a notification now; if True, the caller must send."""
         now = time.monotonic()
         if self._unsent or now < self._rung_at + RING_SECONDS:
             return False
@@ -130,7 +133,7 @@ class Bell:
         return True
 
     def ring(self) -> None:
-        """Never waits; the thread sends it."""
+        """Ask the thread to send a notification; never waits."""
         if not self._unsent:
             self._unsent = True
             self.wake()
@@ -138,13 +141,13 @@ class Bell:
     def hold(self, key: int, besides: int = 0) -> None:
         """Take a lock for as long as this process lives, or until it is released.
 
-        `besides`: how many connections it needs to be of any use.
+        `besides`: how many further connections the process needs to be of any use.
         """
         with self._use:
             self._wanted.add(key)
             try:
                 with self._spoken(besides):
-                    pass  # to open it is to take what is wanted
+                    pass  # opening the connection takes all wanted locks
             except BaseException:
                 self._wanted.discard(key)
                 raise
@@ -159,13 +162,13 @@ class Bell:
                     self._db.execute("SELECT pg_advisory_unlock(%(key)s)", {"key": key})
 
     def listen(self, callback: Callable[[], None], loop: Any = None) -> Callable[[], None]:
-        """Call back at every ring, and once after every time it could not hear."""
+        """Call back at every notification, and once after each gap in which some may be lost."""
         ear = Ear(callback, loop)
         with self._use:
             self._ears.append(ear)
             self._loop = self._loop or loop
             with contextlib.suppress(*_LOST), self._spoken():
-                pass  # if it cannot be opened the thread tries again
+                pass  # if the connection cannot be opened, the thread tries again
         self.wake()
 
         def end() -> None:
@@ -180,12 +183,12 @@ class Bell:
         return end
 
     def ask(self, question: Callable[[Connection], T]) -> T:
-        """Speak on the connection: one question, and nothing that stays open."""
+        """Run one question on the connection; it must leave nothing open."""
         with self._spoken() as db:
             return question(db)
 
     def close(self) -> None:
-        """What was asked for before is still sent."""
+        """End the thread; a notification asked for before is still sent."""
         with self._starting:
             self._done = True
         if self._thread is None:
@@ -196,20 +199,20 @@ class Bell:
             self._thread.join(timeout=2)
 
     def wake(self) -> None:
-        """Let the thread look; it is started with the first thing that there is to do."""
+        """Wake the thread, and start it if it does not run."""
         with self._starting:
             self._asked = True
             if self._thread is None and not self._done:
                 self._thread = threading.Thread(target=self._work, name="andon-bell", daemon=True)
                 self._thread.start()
-            with contextlib.suppress(OSError):  # it is awake, or it has ended
+            with contextlib.suppress(OSError):  # the thread is awake already, or it has ended
                 os.write(self._wake, b"!")
 
-    # ── speaking ──────────────────────────────────────────────────────────────────────────────
+    # ── the connection ────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
     def _spoken(self, besides: int = 0) -> Iterator[Connection]:
-        """The connection, with all that is wanted of it; rings that come meanwhile are told."""
+        """Provide the open connection; afterwards pass on notifications that arrived meanwhile."""
         rung = False
         try:
             with self._use:
@@ -229,7 +232,7 @@ class Bell:
     def _opened(self, besides: int) -> Connection:
         if self._db is None or self._db.closed:
             self._drop()
-            # One that comes back takes the place that it had: others count on its lock.
+            # A reconnect reuses the place it had before, as other processes rely on its lock.
             again = self._known and bool(self._wanted)
             db = self._db = self._link.connect(again=again, besides=besides)
             db.add_notify_handler(self._note)
@@ -245,7 +248,7 @@ class Bell:
         return self._db
 
     def _drop_lost(self) -> None:
-        """After an error: of a statement, or of the connection."""
+        """Drop the connection after an error that closed it, but keep it if a statement failed."""
         if self._db is not None and self._db.closed:
             self._drop()
 
@@ -258,23 +261,23 @@ class Bell:
         if db is not None:
             with contextlib.suppress(*_LOST):
                 db.close()
-            self.wake()  # its descriptor is not to be watched any more
+            self.wake()  # the thread must stop polling the old descriptor
 
-    # ── hearing ───────────────────────────────────────────────────────────────────────────────
+    # ── listening ─────────────────────────────────────────────────────────────────────────────
 
     def _note(self, _notify: Any) -> None:
-        """Of the driver: a ring came with the answer to something else."""
+        """Record a notification that the driver found along with the answer to something else."""
         self._noted = True
 
     _noted = False
 
     def _take_rings(self) -> bool:
-        """Take what has come; many rings are one."""
+        """Take all pending notifications; return whether there were any."""
         rung, self._noted = self._noted, False
         if self._db is not None and not self._db.closed:
             while self._db.pgconn.notifies() is not None:
                 rung = True
-            if self._deaf and self._listening:  # whatever was sent meanwhile is lost
+            if self._deaf and self._listening:  # notifications sent meanwhile are lost: assume one
                 self._deaf, rung = False, True
         return rung
 
@@ -283,12 +286,12 @@ class Bell:
             ear.hear(here)
 
     def _watch(self) -> None:
-        """Let the loop take the rings of this connection."""
+        """Let the event loop receive this connection's notifications."""
         if self._loop is None or self._db is None or self._eye is not None or self._done:
             return
         try:
             eye = os.dup(self._db.fileno())
-        except OSError:  # no descriptor is left: the thread takes them
+        except OSError:  # no descriptor is left: the thread receives them
             return
         self._eye = self._db, eye
         if not _posted(self._loop, self._add_reader, self._loop, self._db, eye):
@@ -296,7 +299,7 @@ class Bell:
             os.close(eye)
 
     def _blind(self, *, for_ever: bool = True) -> None:
-        """The loop takes no rings any more: of this connection, or of any."""
+        """Stop the loop from receiving notifications: of this connection, or of any later one."""
         if self._eye is not None:
             eye = self._eye[1]
             if not _posted(self._loop, _unwatch, self._loop, eye):
@@ -306,14 +309,14 @@ class Bell:
             self._loop = None
 
     def _add_reader(self, loop: Any, db: Connection, eye: int) -> None:
-        if self._eye == (db, eye):  # else it was dropped meanwhile, and is closed after this
+        if self._eye == (db, eye):  # else it was dropped meanwhile, and `_unwatch` closes it next
             loop.add_reader(eye, self._hear, loop, db, eye)
 
     def _hear(self, loop: Any, db: Connection, eye: int) -> None:
-        """On the loop."""
-        if self._db is not db:  # it was dropped; what is watched ends right after this
+        """Receive notifications on the loop."""
+        if self._db is not db:  # the connection was dropped; `_unwatch` runs right after this
             loop.remove_reader(eye)
-        elif self._use.acquire(blocking=False):  # else somebody speaks, and takes the rings too
+        elif self._use.acquire(blocking=False):  # else its current user takes the notifications
             rung = False
             try:
                 _consume(db)
@@ -353,7 +356,7 @@ class Bell:
         self._close_pipe()
 
     def _turn(self) -> float | None:
-        """Do what is due; answers after how many seconds something else will be."""
+        """Do what is due; return the seconds until something else will be, or None."""
         self._asked = False
         times = [self._unused()]
         now = time.monotonic()
@@ -363,7 +366,7 @@ class Bell:
             try:
                 self.ask(lambda db: db.execute(_RING))
             except _LOST:
-                self._unsent = not self._done  # once the server is back
+                self._unsent = not self._done  # send it once the server is back
                 raise
         elif self._unsent:
             times.append(self._rung_at + RING_SECONDS - now)
@@ -381,7 +384,7 @@ class Bell:
         return min((one for one in times if one is not None), default=None)
 
     def _wait(self, seconds: float | None) -> None:
-        """Until there is something to do. (`select` ends at descriptor 1023.)"""
+        """Wait until there is something to do; `select` cannot watch descriptors above 1023."""
         watch = select.poll()
         watch.register(self._woken, select.POLLIN)
         with self._use:
@@ -393,7 +396,7 @@ class Bell:
             os.read(self._woken, 4096)
 
     def _ended(self) -> bool:
-        """Whether there is nothing to wait for: another thread begins with the next thing to do."""
+        """Return whether the thread may end, as nothing is pending; `wake` starts another one."""
         with self._starting:
             if self._asked or self._unsent or self._wanted or self._ears or self._db is not None:
                 return False
@@ -409,7 +412,7 @@ class Bell:
 
 
 def _look(db: Connection) -> None:
-    """Take what has come, if anything has; something to read may be the end of the connection."""
+    """Read pending input without waiting; that input may be the end of the connection."""
     watch = select.poll()
     watch.register(db.fileno(), select.POLLIN)
     if watch.poll(0):
@@ -424,9 +427,9 @@ def _consume(db: Connection) -> None:
 
 def _posted(loop: Any, function: Callable[..., object], *args: Any) -> bool:
     try:
-        # Not in the context of a run that happens to ask: a loop keeps it with what it watches.
+        # A fresh context: the loop would keep the calling run's context for as long as it watches.
         loop.call_soon_threadsafe(function, *args, context=Context())
-    except RuntimeError:  # it is closed, and watches nothing
+    except RuntimeError:  # the loop is closed and watches nothing
         return False
     return True
 

@@ -1,6 +1,7 @@
-"""Batches that an event loop sends, and takes the answers to: several may be under way at once.
+"""Batches sent and received by an event loop; several may be in flight at once.
 
-The writing connection is held until all are answered. The server carries them out in their order.
+The sender holds the writing connection until all are answered. The server carries them out in the
+order in which they were sent.
 """
 
 import threading
@@ -22,18 +23,18 @@ RING: batches.Transaction = [("ring", {})]
 
 
 class _Flight:
-    """A batch that is under way."""
+    """A batch in flight."""
 
     __slots__ = ("batch", "left", "open", "outcomes", "rings")
 
     def __init__(self, batch: Sequence[Message], transactions: int, *, rings: bool) -> None:
         self.batch, self.open, self.rings = batch, transactions, rings
         self.outcomes: list[Outcome] = [None] * len(batch)
-        self.left: list[int] = []  # the places of what was not carried out
+        self.left: list[int] = []  # the places of messages that were not carried out
 
 
 class Sending(SqlStore):
-    """The part of the store that does not wait."""
+    """The part of the store that sends without waiting."""
 
     link: Link
     _sql: dict[str, bytes]
@@ -43,22 +44,23 @@ class Sending(SqlStore):
     def __init__(self) -> None:
         super().__init__()
         self._direct: Direct | None = None
-        self._sender: int | None = None  # the thread whose batches are under way
-        # What takes the answer of each transaction; None for a ring.
+        self._sender: int | None = None  # the thread whose batches are in flight
+        # For each transaction the function that takes its answer; None for a notification.
         self._expected: deque[tuple[_Flight, Callable[..., list[int]]] | None] = deque()
 
     def _drop_writer(self) -> None:
         raise NotImplementedError
 
     def send(self, batch: Sequence[Message], *, behind: bool = False) -> Direct | None:
-        """Send a batch and hold the connection for it; None if that cannot be done now.
+        """Send a batch and hold the connection for it; return None if that is impossible now.
 
-        Answers what is to be watched. `receive` must be called until nothing is under way.
+        Otherwise return the object to watch; the caller must call `receive` until nothing is in
+        flight.
         """
         sent = None if self.link.pooled else batches.directly(batch)
         if sent is None or not (behind or self._begin_sending()):
             return None
-        # A ring right after the commit, on its heels, is heard two switches earlier.
+        # A notification sent directly behind the commit arrives two thread switches earlier.
         rings = Start in map(type, batch) and self._bell.may_ring()
         transactions = [one.statements for one in sent]
         try:
@@ -90,9 +92,10 @@ class Sending(SqlStore):
         return self._direct
 
     def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
-        """Of each batch that was answered since: its outcomes, and what was not carried out.
+        """Return the newly answered batches, and whether more are in flight.
 
-        And whether more is under way. Raises StoreUnavailable if of all that is, nothing is known.
+        Each batch is its outcomes and the places not carried out. Raises StoreUnavailable if the
+        outcome of everything in flight is unknown.
         """
         assert self._direct is not None
         try:
@@ -105,11 +108,11 @@ class Sending(SqlStore):
         return [(flight.outcomes, flight.left) for flight in flights], bool(self._expected)
 
     def unsent(self) -> bool:
-        """Whether the network has yet to take a part: then `receive` is to be called for it too."""
+        """Return whether unsent data remains; if so, call `receive` when the socket is writable."""
         return self._direct is not None and self._direct.unsent
 
     def _take(self, rows: Rows) -> _Flight | None:
-        """One answer; the flight of which it was the last."""
+        """Take one answer; return the flight that it completes, if any."""
         expected = self._expected.popleft()
         if expected is None:
             return None

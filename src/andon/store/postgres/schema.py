@@ -1,7 +1,7 @@
-"""Opening a PostgreSQL database: create or upgrade the tables, notice that it was replaced.
+"""Opens a PostgreSQL database: creates or upgrades the tables, detects that it was replaced.
 
-Done at every new connection of the writer, since after a failover it may lead to another server.
-When there is nothing to do it only reads.
+The store does this at every new connection of its writer, since after a failover the connection
+may lead to another server. When nothing has changed, this code only reads.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from andon.errors import StoreUnavailable
 from andon.store import migrations, queries
 from andon.store.postgres.connection import Connection
 
-# Guards what only one process may do: change the schema, renew the epoch, register.
+# Guards work that only one process at a time may do: change the schema, renew the epoch, register.
 LOCK = b"SELECT pg_advisory_xact_lock(4701822938610213710)"
 
 # A restored or promoted server has another timeline, a copied database another number.
@@ -25,7 +25,7 @@ _PLAIN_IDENTITY = b"SELECT 'database ' || oid FROM pg_database WHERE datname = c
 
 
 def make_ready(db: Connection, name: str, renew: Callable[[str], None]) -> None:
-    """Bring the database up to date; `renew` is called when it is not the one last written to."""
+    """Bring the database up to date; call `renew` if it is not the one last written to."""
     if db.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
         raise StoreUnavailable(
             f"{name}: the server is a read-only standby. Connect to the primary, e.g. with all "
@@ -51,7 +51,7 @@ def has_newest_tables(db: Connection) -> bool:
 
 def _migrate_one(db: Connection, number: int, sql: str) -> None:
     with db.transaction():
-        # Somebody else's migration may take its time; ours must not begin before it ends.
+        # Another process's migration may take long; ours must not begin before it ends.
         db.execute("SET LOCAL lock_timeout = 0")
         db.execute(LOCK)
         if _version(db) < number:
@@ -60,7 +60,7 @@ def _migrate_one(db: Connection, number: int, sql: str) -> None:
 
 
 def _version(db: Connection) -> int:
-    # Not to_regclass: it answers from a cache that may be older than the lock that was waited for.
+    # Not to_regclass: it answers from a cache that may predate the lock just waited for.
     found = db.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = 'andon' AND c.relname = 'schema'"
@@ -77,5 +77,5 @@ def _identity(db: Connection) -> str:
     except psycopg.errors.Error as error:
         if not error.sqlstate or error.sqlstate[:2] not in ("42", "0A", "55"):
             raise
-        [[identity]] = db.execute(_PLAIN_IDENTITY).fetchall()  # not permitted, or not there
+        [[identity]] = db.execute(_PLAIN_IDENTITY).fetchall()  # not permitted, or not available
     return str(identity)

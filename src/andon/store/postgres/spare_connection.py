@@ -1,7 +1,7 @@
-"""The connection that a process has besides those for writing and hearing, while it needs one.
+"""A process's spare connection, besides the ones that write and listen.
 
-It is for reads, and is lent to callers who write in a transaction of their own. One is kept for the
-next caller; unused for some seconds it is closed, as others may need its place.
+It serves reads, and is lent to callers that write in a transaction of their own. One is kept for
+the next caller, and closed after some seconds without use, as other processes may need its place.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ UNUSED_SECONDS = 5.0
 
 
 class Spare:
-    """At most one that nobody uses; as many more as are lent at the same time."""
+    """Keeps at most one idle connection, and opens more while several are lent at once."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -28,11 +28,11 @@ class Spare:
         self._closed = False
         self.lent = 0  # to callers of `transact`
         self._watched = False
-        self.on_first: Callable[[], None] = lambda: None  # `close_unused` is to be called now
+        self.on_first: Callable[[], None] = lambda: None  # asks for calls of `close_unused`
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[Connection]:
-        """For a read."""
+        """Provide a connection for a read."""
         db = self._take()
         try:
             yield db
@@ -40,7 +40,7 @@ class Spare:
             self._keep(db)
 
     def lend(self) -> Connection:
-        """For a transaction of somebody else."""
+        """Return a connection for a caller's own transaction; `take_lent` takes it back."""
         db = self._take()
         with self._lock:
             self.lent += 1
@@ -48,7 +48,7 @@ class Spare:
         return db
 
     def take_lent(self, db: Connection) -> None:
-        """Keep it for the next caller, without anything the last one left in it."""
+        """Take back a lent connection and keep it, without anything its caller left in it."""
         with self._lock:
             self.lent -= 1
         try:
@@ -63,7 +63,7 @@ class Spare:
         db.close()
 
     def close_unused(self) -> float | None:
-        """Close what was not used for a while; after how many seconds to look again, if at all."""
+        """Close a connection idle for too long; return the seconds until the next look, or None."""
         with self._lock:
             if self._kept is None:
                 self._watched = False

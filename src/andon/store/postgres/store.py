@@ -1,10 +1,9 @@
-"""PostgreSQL: for more than one machine.
+"""The PostgreSQL store, for more than one machine.
 
 One connection writes; the notifier (notifier.py) listens, notifies and holds locks; a third one is
-open while somebody reads. Where there is no place for that one, what is there is asked. Nothing
-that a batch needs is kept in a connection, so that each transaction may go through another one. An
-error in the middle of a commit means that the outcome is not known: the same batch, written again,
-is the same.
+open while somebody reads. If the server has no room for the third, reads use one of the others. No
+batch depends on state kept in a connection, so each transaction may use another one. After an error
+in the middle of a commit the outcome is unknown; writing the same batch again is safe.
 """
 
 import contextlib
@@ -50,9 +49,9 @@ from andon.store.store import (
 )
 from andon.store.writer.groups import locks_of
 
-# Who runs into a deadlock has waited a second for it; three in a row are not chance.
+# A deadlock is reported after a second of waiting; three in a row are not chance.
 CONTENTION_TRIES = 4
-# How long an unknown outcome is asked for before it is reported as unknown.
+# How long to ask the database for the outcome of a commit before reporting it as unknown.
 UNKNOWN_SECONDS = 10.0
 T = TypeVar("T")
 _RETURNS = (b"SELECT", b"WITH")
@@ -64,31 +63,31 @@ _UNREAD = {"ask_run"}
 class PostgresStore(Sending):
     """A store in the schema `andon` of a PostgreSQL database."""
 
-    # The connection may be gone and the process alive: a restart of the server, a broken network.
+    # A server restart or a broken network ends the connection of a process that is still alive.
     free_means = "silent"
 
     def __init__(
         self, url: str, *, look: bool = False, lean: bool = False, reserved: bool = False
     ) -> None:
-        """`lean`: it reads on the connection that writes; `reserved`: see Link.connect."""
+        """`lean`: read on the connection that writes; `reserved`: see Link.connect."""
         super().__init__()
         self.url = url
         self.link = Link(url, reserved=reserved)
         self._lean = lean or reserved
         self.hears = not self.link.pooled
         self._sql = batches.load()
-        # In a pipeline these are not waited for; their errors come with the next answer.
+        # A pipeline does not wait for these; their errors arrive with the next answer.
         self._silent = {name for name, sql in self._sql.items() if not _answers(sql)}
         self._silent |= _LOCKS | _UNREAD
         self._begin = self.link.begin()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._reading = threading.Lock()
         self._writer: Connection | None = None
-        self._written = False  # it was open once: others count on what this process does
+        self._written = False  # the writer was open once, so other processes rely on this one
         self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
         self._closed = False
         self._closing: set[str] | None = None  # orders of this batch that may be proved now
-        self._spare = Spare(self.link)  # the third: for reads, or lent to a caller of `transact`
+        self._spare = Spare(self.link)  # the third one: for reads, or lent by `transact`
         self._bell = bell.Bell(self.link, self._spare.close_unused)
         self._spare.on_first = self._bell.wake
         try:
@@ -120,7 +119,7 @@ class PostgresStore(Sending):
         return self._writer
 
     def _can_be_read(self) -> bool:
-        """Whether there is nothing to make first: then looking needs no right to write."""
+        """Return whether the tables are up to date; reading then needs no right to write."""
         found: bool = self._read(has_newest_tables)
         return found
 
@@ -141,7 +140,7 @@ class PostgresStore(Sending):
 
     def q(self, name: str, /, **params: Any) -> Rows:
         db = getattr(self._local, "db", None) or self._writing_connection()
-        # Explicit: a caller's connection may make other rows and cursors.
+        # An explicit cursor: a caller's connection may have other row and cursor factories.
         cursor = psycopg.Cursor(db, row_factory=tuple_row).execute(self._sql[name], params)
         return [] if name in self._silent else cursor.fetchall()
 
@@ -156,7 +155,7 @@ class PostgresStore(Sending):
                 return self._ask(ask)
             except SPOILED as error:
                 meaning = self.link.meaning(error)
-                # An idle connection may have ended long ago: that alone is no reason to fail.
+                # An idle connection may have ended long ago, which is no reason to fail: retry.
                 if (
                     last
                     or isinstance(error, StoreFull)
@@ -166,12 +165,12 @@ class PostgresStore(Sending):
         raise AssertionError("unreachable")
 
     def _ask(self, ask: Callable[[Connection], T]) -> T:
-        """On a connection for reads; if there is no place for one, on one that is there."""
+        """Run a read on the spare connection, or on an open one if the server has no room."""
         if self._lean:
             with self._writing:
                 return ask(self._writing_connection())
         with self._reading:
-            # More than one besides the two that a process has: only if it has no bell.
+            # While the spare is lent, open another one only if the notifier's is not open.
             if not (self._spare.lent and self._bell.open):
                 with contextlib.suppress(StoreFull), self._spare.taken() as db:
                     return ask(db)
@@ -183,10 +182,10 @@ class PostgresStore(Sending):
             return ask(self._writing_connection())
 
     def yield_place(self) -> None:
-        """Close what is open, for a while: others cannot begin, and neither can this process."""
+        """Close the writing connection so that other processes can start; this one cannot yet."""
         with self._writing:
             self._drop_writer()
-            self._written = False  # it has to ask for a place again
+            self._written = False  # the next connection must check for room again
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +216,7 @@ class PostgresStore(Sending):
         return [self._write_alone(message) for message in batch]
 
     def _write_alone(self, message: Message) -> Outcome:
-        """One message spoiled the batch: find out which, by giving each its own commit."""
+        """Write one message of a spoiled batch in its own commit, to find the one that spoils."""
         try:
             return self._write([message])[0]
         except StoreUnavailable:
@@ -230,7 +229,7 @@ class PostgresStore(Sending):
         outcomes: list[Outcome] = [None] * len(batch)
         others = together.others
         if not others and len(together.queries) == 1:
-            # One statement is a transaction by itself; what it refuses is looked at below.
+            # One statement is a transaction by itself; messages it refuses are handled below.
             others = self._write_together(together, outcomes)
             together.queries.clear()
         if others or together.queries:
@@ -244,9 +243,9 @@ class PostgresStore(Sending):
         return outcomes
 
     def _write_together(self, together: batches.Together, outcomes: list[Outcome]) -> list[int]:
-        """Answers the places of what was not carried out."""
+        """Execute the shared statements; return the places of messages not carried out."""
         db = self._writing_connection()
-        # All are sent before the first answer is waited for.
+        # Send all statements before waiting for the first answer.
         cursors = [db.execute(self._sql[name], given) for name, given, _ in together.queries]
         return together.take([cursor.fetchall() for cursor in cursors], outcomes)
 
@@ -256,7 +255,7 @@ class PostgresStore(Sending):
 
     @contextlib.contextmanager
     def _closing_last(self) -> Iterator[None]:
-        """Close orders at the end of the batch: others may be about to close the same ones."""
+        """Close orders only at the end of the batch: others may be about to close the same ones."""
         self._closing = closing = set[str]()
         try:
             yield
@@ -272,10 +271,10 @@ class PostgresStore(Sending):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction of the writing connection, with as few round trips as it has questions."""
+        """Run a transaction on the writing connection; only queries with answers cost a trip."""
         db = self._writing_connection()
         try:
-            # A pipeline ends with a message that would keep a pooler's connection lent to us.
+            # A pipeline ends with a message that would keep a pooler's connection assigned to us.
             with contextlib.nullcontext() if self.link.pooled else db.pipeline():
                 db.execute(self._begin, prepare=False)
                 yield
@@ -284,26 +283,26 @@ class PostgresStore(Sending):
             with contextlib.suppress(psycopg.Error):
                 if not db.closed:
                     db.rollback()
-                    self._direct = None  # with a rollback the driver discards what was prepared
+                    self._direct = None  # on rollback the driver discards prepared statements
             if db.closed or db.info.transaction_status != TransactionStatus.IDLE:
                 self._drop_writer()
             raise
 
     def _order(self, m: Order) -> str:
-        """Whoever has to obey hears of it with the commit: orders are too rare to be in the way."""
+        """Notify in the order's own commit; orders are too rare for this to slow other writes."""
         stop_id = super()._order(m)
         self._writing_connection().execute(_NOTIFY)
         return stop_id
 
     def _register(self, m: Register) -> tuple[int, float]:
         self._writing_connection().execute(LOCK)  # or two could register different parameters
-        self.q("share_orders")  # or an order could pass it that has looked for workers before
+        self.q("share_orders")  # or an order that has already listed the workers could miss it
         return super()._register(m)
 
     # ── in the caller's transaction ───────────────────────────────────────────────────────────
 
     def transact(self, append: Callable[[Any], Append]) -> None:
-        """The caller's writes and the append, in one transaction on a connection of their own."""
+        """Run the caller's writes and the append in one transaction on a separate connection."""
         with self._translated():
             db = self._spare.lend()
         try:
@@ -333,7 +332,7 @@ class PostgresStore(Sending):
                 raise meaning from error
 
     def _was_written(self, message: Append) -> bool:
-        """Ask the database what became of a commit whose answer was lost."""
+        """Ask the database whether a commit whose answer was lost has succeeded."""
         last = message.entries[-1]
         until = time.monotonic() + UNKNOWN_SECONDS
         while True:
@@ -348,7 +347,7 @@ class PostgresStore(Sending):
 
     @contextlib.contextmanager
     def _on(self, db: Any) -> Iterator[None]:
-        """Send this thread's queries to another connection."""
+        """Send this thread's queries to the given connection."""
         self._local.db = db
         try:
             yield
@@ -358,7 +357,8 @@ class PostgresStore(Sending):
     def start_on(self, connection: Any, run: NewRun) -> bool:
         """Start a run inside the caller's transaction, on the caller's psycopg connection.
 
-        Answers whether the run is new. It exists, and workers hear of it, once the caller commits.
+        Returns whether the run is new. The run exists, and workers are notified, once the caller
+        commits.
         """
         if not isinstance(connection, psycopg.Connection):
             raise BadInput(
@@ -375,7 +375,7 @@ class PostgresStore(Sending):
         return new
 
     async def start_on_async(self, connection: Any, run: NewRun) -> bool:
-        """The same as start_on, on a psycopg.AsyncConnection."""
+        """Like `start_on`, on a psycopg.AsyncConnection."""
         own = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
         cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
         with self._translated():
@@ -393,10 +393,10 @@ class PostgresStore(Sending):
                     await cursor.execute(_NOTIFY)
         return new
 
-    # ── who is alive, and who listens ─────────────────────────────────────────────────────────
+    # ── liveness and notifications ────────────────────────────────────────────────────────────
 
     def hold(self, worker_id: str) -> str | None:
-        """A lock that ends with this process's connection; None behind a pooler."""
+        """Take a lock that ends with this process's connection; None behind a pooler."""
         if self.link.pooled:
             return None
         key = bell.key_of(worker_id)
@@ -411,7 +411,7 @@ class PostgresStore(Sending):
         return bool(self.lost([worker])[0])
 
     def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
-        """Those whose lock stays free: their process is gone, or their connection is."""
+        """Return the workers whose lock stays free: their process or their connection is gone."""
         locks = {one.id: one.lock for one in workers if one.lock is not None}
         free = self._look_at_locks(list(locks.values())) if locks else set()
         now = time.monotonic()
@@ -437,7 +437,7 @@ class PostgresStore(Sending):
         self._bell.ring()
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Behind a pooler nobody can listen: polling has to find what is new."""
+        """Listen for notifications; a no-op behind a pooler, where polling has to find new work."""
         return self._bell.listen(callback) if self.hears else lambda: None
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
@@ -464,12 +464,12 @@ class PostgresStore(Sending):
         return facts | dict(zip((*settings, "schema", "epoch"), row, strict=True))
 
     def integrity(self) -> str:
-        """PostgreSQL looks after its own files; this says whether it answers."""
+        """Return 'ok' if the server answers; PostgreSQL checks its own files."""
         self.now()
         return "ok"
 
     def checkpoint(self) -> None:
-        """Nothing: the server does its own upkeep."""
+        """Do nothing: the server does its own upkeep."""
 
     def close(self) -> None:
         if not self._closed:

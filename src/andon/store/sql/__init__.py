@@ -1,1 +1,1 @@
-"""What both databases do with messages: named queries, one file per noun."""
+"""SQL logic shared by both databases, one module per noun; dialects differ only in the queries."""

@@ -1,6 +1,6 @@
-"""What both databases do with LangGraph's threads: save, read, copy and drop their checkpoints.
+"""LangGraph threads: save, read, copy and drop their checkpoints.
 
-A piece is written once for a thread, and goes when nothing names it any more.
+A piece is written once per thread, and dropped when nothing names it any more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from andon.store.messages.graphs import GraphFilter, GraphKey, GraphRow
 from andon.store.sql.limits import SqlLimits
 from andon.store.sql.reads import build, fields
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from andon.store.sql.reads import Rows
 
-# Somebody may drop a checkpoint while it is read: then it is read again, and is not there.
+# A checkpoint may be dropped while it is read; reading again then finds it gone.
 _TRIES = 3
 _EVERY = 2**62
 _TABLES = ("checkpoints", "channels", "writes", "pieces")
@@ -34,7 +34,7 @@ _COLUMNS = ("thread", "namespace", "id", "parent", "kind", "body", "versions", "
 
 
 class SqlThreads(SqlLimits):
-    """The messages and reads about the threads of LangGraph."""
+    """Handles the messages and reads about LangGraph threads."""
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
@@ -127,7 +127,7 @@ class SqlThreads(SqlLimits):
     # ── reads ─────────────────────────────────────────────────────────────────────────────────
 
     def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None:
-        """The checkpoint of that thread, namespace and id; without an id, the latest."""
+        """Return the checkpoint of a thread, namespace and id; without an id, the latest."""
         for last in (False,) * (_TRIES - 1) + (True,):
             rows = self._graph_rows(which)
             if not rows:
@@ -167,7 +167,7 @@ class SqlThreads(SqlLimits):
         return row.but(channels=channels, writes=writes, pieces=found)
 
     def _pieces_of(self, thread: str, values: Iterable[Value]) -> dict[bytes, bytes]:
-        """What the values are made of, level by level. KeyError: it is being dropped."""
+        """Read the pieces of the values, level by level. KeyError: they are being dropped."""
         from andon.core.values import pieces
 
         found: dict[bytes, bytes] = {}
@@ -187,7 +187,7 @@ class SqlThreads(SqlLimits):
         return found
 
     def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]:
-        """The newest first."""
+        """Return the keys of matching checkpoints, newest first."""
         asked = fields(which) | {"limit": _EVERY if which.limit is None else which.limit}
         if which.thread is None:
             asked = {"before": asked["before"], "limit": asked["limit"]}
@@ -197,7 +197,7 @@ class SqlThreads(SqlLimits):
         return [build(GraphKey, row) for row in rows]
 
     def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]:
-        """Those that runs of LangGraph have saved."""
+        """Return the keys of the checkpoints that the given LangGraph runs have saved."""
         rows = self.read("graph_checkpoints_of", runs=json.dumps(list(graph_runs)))
         return [build(GraphKey, row) for row in rows]
 

@@ -1,7 +1,7 @@
-"""What both databases do about limits: keep them, and claim no more than they admit.
+"""Limits: store them, and claim no more runs than they admit.
 
-Whoever claims under limits counts what runs and chooses while nobody else may, so that they hold
-across all workers. Without limits nothing of this is done.
+A worker that claims under limits counts the running runs and chooses among the waiting ones under
+a lock, so that the limits hold across all workers. Without limits, claims skip all of this.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 
 from andon.store.sql.reads import SqlReads
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from typing import Any
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 TERMS = ("at_most", "rate", "per_seconds")
 Held = tuple[str, str, str, int]  # scope, name, value, and whether only runs that begin
-# Whose declaration it is: what a person has set is not changed by code.
+# `set_by` of limits declared in code. Code never changes a limit that a person has set.
 CODE = "code"
-# A page has room for what is left out of it for reasons that are found only by counting.
+# Extra candidates per page, as counting may rule out some of them.
 PAGE = 100
-# Each page finds slots that are full; runs behind more of them than this wait for the next claim.
+# Each page may find more full slots; runs behind more than this many pages wait for the next claim.
 PAGES = 20
 
 
 class SqlLimits(SqlReads):
-    """The messages about limits, and claims that are subject to them."""
+    """Handles the messages about limits, and claims that are subject to limits."""
 
     def q(self, name: str, /, **params: Any) -> Rows:
         """Run a named query on the writing connection, inside the batch's transaction."""
@@ -42,7 +42,7 @@ class SqlLimits(SqlReads):
         self.q("insert_event", kind=kind, run_id=run_id, worker=worker, body=json.dumps(body))
 
     def _set_limit(self, m: SetLimit) -> bool:
-        """Answers whether there is a limit now, or was one."""
+        """Set or drop a limit; return whether the limit exists now or existed before."""
         self.q("lock_workers")
         if m.at_most is None and m.rate is None:
             found = bool(self.q("drop_limit", scope=m.scope, name=m.name))
@@ -55,7 +55,7 @@ class SqlLimits(SqlReads):
         return found
 
     def _declare(self, names: set[str]) -> None:
-        """What the code of the promoted versions says is the limit, unless a person has set one."""
+        """Apply the limits that promoted versions declare in code, unless a person has set one."""
         known = {row.name: row for row in self._limits(self.q) if row.scope == "agent"}
         for name in sorted(names):
             row, before = self._agents(name, self.q)[:1], known.get(name)
@@ -71,9 +71,9 @@ class SqlLimits(SqlReads):
                 self.q("drop_limit", scope="agent", name=name)
 
     def _claim_admitted(self, m: Claim, latched: list[Held]) -> tuple[Rows, float | None]:
-        """Claim what the limits admit and no latch holds.
+        """Claim runs that the limits admit and no latch holds.
 
-        And the seconds until a rate lets another run begin.
+        Also returns the seconds until a rate lets another run begin, or None.
         """
         from andon.core.queue import admit, tally
 
@@ -96,7 +96,7 @@ class SqlLimits(SqlReads):
         rate_in = None
         if stand.spent and len(chosen) < m.limit:
             full = [*(slot for slot in _held(stand) if not slot[-1]), *latched]
-            if self._candidates(m, chosen, full, 1):  # else nobody waits for it
+            if self._candidates(m, chosen, full, 1):  # else no run waits for the rate
                 rate_in = min(stand.spent.values())
         rows = self._claim_chosen(m, chosen)
         claimed = {row[0] for row in rows}
@@ -111,7 +111,7 @@ class SqlLimits(SqlReads):
     def _candidates(
         self, m: Claim, chosen: list[Candidate], held: list[Any], limit: int
     ) -> list[Candidate]:
-        """What the worker would claim next, without what was chosen and what is held back."""
+        """Return the runs the worker would claim next, except those chosen or held back."""
         from andon.core.queue import Candidate
 
         rows = self.q(
@@ -134,7 +134,7 @@ class SqlLimits(SqlReads):
 
 
 def wanted(m: Claim) -> dict[str, Any]:
-    """Which runs a claim is about."""
+    """Return the query parameters that say which runs a claim may take."""
     from andon.core.queue import suspect_from
 
     return {
@@ -151,6 +151,6 @@ def _terms(limit: LimitRow | AgentRow | SetLimit) -> dict[str, Any]:
 
 
 def _held(stand: Admission) -> list[Held]:
-    """The slots that hold runs back; the last number: only those that begin."""
+    """Return the slots that hold runs back; a last value of 1 holds only runs that begin."""
     full = [(*slot, 0) for slot in sorted(stand.full)]
     return full + [(*slot, 1) for slot in sorted(stand.spent.keys() - stand.full)]

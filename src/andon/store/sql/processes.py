@@ -1,7 +1,8 @@
-"""What both databases do about what attempts have started: processes, by their mark, and threads.
+"""Processes and threads that attempts have started.
 
-A run is not stopped while something that it has started may act, whoever executes the run now. A
-stop has a target for each attempt of which that is not known: somebody on the attempt's host looks.
+A run is not stopped while a process or thread that it started may still act, even if another worker
+executes the run now. A stop therefore has a target for each attempt that may have left one behind;
+a command or supervisor on the attempt's host looks for it.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     from andon.store.sql.reads import Rows
 
 
-# For a command or a supervisor on the host of a worker that has ended to look for what it had
-# started; then the stop is not proved, and is no longer waited for.
+# How long a command or supervisor on the host of an ended worker has to look for what the worker
+# had started. After that the stop counts as unproved and callers no longer wait for it.
 LOOK_SECONDS = 30.0
 
 
 class SqlStarted(SqlLimits):
-    """The messages about what attempts have started, and the targets that follow from them."""
+    """Handles messages about what attempts have started, and the targets that follow from them."""
 
     def _started(self, m: Started) -> None:
-        """No fence is looked at: what was started was started, whoever owns the run now."""
+        """Record what an attempt started. It ignores the fence: a lost run still left processes."""
         self.q("start_of_attempt", run_id=m.run_id, fence=m.fence, mark=m.mark, threads=m.threads)
 
     def _aim_at_started(self, m: Order, run_ids: Sequence[str]) -> set[str]:
-        """A target for each attempt that may have left something; answers their runs."""
+        """Add a target for each attempt that may have left something; return their runs."""
         if not run_ids:
             return set()
         rows = self.q(
@@ -60,7 +61,7 @@ class SqlStarted(SqlLimits):
         return {str(row[0]) for row in rows}
 
     def _word(self, m: Ended) -> list[str]:
-        """What a worker says of an attempt; answers the orders that this has ended a target of."""
+        """Apply a worker's word about an attempt; return the orders with a target it ended."""
         self.q("quieten", run_id=m.run_id, fence=m.fence)
         also = f"its worker has ended processes of it: {m.also}" if m.also else ""
         evidence = "; ".join(filter(None, ("its worker: nothing of it executes any more", also)))
@@ -72,7 +73,7 @@ class SqlStarted(SqlLimits):
             words = {
                 Stage.VERIFIED: evidence,
                 Stage.UNPROVED: evidence + more,
-                Stage.FENCED: also or None,  # the end of its process is still to be proved
+                Stage.FENCED: also or None,  # the end of its process must still be proved
             }
             self.q(
                 "report_target",
@@ -85,7 +86,10 @@ class SqlStarted(SqlLimits):
         return [str(row[0]) for row in rows]
 
     def _left_by_itself(self, worker_id: str) -> None:
-        """A worker says goodbye. That does not prove a hard stop; its supervisor sees its end."""
+        """Handle a worker's departure.
+
+        Its own word does not prove a hard stop; its supervisor must see the process end.
+        """
         rows = self.q("hard_targets_of", worker_id=worker_id)
         for stop_id, target, supervisor, _ in rows:
             stage = Stage.UNPROVED if supervisor is None else Stage.FENCED
@@ -102,10 +106,10 @@ class SqlStarted(SqlLimits):
         self._close([row[0] for row in left])
 
     def _give_up_looking(self) -> None:
-        """What was started where nobody is left to look for it cannot be proved, until one does."""
+        """Mark targets unproved if nobody is left on their host to look, until somebody does."""
         rows = self.q("forsaken_targets", seconds=LOOK_SECONDS)
         if not rows or not self.q("try_orders")[0][0]:
-            return  # somebody gives an order; the next heartbeat will do
+            return  # an order is being given right now; the next heartbeat tries again
         for stop_id, target, _, host in rows:
             self.q(
                 "report_target",
@@ -125,7 +129,7 @@ class SqlStarted(SqlLimits):
         raise NotImplementedError
 
     def _state_after(self, worker_id: str, state: str) -> str:
-        """How a worker counts as ended, by what somebody has seen of it."""
+        """Return how a worker counts as ended, given what was seen of its end."""
         if state != Sight.PROCESS:
             return state
         started = bool(self.q("has_started", worker_id=worker_id))

@@ -1,4 +1,4 @@
-"""What both databases are asked: the named queries of every read, and the values they become."""
+"""The reads of a store: each runs named queries and builds rows from their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from andon.store.messages.rows import (
 from andon.store.read_api import ALLOWANCE_SECONDS
 from andon.store.store import AgentRow, EffectRow, WorkerRow
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
@@ -54,7 +54,7 @@ _GETTERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def values(struct: Struct | Entry) -> tuple[Any, ...]:
-    """The values of its fields, in their order; this is on the way of every step."""
+    """Return the values of a struct's fields in order; every step calls this, so it is cached."""
     kind = type(struct)
     getter = _GETTERS.get(kind)
     if getter is None:
@@ -67,7 +67,7 @@ def build(kind: type[T], row: Sequence[Any]) -> T:
 
 
 def _astray(what: str, last: int, after: int) -> Corrupt:
-    """Its index is in disorder: who reads page by page would never come to an end."""
+    """Build the error for a damaged index, with which reading page by page would never end."""
     return Corrupt(
         f"{what}: asked for what comes after {after}, the database answered up to {last}; "
         "it is damaged. Restore it from a backup."
@@ -109,12 +109,12 @@ class SqlReads:
         return build(RunRow, rows[0]) if rows else None
 
     def among(self, run_ids: Sequence[str], states: Sequence[str]) -> list[RunRow]:
-        """Those of the runs that are in one of the states."""
+        """Return those of the given runs that are in one of the states."""
         named = {"run_ids": json.dumps(list(run_ids)), "states": json.dumps(list(states))}
         return [build(RunRow, row) for row in self.read("runs_among", **named)]
 
     def descendants(self, run_id: str) -> list[str]:
-        """The run and all that it has started, if they are not over; parents first."""
+        """Return the run and all its unfinished descendants, parents first."""
         return [str(row[0]) for row in self.read("descendants", run_id=run_id, over=False)]
 
     def runs(self, which: Filter) -> list[RunRow]:
@@ -155,7 +155,7 @@ class SqlReads:
         return [build(AskRow, row) for row in self.read("asks", run_id=run_id, open_only=open_only)]
 
     def progress(self) -> dict[str, list[dict[str, Any]]]:
-        """How far the steps of unfinished runs say they are, by run."""
+        """Return the progress that steps of unfinished runs report, by run."""
         found: dict[str, list[dict[str, Any]]] = {}
         for run_id, progress in self.read("progress"):
             found.setdefault(run_id, []).append(json.loads(progress))

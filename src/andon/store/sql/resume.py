@@ -1,4 +1,4 @@
-"""What both databases do about going on after a stop: resume, and reauthorize."""
+"""Continuing after a stop: resume lifts pauses, reauthorize lifts hard latches."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ NO_LATCH = "nothing there is held; andon receipts lists what was stopped"
 
 
 class SqlLifting(SqlStops):
-    """The messages that lift latches."""
+    """Handles the messages that lift latches."""
 
     def _resume(self, m: Resume) -> int:
         m = m.but(**signed(m))
@@ -32,11 +32,11 @@ class SqlLifting(SqlStops):
         return len(resumed)
 
     def _held_elsewhere(self, m: Resume) -> set[str]:
-        """Runs that another latch lies over, perhaps on their parents': they stay as they are."""
+        """Return runs under another latch, perhaps through a parent: resume leaves them alone."""
         found = set[str]()
         for latch in self._latches(self.q):
             same = _scope(latch) == _scope(m)
-            if latch.scope != Scope.FLEET and not same:  # nothing is claimed under the fleet's
+            if latch.scope != Scope.FLEET and not same:  # under a fleet latch no run is claimed
                 found.update(row[0] for row in self.q("members", **_scope(latch)))
         return found
 
@@ -61,7 +61,7 @@ class SqlLifting(SqlStops):
         newest = self.q("newest_latch", **_scope(m), kinds=HARD)
         if not newest:
             if self.q("is_lifted", **_scope(m), epoch=m.epoch, by=m.by, why=m.why):
-                return 0  # by a try whose answer was lost
+                return 0  # an earlier try lifted it, and its answer was lost
             raise NotFound(f"{m.scope} {m.name}: {NO_LATCH}".replace("fleet : ", "the fleet: "))
         if newest[0][0] != m.epoch:
             raise Conflict(

@@ -1,7 +1,7 @@
-"""What both databases do with a message: the named queries it consists of, in order.
+"""Messages about runs, and the table of handlers: each message is a sequence of named queries.
 
-The first query of a message checks everything that may refuse it and changes nothing if it does;
-so a refused message leaves no trace although it shares its transaction with others.
+The first query of a message checks everything that may refuse the message, and changes nothing if
+it does. A refused message therefore leaves no trace although it shares its transaction with others.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from andon.store.store import (
     Start,
 )
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import Any
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from andon.store.sql.reads import Rows
     from andon.store.store import Blob, Message, NewRun, Outcome
 
-# Not resumed: if it stays there too long, what it did is undone.
+# States of a run that has not been resumed; if it stays there too long, its effects are undone.
 UNRESUMED = frozenset({State.QUEUED, State.STRANDED, State.PAUSED, State.DEAD})
 NUL = (
     "the text contains a NUL character (\\x00), which databases cannot keep in text; nothing was "
@@ -93,7 +93,7 @@ _RINGS += (Recall, SetLimit, Order, Ended, Bury, Report, Escalate, Resume, Reaut
 
 
 class SqlStore(SqlFleet, SqlThreads):
-    """The part of a store that is the same for every SQL database."""
+    """The part of a store that every SQL database shares."""
 
     url: str
 
@@ -138,14 +138,14 @@ class SqlStore(SqlFleet, SqlThreads):
             CopyThread: self._copy_thread,
         }
 
-    # ── what a dialect provides ───────────────────────────────────────────────────────────────
+    # ── provided by each dialect ──────────────────────────────────────────────────────────────
 
     def ring(self) -> None:
-        """Wake everybody who listens. A hint: it may be lost."""
+        """Wake every listener. This is only a hint: a notification may be lost."""
         raise NotImplementedError
 
     def send(self, batch: Sequence[Message], *, behind: bool = False) -> Any:
-        """Where writing takes no network, there is nothing to gain by not waiting for it."""
+        """Return None: without a network in between, sending ahead gains nothing."""
         return None
 
     def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
@@ -155,7 +155,7 @@ class SqlStore(SqlFleet, SqlThreads):
         return False
 
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
-        """Where writing takes a network, a loop does not wait for it."""
+        """Not implemented here: an event loop must not wait for a write over a network."""
         raise NotImplementedError
 
     def needs_upkeep(self) -> bool:
@@ -164,7 +164,7 @@ class SqlStore(SqlFleet, SqlThreads):
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, message: Message) -> Outcome:
-        """Carry one message out; a refusal is an answer, an error of the database is not."""
+        """Carry out one message; return refusals as its outcome, raise errors of the database."""
         try:
             return self._do[type(message)](message)
         except StoreError:
@@ -173,10 +173,10 @@ class SqlStore(SqlFleet, SqlThreads):
             return refusal
 
     def announce(self, batch: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
-        """After a commit: wake those whom it concerns."""
+        """Wake listeners after a commit that concerns other processes."""
         for message, outcome in zip(batch, outcomes, strict=True):
             if outcome is None and isinstance(message, Append) and message.spawn is None:
-                continue  # by far the most common one
+                continue  # by far the most common message
             if not isinstance(outcome, Exception) and _concerns_others(message, outcome):
                 self.ring()
                 return
@@ -203,7 +203,7 @@ class SqlStore(SqlFleet, SqlThreads):
         self._write_along(m)
 
     def _write_along(self, m: Append) -> None:
-        """Everything of an append but its entries."""
+        """Write everything of an append except its entries."""
         self._insert_blobs(m.blobs)
         for effect in m.effects:
             self.q("upsert_effect", run_id=m.run_id, **fields(effect))
@@ -224,13 +224,13 @@ class SqlStore(SqlFleet, SqlThreads):
         try:
             self._start_run(run)
             self._stop_newborn(run.id, run.parent_id)
-        except Refused as late:  # after the entries: what was written so far must be rolled back
+        except Refused as late:  # its entries are written already and must be rolled back
             raise StoreUnavailable(f"run {run.id!r} was started twice at once: {late}") from late
 
     def _advance(
         self, run_id: str, fence: Fence, entries: Sequence[Entry], step: str | None = None
     ) -> bool:
-        """Check the fence and move the head; False if exactly this was written before."""
+        """Check the fence and move the head; return False if the entries are already written."""
         last = entries[-1]
         if self.q(
             "advance_head",
@@ -248,7 +248,7 @@ class SqlStore(SqlFleet, SqlThreads):
         return False
 
     def _refuse_unless_written(self, run_id: str, fence: Fence, last: Entry) -> None:
-        """A commit whose outcome was unknown is tried again: then it may be there already."""
+        """Raise Fenced, unless an earlier try with an unknown outcome has written the entry."""
         if self.q("entry_hash", run_id=run_id, seq=last.seq) != [(last.hash,)]:
             raise Fenced(run_id, fence)
 
@@ -260,7 +260,7 @@ class SqlStore(SqlFleet, SqlThreads):
         held = {"run_id": m.run_id, "fence": m.fence.counter}
         rows = self.q("settle_run", **settling(m))
         if not rows:
-            if self.q("is_settled", **held, ending=m.ending):  # by a try whose answer was lost
+            if self.q("is_settled", **held, ending=m.ending):  # an earlier try, its answer lost
                 return m.state
             raise Fenced(m.run_id, m.fence)
         for entry in m.entries:
@@ -280,7 +280,7 @@ class SqlStore(SqlFleet, SqlThreads):
     ) -> None:
         if state in TERMINAL:
             self._tell_parent(parent_id, m.run_id, state)
-            if m.undone:  # nobody waits for an answer any more
+            if m.undone:  # the run no longer waits for answers
                 self.q("close_asks", run_id=m.run_id)
         if stop is not None:
             self._settled(m.run_id, m.fence.counter, state, m.ending, m.also)
@@ -359,7 +359,7 @@ class SqlStore(SqlFleet, SqlThreads):
 
 
 def settling(m: Settle) -> dict[str, Any]:
-    """What the query that settles a run has to know."""
+    """Return the parameters of the query that settles a run."""
     last = m.entries[-1] if m.entries else None
     return {
         "run_id": m.run_id,
@@ -388,7 +388,7 @@ def settling(m: Settle) -> dict[str, Any]:
 
 
 def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
-    """The queries that start a run; a generator, so that any kind of connection can send them."""
+    """Yield the queries that start a run: a generator suits sync and async connections alike."""
     labels = json.loads(run.labels) if "\\u0000" in run.labels else {}
     if any("\0" in f"{key}{value}" for key, value in labels.items()):
         raise BadInput(NUL)
@@ -406,7 +406,7 @@ def starting(run: NewRun) -> Generator[tuple[str, dict[str, Any]], Rows, bool]:
 
 
 def begun(run: NewRun) -> dict[str, Any]:
-    """What the query that starts a run has to know."""
+    """Return the parameters of the query that starts a run."""
     return {**fields(run), "root_id": run.root_id or run.id, "hash": run.entry.hash}
 
 
@@ -433,5 +433,5 @@ BARE = frozenset({"begun", "started", "retrying"})
 
 
 def is_progress(entry: Entry) -> bool:
-    """Whether an entry means that the run has come further, not only that it tried."""
+    """Return whether an entry brings the run further, rather than only recording a try."""
     return entry.state not in BARE

@@ -1,8 +1,8 @@
-"""What both databases do about stops: orders, their targets, and latches.
+"""Stops: orders, their targets, and latches.
 
-An order is one commit: the latch, the fences and the target rows. Whatever ends an attempt (its
-settlement, its worker's word, the end of its process) proves the targets in its own commit, and
-the run becomes what the order said: paused, cancelled, killed, or queued to be undone.
+An order is one commit: the latch, the fences and the target rows. The event that ends an attempt
+(its settlement, its worker's word, the end of its process) proves the targets in its own commit and
+gives the run the state the order asked for: paused, cancelled, killed, or queued to be undone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from andon.store.messages.stops import (
 from andon.store.sql.processes import SqlStarted
 from andon.store.sql.reads import build, fields
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LONGEST_SECONDS = 1e9
 GONE = "its process is gone"
 
-# Which states of runs that nobody executes an order changes many at once, and to what.
+# The new state, and the states of unexecuted runs that one query moves to it together.
 _BULK = {
     Deed.HOLD: (State.PAUSED, (State.QUEUED, State.SUSPENDED)),
     Deed.PUT_AWAY: (
@@ -59,7 +59,7 @@ _WORDS = {Kind.PAUSE: "Paused", Kind.CANCEL: "Cancelled"}
 
 
 class _Row(Struct):
-    """What an order has to know of a run."""
+    """The facts an order needs about a run."""
 
     id: str
     state: str
@@ -71,11 +71,11 @@ class _Row(Struct):
     stop: str | None
     owes: bool
     supervisor: str | None
-    frozen: str | None  # who has its process, that was frozen when it was paused
+    frozen: str | None  # the worker whose process, frozen by a pause, still holds the run
 
 
 class SqlStops(SqlStarted):
-    """The messages about stops."""
+    """Handles the messages about stops."""
 
     def _take_back(
         self, worker: str, state: str, how: str, *, interrupted: bool, limit: int, seen: float = 0.0
@@ -85,7 +85,7 @@ class SqlStops(SqlStarted):
     def _tell_parent(self, parent_id: str | None, child_id: str, state: str) -> None:
         raise NotImplementedError
 
-    # ── giving an order ───────────────────────────────────────────────────────────────────────
+    # ── orders ────────────────────────────────────────────────────────────────────────────────
 
     def _order(self, m: Order) -> str:
         m = m.but(id=storable(m.id), via=storable(m.via), **signed(m))
@@ -101,7 +101,7 @@ class SqlStops(SqlStarted):
         holds = latches(kind, scope)
         self.q("insert_stop", **fields(m), polite=kind in POLITE, latched=holds)
         reached = set[str]()
-        # Again: while it waited for a run, that may have started another one.
+        # Look again: a run may have started another one while the order waited for its lock.
         while new := [run_id for run_id in whom if run_id not in reached]:
             reached.update(new)
             self._reach(m, new)
@@ -113,7 +113,7 @@ class SqlStops(SqlStarted):
         return m.id
 
     def _same(self, m: Order, stop_id: str) -> str:
-        """It is in force already; perhaps with more time than there is now."""
+        """Answer an order that is in force already; shorten its window if this one is shorter."""
         if m.kind in POLITE and stop_id != m.id:
             self.q("shorten_window", id=stop_id, within=m.within)
         return stop_id
@@ -139,10 +139,10 @@ class SqlStops(SqlStarted):
         return [build(_Row, row).but(owes=bool(row[8])) for row in rows]
 
     def _reach(self, m: Order, run_ids: Sequence[str]) -> None:
-        """Do to each run what the order means for it."""
+        """Apply the order to each of the runs."""
         kind, waiting = Kind(m.kind), 0
         left = self._aim_at_started(m, run_ids) if kind is not Kind.HALT else set()
-        if kind is Kind.CANCEL and not _childless(m, run_ids):  # their parents will be told
+        if kind is Kind.CANCEL and not _childless(m, run_ids):  # their parents get messages
             ids = json.dumps(list(run_ids))
             self.q("lock_runs", run_ids=ids, ending=ids)
         rows = self._rows_of(run_ids)
@@ -171,7 +171,7 @@ class SqlStops(SqlStarted):
             self.q("count_waiting", id=m.id, runs=waiting)
 
     def _reach_one(self, m: Order, kind: Kind, row: _Row) -> None:
-        """One run that somebody executes, or may execute."""
+        """Apply the order to one run that a worker executes, or may execute."""
         if row.stop is not None and row.state != State.RUNNING:
             self._join(m, kind, row)
             return
@@ -185,13 +185,13 @@ class SqlStops(SqlStarted):
                     self.q("ask_run", run_id=row.id, stop=_mark(m.id, kind, m.by, m.why))
             case Deed.FENCE:
                 self._aim(m.id, row, Stage.REQUESTED)
-                # Severer than any order that a run may still be executed under.
+                # This order is severer than any under which a run may still execute.
                 self._fence(row, _mark(m.id, kind, m.by, m.why))
             case _:
                 pass
 
     def _fence_frozen(self, m: Order, kind: Kind, row: _Row) -> None:
-        """Paused, and its process is there: that it is gone has to be proved like any other."""
+        """Fence a paused run with a frozen process; the end of that process must be proved too."""
         owner = next((one for one in self._workers(self.q) if one.id == row.frozen), None)
         supervisor = owner.supervisor if owner is not None else None
         self._aim(m.id, row.but(worker=row.frozen, supervisor=supervisor), Stage.FENCED)
@@ -199,15 +199,15 @@ class SqlStops(SqlStarted):
         self.q("fence_frozen", run_id=row.id, fence=row.fence, stop=mark)
 
     def _hold_started(self, m: Order, kind: Kind, row: _Row) -> None:
-        """Nobody executes it, and something that it started may act: it is stopped after that."""
+        """Mark a run that no worker executes but whose processes may act: it stops after them."""
         waits = row.state != State.RUNNING and row.stop is None and not _is_frozen(row)
-        is_so = _BECOMES[afterwards(kind, owes=row.owes)] == row.state  # and stays so until then
+        is_so = _BECOMES[afterwards(kind, owes=row.owes)] == row.state  # and stays so meanwhile
         if waits and (is_so or deed(kind, State(row.state), owes=row.owes) is not Deed.NOTHING):
             mark = _mark(m.id, kind, m.by, m.why)
             self.q("hold_started", run_id=row.id, fence=row.fence, stop=mark)
 
     def _end_all(self, m: Order, kind: Kind, rows: Sequence[_Row]) -> int:
-        """Those that nobody executes and that owe nothing, many at once."""
+        """Cancel, in one go, unexecuted runs that owe no undo; return how many."""
         ends = [(row, _end_entry(row, kind, m.by, m.why, m.id)) for row in rows]
         if ends:
             entries = [(row.id, end.seq, end.hash, end.fence) for row, end in ends]
@@ -222,7 +222,7 @@ class SqlStops(SqlStarted):
         return len(rows)
 
     def _undo_all(self, m: Order, rows: Sequence[_Row]) -> int:
-        """The same of those that owe an undo: somebody claims them to do that."""
+        """Queue unexecuted runs that owe an undo, for a worker to claim; return how many."""
         if rows:
             undoing, ids = _undoing(m.by, m.why), json.dumps([row.id for row in rows])
             self.q("undo_runs", run_ids=ids, undoing=undoing)
@@ -230,7 +230,7 @@ class SqlStops(SqlStarted):
         return len(rows)
 
     def _join(self, m: Order, kind: Kind, row: _Row) -> None:
-        """Another order has fenced it, and that is not proved yet: this one waits for the same."""
+        """Join another order that has fenced the run: both wait for the same proof."""
         self.q("join_targets", stop_id=m.id, run_id=row.id)
         assert row.stop is not None
         if replaces(kind, Kind(json.loads(row.stop)["kind"])):
@@ -250,7 +250,7 @@ class SqlStops(SqlStarted):
         )
 
     def _aim_at_processes(self, stop_id: str) -> None:
-        """Everything that could begin something: each worker, each supervisor."""
+        """Add each live worker and supervisor as a target: any of them could start something."""
         self.q("lock_supervisors")
         for worker in self._workers(self.q):
             if worker.state == "live":
@@ -274,17 +274,17 @@ class SqlStops(SqlStarted):
         )
 
     def _fence(self, row: _Row, stop: str) -> None:
-        """It is not its worker's any more, and nobody else's until that is proved."""
+        """Take the run from its worker; no other worker gets it until the stop is proved."""
         if self.q("fence_run", run_id=row.id, fence=row.fence, stop=stop):
             self.q("end_attempt", run_id=row.id, fence=row.fence, ending="killed")
             self.q("fence_targets", run_id=row.id)
 
     def _escalate(self, m: Escalate | None = None) -> int:
-        """Polite orders whose time is over become hard."""
+        """Make polite orders hard whose window is over; return how many runs were fenced."""
         if m is not None:
             self.q("lock_orders")
         elif not self.q("try_orders")[0][0]:
-            return 0  # somebody gives one; the next look will do
+            return 0  # an order is being given right now; the next look tries again
         overdue = [str(row[0]) for row in self.q("overdue_targets")]
         fenced = 0
         for row in self._rows_of(overdue):
@@ -297,20 +297,20 @@ class SqlStops(SqlStarted):
             self._close([stop_id])
         return fenced
 
-    # ── how it is proved ──────────────────────────────────────────────────────────────────────
+    # ── proofs ────────────────────────────────────────────────────────────────────────────────
 
     def _heard(self, m: Heard) -> None:
         self.q("hear", worker_id=m.worker_id, run_ids=json.dumps(m.run_ids))
 
     def _ended(self, m: Ended) -> None:
-        """Of that attempt only: the word may come late, when another one is to be stopped."""
+        """Apply a worker's word to that attempt only: a newer one may be the one to stop by now."""
         stop_ids = self._word(m)
         if stop_ids:
             self._carry_out(m.run_id)
             self._close(stop_ids)
 
     def _bury(self, m: Bury) -> int:
-        """Also one that has said goodbye: only now it is known that its process is gone."""
+        """End a worker whose process is gone, even one that has departed: only this proves it."""
         limit, interrupted = m.interruption_limit, not m.ordered
         held = self._take_back(
             m.worker_id, "dead", m.evidence, interrupted=interrupted, limit=limit, seen=m.seen_at
@@ -340,7 +340,7 @@ class SqlStops(SqlStarted):
         return bool(rows)
 
     def _prove(self, run_id: str, fence: int, stage: Stage, evidence: str) -> None:
-        """Nobody executes it any more, or nobody can know."""
+        """End the targets of a run that nobody executes any more, or of which nobody can know."""
         rows = self.q("end_run_targets", run_id=run_id, fence=fence, stage=stage, evidence=evidence)
         self._carry_out(run_id)
         self._close([stop_id for stop_id, _ in rows])
@@ -348,9 +348,9 @@ class SqlStops(SqlStarted):
     def _prove_end(
         self, worker_id: str, state: str, evidence: str, held: Iterable[str] = ()
     ) -> None:
-        """A worker has ended: surely (gone, dead), or as far as one knows (silent).
+        """End the targets of a worker that ended: certainly (gone, dead) or presumably (silent).
 
-        `held`: what it had in hand, and has given back by that.
+        `held`: the runs it had, which this end gives back.
         """
         if state == "gone":
             self._left_by_itself(worker_id)
@@ -362,13 +362,13 @@ class SqlStops(SqlStarted):
         }[state]
         about = {"worker_id": worker_id, "stage": stage, "evidence": words}
         rows = self.q("end_worker_targets", **about, polite=state == "gone")
-        if state == "dead":  # and all that it had started
+        if state == "dead":  # the processes it had started are gone too
             self.q("quieten_all", worker_id=worker_id)
         self._carry_out(*sorted({run_id for _, run_id in rows if run_id is not None} | set(held)))
         self._close([stop_id for stop_id, _ in rows])
 
     def _settled(self, run_id: str, fence: int, state: str, ending: str, also: str) -> None:
-        """An attempt of a run that was to be stopped has ended by itself, in whatever way."""
+        """Prove the stop of a run whose attempt has ended by itself, in any way."""
         over = f"it had ended before: {state}"
         evidence = over if state in TERMINAL else f"its worker gave it back ({ending})"
         if also:
@@ -376,7 +376,7 @@ class SqlStops(SqlStarted):
         self._prove(run_id, fence, Stage.VERIFIED, evidence)
 
     def _carry_out(self, *run_ids: str) -> None:
-        """The run becomes what the order says, unless it is over or somebody may execute it."""
+        """Move runs to the state the order asked for, unless over or possibly still executing."""
         for row in self._rows_of(run_ids) if run_ids else ():
             if row.stop is None:
                 continue
@@ -421,7 +421,7 @@ class SqlStops(SqlStarted):
             self._note(f"stop.{word}", stop=stop_id, order=kind)
 
     def _stop_newborn(self, run_id: str, parent_id: str | None) -> None:
-        """A child that was started by a run that is being stopped shares its fate."""
+        """Stop a new child whose parent is being stopped, in the same way."""
         if parent_id is None:
             return
         for parent in self._rows_of([parent_id]):
@@ -442,7 +442,7 @@ _BECOMES = {
 
 
 def signed(m: Order | Resume | Reauthorize) -> dict[str, Any]:
-    """By whom and why, as databases can keep it."""
+    """Return the order's `by` and `why` as text that databases can store."""
     return {"by": storable(m.by), "why": storable(m.why)}
 
 
@@ -451,7 +451,7 @@ def said(m: Order | Resume | Reauthorize) -> dict[str, str]:
 
 
 def _childless(m: Order, run_ids: Sequence[str]) -> bool:
-    """Whether a run was locked, and then had no child: now it starts none."""
+    """Return whether the order's one run had no child when it was locked; now it starts none."""
     return m.scope == Scope.RUN and list(run_ids) == [m.name]
 
 
@@ -460,7 +460,7 @@ def _mark(stop_id: str, kind: Kind, by: str, why: str) -> str:
 
 
 def _error(kind: Kind, by: str, why: str, stop_id: str) -> str:
-    """What people see of it in the run."""
+    """Build the error that people see in the stopped run."""
     word = _WORDS.get(kind, "Killed")
     message = (
         f"{word.lower()} by {by or 'an unnamed person'}{f': {why}' if why else ''} ({stop_id})"
@@ -473,7 +473,7 @@ def _is_frozen(row: _Row) -> bool:
 
 
 def _deed(kind: Kind, row: _Row) -> Deed | None:
-    """What is done to a run, if nobody executes it; None if somebody may."""
+    """Return what the order does to a run that nobody executes; None if somebody may."""
     if row.stop is not None or _is_frozen(row):
         return None
     return deed(kind, State(row.state), owes=row.owes)

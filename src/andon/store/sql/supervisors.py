@@ -1,6 +1,6 @@
-"""What both databases do about supervisors: they enlist, attend, and are dismissed.
+"""Messages of and about supervisors: enlist, attend, dismiss.
 
-A heartbeat answers what the supervisor has to do; so nothing has to reach it.
+The answer to a heartbeat carries what the supervisor has to do, so nothing else has to reach it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _told(row: Sequence[Any]) -> Told:
 
 
 class SqlSupervisors(SqlLifting):
-    """The messages about supervisors, and what they say of their workers."""
+    """Handles the messages about supervisors, and what supervisors report about their workers."""
 
     def _enlist(self, m: Enlist) -> float:
         self.q("enlist", **fields(m.supervisor), lease_seconds=m.lease_seconds)

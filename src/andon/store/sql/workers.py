@@ -1,6 +1,6 @@
-"""What both databases do about workers: register, beat, drain, end, and claim runs.
+"""Messages of and about workers: register, beat, drain, end, and claim runs.
 
-A run goes back to the queue in the same commit in which its worker is ended.
+A run goes back to the queue in the same commit that ends its worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from andon.store.store import (
     Register,
 )
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -44,7 +44,7 @@ OVERDUE = json.dumps({"why": "it was not resumed in time", "by": ""})
 
 
 class Look(Struct):
-    """What a claim has to know before it claims."""
+    """The facts a claim reads before it takes runs."""
 
     drain: bool
     limited: bool
@@ -60,7 +60,7 @@ class Look(Struct):
 
 
 class SqlFleet(SqlSupervisors):
-    """The messages about workers."""
+    """Handles the messages about workers."""
 
     def _register(self, m: Register) -> tuple[int, float]:
         for agent in m.agents:
@@ -96,7 +96,8 @@ class SqlFleet(SqlSupervisors):
             self._take_back(m.worker_id, "gone", "it said so", interrupted=False, limit=0)
 
     def _drain(self, m: Drain) -> float:
-        # What was given back before this could be written was given back after it was told.
+        # Backdate the drain to when the worker was told: runs it gave back before this write got
+        # through must count as given back during the drain.
         ago = m.ago + (time.monotonic() - m.made_at if m.made_at else 0.0)
         rows = self.q("begin_drain", worker_id=m.worker_id, drain=m.drain, ago=ago)
         if not rows:
@@ -134,9 +135,9 @@ class SqlFleet(SqlSupervisors):
         limit: int,
         seen: float = 0.0,
     ) -> int:
-        """End a worker and queue what it held, ahead of new work.
+        """End a worker and queue its runs ahead of new work; return how many it held.
 
-        How: the evidence. Seen: when it was seen to end, by time.monotonic(), if it was.
+        `how`: the evidence. `seen`: when it was seen to end, by time.monotonic(); 0 if it was not.
         """
         from andon.core.queue import bury, fruitless_after
 
@@ -172,7 +173,7 @@ class SqlFleet(SqlSupervisors):
             )
             ending = "interrupted" if interrupted else "returned"
             self.q("end_attempt", run_id=run_id, fence=fence, ending=ending)
-            if lost.checkpoint is not None and not buried:  # after a redrive it counts from 0
+            if lost.checkpoint is not None and not buried:  # a redrive starts counting from 0
                 self.q("keep_digest", run_id=run_id, fence=fence, checkpoint=lost.checkpoint)
             if end and rows:
                 self.q("insert_entry", run_id=run_id, **fields(end))
@@ -181,7 +182,7 @@ class SqlFleet(SqlSupervisors):
         return len(held)
 
     def _kept_by(self, worker_id: str) -> dict[str, list[tuple[str, str]]]:
-        """The checkpoints of the runs that a worker holds."""
+        """Return the checkpoints of the runs that a worker holds, by run."""
         found: dict[str, list[tuple[str, str]]] = {}
         for run_id, op, body in self.q("held_checkpoints", worker_id=worker_id):
             found.setdefault(run_id, []).append((op, body))
@@ -215,19 +216,22 @@ class SqlFleet(SqlSupervisors):
         if usual is not None:
             return usual.but(returned=returned)
         found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
-        if not found:  # it never registered here
+        if not found:  # the worker never registered in this database
             return ClaimResult(runs=[], wake_in=None, returned=returned)
         return self._claim_after(m, build(Look, found[0]), returned)
 
     def _claim_usual(self, m: Claim) -> ClaimResult | None:
-        """Where each question has its price: what it claims, if there is nothing else to know."""
+        """Claim in one query if nothing unusual is pending, else return None.
+
+        A dialect overrides this where each query costs a round trip.
+        """
         return None
 
     def _claim_after(self, m: Claim, look: Look, returned: int) -> ClaimResult:
-        """Claim after everything that comes before it, within what holds runs back."""
+        """Do all that must precede a claim, then claim within the limits and latches."""
         due, unresumed, window, repeated = look.due, look.unresumed, look.ends_in, look.repeated
         latches = json.loads(look.latched)
-        # What is due waits, and nothing is undone, while everything is held.
+        # While the whole fleet is held, due runs stay asleep and nothing is undone.
         free = not any(scope == Scope.FLEET for scope, *_ in latches)
         if window is not None and window <= 0:
             self._escalate()
@@ -247,19 +251,19 @@ class SqlFleet(SqlSupervisors):
                 rows = self._with_starts([claimed(row) for row in before])
             else:
                 rows, rate_in = self._claim_runs(m, held, limited=look.limited or bool(held))
-        # A bounded number was woken: there may be more.
+        # Each claim wakes a bounded number of runs, so more may be due: claim again at once.
         soon = look.wake_in if not (due or unresumed) else 0.0 if free else None
         return answer(look, rows, soon, rate_in, window, returned=returned)
 
     def hear(self, worker_id: str) -> ClaimResult:
-        """The orders that a claim would tell of, for a worker that claims nothing any more."""
+        """Return the orders a claim would carry, for a worker that claims nothing any more."""
         found = self.read("look", worker_id=worker_id, claim=NO_CLAIM)
         if not found:
             return ClaimResult(runs=[], wake_in=None, returned=0)
         return answer(build(Look, found[0])).but(drain=False, recalled=())
 
     def _expire(self, m: Claim) -> int:
-        """End overdue leases; answers how many runs that gives back."""
+        """End workers whose lease is overdue; return how many runs that gives back."""
         why, limit = "its lease ended", m.interruption_limit
         return sum(
             self._take_back(worker_id, "silent", why, interrupted=True, limit=limit)
@@ -267,7 +271,10 @@ class SqlFleet(SqlSupervisors):
         )
 
     def _may_expire(self, m: Claim) -> bool:
-        """By the store's clock, at the moment of the write: it may have waited out an outage."""
+        """Return whether this worker may expire others.
+
+        Uses the store's clock at the moment of the write, which may have waited out an outage.
+        """
         from andon.core.lease import may_expire_others
 
         contact = self.q("contact", worker_id=m.worker_id, lease_seconds=m.lease_seconds)
@@ -279,7 +286,7 @@ class SqlFleet(SqlSupervisors):
     def _claim_runs(
         self, m: Claim, held: list[Held], *, limited: bool
     ) -> tuple[list[Claimed], float | None]:
-        """The runs, and when a rate lets the next one begin."""
+        """Return the claimed runs, and the seconds until a rate lets the next one begin."""
         if limited:
             rows, rate_in = self._claim_admitted(m, held)
         else:
@@ -291,7 +298,7 @@ class SqlFleet(SqlSupervisors):
         return self._with_starts(runs), rate_in
 
     def _with_starts(self, runs: list[Claimed]) -> list[Claimed]:
-        """A run that nobody has touched needs no other look at its journal."""
+        """Attach the start entry to each untouched run: its worker then need not load a journal."""
         untouched = [run.id for run in runs if (run.attempt, run.head_seq, run.inbox) == (1, 0, 0)]
         if not untouched:
             return runs
@@ -314,10 +321,10 @@ class SqlFleet(SqlSupervisors):
         )
 
     def _renew(self, identity: str) -> None:
-        """Whoever held a run in a database that was replaced since must claim it anew.
+        """Start a new epoch if the database was replaced, and take back all runs.
 
-        The owner may be ahead of what this database remembers, so it is given up too: it would
-        beat for ever and be refused every write.
+        A worker may have written more than the replaced database remembers. The store would refuse
+        its every write while its heartbeats went on for ever, so it is given up too.
         """
         if self.q("renew_epoch", identity=identity):
             for worker_id, *_ in self.q("workers"):
@@ -328,7 +335,7 @@ class SqlFleet(SqlSupervisors):
 def answer(
     look: Look, runs: Sequence[Claimed] = (), *times: float | None, returned: int = 0
 ) -> ClaimResult:
-    """What a claim answers; `times`: after so many seconds there may be something to do."""
+    """Build the answer to a claim; `times`: seconds after which there may be something to do."""
     return ClaimResult(
         runs=list(runs),
         wake_in=soonest(*times),

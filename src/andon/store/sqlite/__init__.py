@@ -1,1 +1,1 @@
-"""SQLite: one file, no server."""
+"""The SQLite store: one local file, no server, accessed through apsw."""

@@ -1,7 +1,7 @@
-"""What of a batch SQLite does together: appends, starts and settlements, each by one statement.
+"""Writes the appends, starts and settlements of a batch with one statement each.
 
-Each statement that names the rows it has changed builds a table of them first. So it is counted,
-and named only if something is missing.
+A statement that returns the rows it has changed builds a table of them first. So appends only count
+the changed rows, and run again with RETURNING if the count falls short.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from andon.store.sql.runs import BARE, NUL, SqlStore, begun, settling
 from andon.store.store import Append
 from andon.store.writer.groups import Group, is_plain, parted
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Advance = Callable[[list[Group]], set[str]]
 
-# The same as advance_head, without naming what it has changed.
+# advance_head without its RETURNING clause.
 _ADVANCE = queries.load("sqlite")["advance_head"].removesuffix("RETURNING id;")
 _INSERT = queries.load("sqlite")["insert_entry"]
 
@@ -35,8 +35,8 @@ def _of_new(sql: str) -> str:
     return re.sub(r":(\w+)", r"NEW.\1", sql)
 
 
-# Both in one statement, which is its own commit: a row that is given to this view. What a lone step
-# waits for is mostly what is done around its commit, with caches that have gone cold meanwhile.
+# Inserting a row into this view does both in one statement, which is its own commit. A lone step
+# mostly waits for the work around its commit, done with caches that have gone cold meanwhile.
 _STEP = (*re.findall(r":(\w+)", _INSERT), "step", "progress", "epoch", "before")
 _ALONE = f"""
 CREATE TEMP VIEW IF NOT EXISTS andon_step ({", ".join(_STEP)})
@@ -50,7 +50,7 @@ _GIVE = f"INSERT INTO andon_step VALUES ({', '.join('?' for _ in _STEP)})"  # no
 
 
 class Short(Exception):
-    """Fewer rows were changed than there should be: it must be known which."""
+    """Fewer rows were changed than expected, so the batch must find out which."""
 
 
 class SqliteBatches(SqlStore):
@@ -61,7 +61,7 @@ class SqliteBatches(SqlStore):
     _equipped: apsw.Connection | None = None
 
     def _append_alone(self, message: Message) -> bool:
-        """The way of a lone step. False: nothing is written, and why is to be found out."""
+        """Write a lone step in one statement; False: nothing is written, use `_commit`."""
         if type(message) is not Append or len(message.entries) != 1 or message.effects:
             return False
         [entry], fence = message.entries, message.fence
@@ -85,7 +85,7 @@ class SqliteBatches(SqlStore):
             return [self._apply_one(batch[0])]
         parts = parted(batch)
         outcomes: list[Outcome] = [None] * len(batch)
-        # Fenced, or written before: find out one by one.
+        # Messages left over are fenced or already written: find out one by one.
         others = parts.others + self._append_all(parts.groups, advance)
         others += self._start_all(parts.starts, outcomes)
         others += self._settle_all(parts.settles, outcomes)
@@ -99,7 +99,7 @@ class SqliteBatches(SqlStore):
         return self.apply(message)
 
     def _append_one(self, m: Append) -> bool:
-        """One with effects, or several entries. False as above."""
+        """Write a plain append with effects or several entries; False as in `_append_alone`."""
         group = Group(0, m)
         self._writer.execute(_ADVANCE, _heading(group))
         if not self._writer.changes():
@@ -108,7 +108,7 @@ class SqliteBatches(SqlStore):
         return True
 
     def _append_all(self, groups: list[Group], advance: Advance) -> list[int]:
-        """Write what may be written; answers the places of the rest."""
+        """Write the groups whose fence holds; return the places of the rest."""
         if not groups:
             return []
         held = advance(groups)
@@ -147,7 +147,7 @@ class SqliteBatches(SqlStore):
         return [place for place in settles if place not in ended]
 
     def _advance_counted(self, groups: list[Group]) -> set[str]:
-        """Move the heads of all groups, whose fences hold as a rule; answers their runs."""
+        """Move the heads of all groups and return their runs; raises Short if a fence fails."""
         before = self._writer.total_changes()
         self._writer.executemany(_ADVANCE, [_heading(group) for group in groups])
         if self._writer.total_changes() - before < len(groups):
@@ -155,7 +155,7 @@ class SqliteBatches(SqlStore):
         return {group.run_id for group in groups}
 
     def _advance_named(self, groups: list[Group]) -> set[str]:
-        """Move the heads of all groups whose fence holds; answers their runs."""
+        """Move the heads of all groups whose fence holds; return their runs."""
         rows = self._writer.executemany(
             self._sql["advance_head"], [_heading(group) for group in groups]
         )
@@ -169,13 +169,13 @@ class SqliteBatches(SqlStore):
             self._writer.executemany(self._sql["upsert_effect"], effects)
 
     def _insert_entries(self, entries: list[tuple[Any, ...]]) -> None:
-        """Of each its run, and its fields in their order, which is that of the statement."""
+        """Insert rows of a run id and an entry's fields, in the order of the statement."""
         refuse_nul(chain.from_iterable(entries))
         self._writer.executemany(_INSERT, entries)
 
 
 def _heading(group: Group) -> tuple[Any, ...]:
-    """In the order in which advance_head names its values, which is quicker than by their names."""
+    """Return advance_head's values in its order; binding by position is faster than by name."""
     last = group.entries[-1]
     return (
         last.seq,
@@ -190,7 +190,7 @@ def _heading(group: Group) -> tuple[Any, ...]:
 
 
 def refuse_nul(values: Iterable[Any]) -> None:
-    """SQLite would keep it and PostgreSQL not; programs that end text at a NUL show half of it."""
+    """Refuse text with a NUL: PostgreSQL cannot keep it, and some programs would cut it there."""
     for value in values:
         if value.__class__ is str and "\0" in value:
             raise UnicodeEncodeError("utf-8", value, value.index("\0"), value.index("\0") + 1, NUL)

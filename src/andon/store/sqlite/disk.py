@@ -1,4 +1,4 @@
-"""The file of an SQLite store: not where data would be lost later, and for nobody else to read."""
+"""Checks on the file of an SQLite store: safe SQLite, safe file system, private permissions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import apsw
 
 from andon.errors import BadInput, StoreError
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     File = str | os.PathLike[str]
 
 # 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once.
 SAFE_VERSION = (3, 51, 3)
-# Locks do not work there as SQLite needs them to.
+# File systems whose locks do not work as SQLite needs them to.
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
 
 
 def file_system(path: File) -> str:
-    """The type of file system that holds `path`, as the kernel calls it; '' if unknown."""
+    """Return the kernel's name for the type of file system that holds `path`; '' if unknown."""
     best, kind = "", ""
     with contextlib.suppress(OSError), open("/proc/mounts", encoding="utf-8") as mounts:
         for line in mounts:
@@ -37,7 +37,7 @@ def file_system(path: File) -> str:
 def refuse_unsafe(
     path: File, *, create: bool, version: str | None = None, kind: str | None = None
 ) -> None:
-    """Refuse what would lose data later, before anything is written."""
+    """Refuse setups that would lose data later, before anything is written."""
     version = version or apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")) < SAFE_VERSION:
         raise StoreError(
@@ -59,7 +59,7 @@ def refuse_unsafe(
 
 
 def why_unwritable(path: File) -> str:
-    """Why an existing file cannot be written from here, with what SQLite needs beside it."""
+    """Return why an existing file, or the files SQLite needs beside it, cannot be written."""
     path = os.fspath(path)
     beside = [path + "-wal", path + "-shm"]
     for one in (path, *filter(os.path.exists, beside)):
@@ -80,7 +80,7 @@ def _owner(path: str) -> str:
 
 
 def refuse_unwritable(path: File) -> None:
-    """Before anything is tried: errors of the system would not say what still works."""
+    """Refuse an unwritable file up front: the system's errors would not say what still works."""
     why = why_unwritable(path) if os.path.isfile(path) else ""
     if why:
         raise StoreError(
@@ -90,7 +90,10 @@ def refuse_unwritable(path: File) -> None:
 
 
 def make_private(path: File) -> None:
-    """Others must not read what runs were given; SQLite makes its other files alike."""
+    """Create the file so that other users cannot read the inputs of runs.
+
+    SQLite gives its other files the same permissions.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -1,4 +1,4 @@
-"""What errors of SQLite, and of the file it is in, mean to andon."""
+"""Translates errors of SQLite and of its files into andon's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import apsw
 from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
 from andon.store.sql.runs import NUL
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     File = str | os.PathLike[str]
 
-# How long a write waits for other processes' writes: theirs take milliseconds.
+# How long a write waits for other processes' writes, which take milliseconds.
 BUSY_SECONDS = 20.0
-# What one message may do to the batch it shares: errors of the database, text or numbers that
-# cannot be handed to it at all, and text that it does not have as it was written.
+# Errors with which one message may spoil the batch it shares: errors of the database, text or
+# numbers that cannot be passed to it at all, and stored text that no longer decodes.
 SPOILED = (apsw.Error, UnicodeError, OverflowError)
 
 

@@ -1,10 +1,10 @@
-"""An SQLite store that is only looked at: a backup, a copy, a file that may not be written.
+"""A read-only view of an SQLite store: a backup, a copy, or a file without write permission.
 
-Nothing is written, and no file is made beside it. What can be seen depends on what is there:
+It writes nothing and creates no file beside the database. The files present decide what it shows:
 
     with -wal and -shm    everything, as it changes: SQLite's own way to read
-    with -wal alone       everything, as it was when it was opened; the index is kept in memory
-    without a -wal        the file alone: what a log held that was not copied along is missing
+    with -wal alone       everything, as of opening it; the log's index stays in memory
+    without a -wal        the file alone, without the contents of a log that was not copied along
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from andon.store.sqlite.disk import NETWORK_FILE_SYSTEMS, file_system, why_unwri
 from andon.store.sqlite.errors import translated
 from andon.store.sqlite.wal import Wal
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
     File = str | os.PathLike[str]
 
-# Where the header of a database says how it is written: 1 is a rollback journal, 2 is a WAL.
+# Offset of the write version in a database header: 1 means rollback journal, 2 means WAL.
 _WRITE_VERSION = 18
 _READ_ONLY = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
 _MADE = apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_READWRITE
 
 
 def is_called_for(path: File, *, lasts: bool = False) -> bool:
-    """Whether a file is better not opened as a store by somebody who only looks.
+    """Return whether a reader should open the file through SqliteView rather than as a store.
 
-    One that lacks SQLite's other files is a copy, or will get them when the next worker opens it;
-    whoever looks for longer (`lasts`) would then miss what it writes.
+    A file without SQLite's other files is a copy, or the next worker that opens it will create
+    them; a reader that stays longer (`lasts`) would then miss what that worker writes.
     """
     path = from_root(path)
     if not os.path.isfile(path) or not os.path.getsize(path):
@@ -53,7 +53,7 @@ def is_called_for(path: File, *, lasts: bool = False) -> bool:
 
 
 class SqliteView(SqlStore):
-    """A store in one SQLite file, as far as it can be read."""
+    """The reads of a store in one SQLite file; every write is refused."""
 
     free_means = "dead"
 
@@ -62,8 +62,8 @@ class SqliteView(SqlStore):
         self.path = from_root(path)
         self.url = f"sqlite:///{self.path}"
         self.folder = self.path + ".d"
-        self.note = ""  # what may be missing
-        self.still = ""  # why nothing changes that is seen, if so
+        self.note = ""  # data that may be missing from the view
+        self.still = ""  # why the view does not follow changes, if it does not
         self._sql = queries.load("sqlite")
         self._reading = threading.Lock()
         with translated(self.path):
@@ -92,7 +92,7 @@ class SqliteView(SqlStore):
         with open(self.path, "rb") as file:
             header = file.read(100)
         if header[_WRITE_VERSION : _WRITE_VERSION + 1] == b"\1":
-            return ""  # made by VACUUM INTO, or its log was taken in for good: it is whole
+            return ""  # made by VACUUM INTO, or its log was merged for good: it is complete
         return (
             f"its log, {os.path.basename(self.path)}-wal, is not beside it: a file that was copied "
             "alone lacks what happened last (one made by SQLite's .backup is complete)"
@@ -139,7 +139,7 @@ class SqliteView(SqlStore):
         }
 
     def integrity(self) -> str:
-        """Also whether the log has more than SQLite reads of it."""
+        """Check the database, and whether the log holds commits that SQLite does not read."""
         with self._reading, translated(self.path):
             self._refuse_lost()
             answer: str = self._reader.execute("PRAGMA integrity_check(1)").get
@@ -150,7 +150,7 @@ class SqliteView(SqlStore):
         if log.header:
             log.refuse_lost(log.readable())
 
-    # ── what changes something ────────────────────────────────────────────────────────────────
+    # ── writes, all refused ───────────────────────────────────────────────────────────────────
 
     def _refusal(self) -> StoreError:
         why = why_unwritable(self.path) or "it was opened to look at"
@@ -165,16 +165,16 @@ class SqliteView(SqlStore):
     def transact(self, append: Callable[[Any], Append]) -> None:
         raise self._refusal()
 
-    # ── who is alive, and who listens ─────────────────────────────────────────────────────────
+    # ── liveness and notifications ────────────────────────────────────────────────────────────
 
     def is_free(self, worker: WorkerRow) -> bool:
-        return False  # to find out is to remove its file
+        return False  # testing the lock would remove its file
 
     def ring(self) -> None:
         pass
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Where no socket can be made, looking now and then has to find what is new."""
+        """Listen for notifications; raises where no socket can be made, and callers then poll."""
         with translated(self.path):
             found = notifier.Bell(self.folder)
             try:
@@ -201,10 +201,10 @@ def _uri(path: str) -> str:
 
 
 class _Alone(apsw.VFS):
-    """Reads a database and its log without the file that readers and writers share.
+    """Reads a database and its log without the -shm file that readers and writers share.
 
-    SQLite then keeps the index of the log in memory, and takes no lock: it must be nobody's who
-    writes at the same time.
+    SQLite then keeps the log's index in memory and takes no lock, so no process may write the
+    database at the same time.
     """
 
     name = "andon-alone"
@@ -224,7 +224,7 @@ class _Alone(apsw.VFS):
 
 
 class _Unlocked(apsw.VFSFile):
-    """Without shared memory: apsw's files have none."""
+    """A file without locks and without shared memory, which apsw's files do not offer."""
 
     def xLock(self, level: int) -> None:  # noqa: N802
         pass

@@ -1,7 +1,7 @@
-"""SQLite: one file, no server.
+"""The SQLite store: one file, no server.
 
-One connection writes, and it alone checkpoints; readers have their own. Every commit reaches the
-disk (synchronous=FULL): in WAL mode NORMAL loses acknowledged commits when the power goes.
+One connection writes, and only it checkpoints; reads use another one. Every commit reaches the disk
+(synchronous=FULL): in WAL mode, NORMAL loses acknowledged commits when the power fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from andon.store.sqlite.disk import file_system, make_private, refuse_unsafe, re
 from andon.store.sqlite.errors import BUSY_SECONDS, SPOILED, translate, translated
 from andon.store.sqlite.wal import Wal
 
-TYPE_CHECKING = False  # so that no command waits for the import of what it does not need
+TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     File = str | os.PathLike[str]
 
-# The same on an event loop, which has more to do than to wait.
+# How long a write on an event loop waits for other processes; the loop has more to do than wait.
 MOMENT_SECONDS = 0.05
-# Pages in the WAL before the writer moves them into the database, outside any waiter's time.
+# Pages in the WAL before the writer moves them into the database, at a moment when nobody waits.
 CHECKPOINT_PAGES = 1000
 
 _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
@@ -51,7 +51,7 @@ class SqliteStore(SqliteBatches):
         self._closed = False
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
-        self._patience = _Patience()  # of the writer, under its lock
+        self._patience = _Patience()  # the writer's; guarded by its lock
         refuse_unsafe(self.path, create=create)
         refuse_unwritable(self.path)
         with translated(self.path):
@@ -77,20 +77,20 @@ class SqliteStore(SqliteBatches):
             db.execute(f"PRAGMA {pragma}").fetchall()
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        # Else SQLite plans each statement anew whenever other values are bound to it, as every
-        # call does: ten times as long as executing it.
+        # Otherwise SQLite plans a statement anew whenever other values are bound to it, as every
+        # call does; that takes ten times as long as executing it.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return db
 
     def _refuse_lost(self, log: Wal) -> None:
-        """Before anything is written: that would go over what is still there."""
+        """Refuse a damaged log before the first write, which would overwrite what is left of it."""
         self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # reads the WAL
         read, _ = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         if log.is_current():
             log.refuse_lost(max(read, 0))
 
     def _refuse_foreign(self) -> None:
-        """Who only looks must not turn somebody else's file into a store."""
+        """Refuse a file without andon's tables: reading must not turn it into a store."""
         if self._version() == 0:
             raise StoreError(
                 f"{self.path}: has no andon tables. Start a worker or a run first, or set "
@@ -106,7 +106,7 @@ class SqliteStore(SqliteBatches):
                 raise StoreError(f"{self.path}: expected journal mode wal, SQLite answered {mode}")
             migrations.apply("sqlite", self._migrate_one, self._version)
             identity = str(os.stat(self.path).st_ino)
-            # Nothing to write is the rule, and then nobody who only looks waits for a writer.
+            # Usually there is nothing to write, and then readers do not wait for a writer.
             if self._writer.execute("SELECT identity FROM andon_meta").get == identity:
                 return
             with self._writer:
@@ -196,7 +196,7 @@ class SqliteStore(SqliteBatches):
         return outcomes
 
     def _commit_singly(self, batch: Sequence[Message]) -> list[Outcome]:
-        """One message spoiled the batch: find out which, by giving each its own commit."""
+        """Give each message of a spoiled batch its own commit, to find the one that spoils it."""
         outcomes: list[Outcome] = []
         for message in batch:
             try:
@@ -208,15 +208,15 @@ class SqliteStore(SqliteBatches):
     def checkpoint(self) -> None:
         """Move the WAL into the database once it has grown; called when nobody waits.
 
-        Its pages are counted at each commit: the file keeps its size when it is begun anew.
+        A hook counts its pages at each commit, as the file keeps its size when SQLite restarts it.
         """
         if not self.needs_upkeep() or not self._writing.acquire(blocking=False):
             return
         pages = self._wal_pages
-        # Who reads keeps it from being begun anew: then not at every commit, but as it grows.
+        # A reader keeps SQLite from restarting the log; then retry as it grows, not at each commit.
         self._checkpoint_at = pages + CHECKPOINT_PAGES
         try:
-            with contextlib.suppress(apsw.Error):  # the next one will do
+            with contextlib.suppress(apsw.Error):  # the next checkpoint will do
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 if pages > 4 * CHECKPOINT_PAGES:
                     self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
@@ -227,13 +227,13 @@ class SqliteStore(SqliteBatches):
         return self._wal_pages >= self._checkpoint_at
 
     def _count_pages(self, _db: Any, _name: str, pages: int) -> int:
-        if pages < self._wal_pages:  # it was begun anew
+        if pages < self._wal_pages:  # SQLite has restarted the log
             self._checkpoint_at = CHECKPOINT_PAGES
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
     def transact(self, append: Callable[[Any], Append]) -> None:
-        """The caller's writes and the append, in one transaction on a connection of their own."""
+        """Run the caller's writes and the append in one transaction on a separate connection."""
         with translated(self.path):
             db = self._connect()
         try:
@@ -258,17 +258,17 @@ class SqliteStore(SqliteBatches):
                 db.execute("ROLLBACK")
             db.close()
 
-    # ── who is alive, and who listens ─────────────────────────────────────────────────────────
+    # ── liveness and notifications ────────────────────────────────────────────────────────────
 
     def hold(self, worker_id: str) -> str:
-        """A lock that ends with this process, whatever ends it."""
+        """Take a lock that ends with this process, however the process ends."""
         return notifier.hold(self.folder, worker_id)
 
     def release(self, worker_id: str) -> None:
         notifier.release(self.folder, worker_id)
 
     def is_free(self, worker: WorkerRow) -> bool:
-        """Whether the worker's lock is free: then its process is certainly gone."""
+        """Return whether the worker's lock is free; its process is then certainly gone."""
         return notifier.is_free(self.folder, worker.id)
 
     def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
@@ -277,7 +277,7 @@ class SqliteStore(SqliteBatches):
     hears = True
 
     # A free file lock is proof: the kernel releases it when the process ends, and not before. It
-    # says nothing of what that process had started.
+    # says nothing about processes that the worker had started.
     free_means = "process"
 
     def ring(self) -> None:
@@ -314,7 +314,7 @@ class SqliteStore(SqliteBatches):
 
 
 class _Patience:
-    """Wait for another process's commit: briefly, at random, and not for ever."""
+    """A busy handler: sleeps a short random time per try, up to a time limit."""
 
     def __init__(self) -> None:
         self.seconds, self.until = BUSY_SECONDS, 0.0
@@ -327,7 +327,7 @@ class _Patience:
 
 
 def _hands_off(action: int, first: Any, second: Any, *_: Any) -> int:
-    """The caller's transaction is for the caller's tables, and ends when andon ends it."""
+    """Authorizer for caller code: deny writes to andon's tables and ending the transaction."""
     writes = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
     if action in writes and str(first).startswith("andon_"):
         return apsw.SQLITE_DENY

@@ -1,12 +1,12 @@
-"""What SQLite passes over in silence: a write-ahead log that is damaged in its middle.
+"""Detects a write-ahead log that is damaged in its middle, which SQLite silently accepts.
 
 SQLite reads a WAL up to the first frame whose checksum does not fit, and takes the rest for a
-transaction that was being written when the power went. If a bit has flipped instead, everything
-committed after it is gone without a word. But of what was being written only one transaction can
-be left, because each is synced before the next begins: where two or more complete ones follow, in
+transaction that was being written when the power failed. If a bit has flipped instead, SQLite
+silently drops everything committed after it. But a power failure leaves at most one unfinished
+transaction, because each is synced before the next begins: if two or more complete ones follow, in
 one unbroken chain of checksums, they had been acknowledged.
 
-Only the headers of frames are looked at; checksums are computed if those look wrong.
+This code reads only the headers of frames, and computes checksums if those look wrong.
 """
 
 import os
@@ -16,11 +16,11 @@ from andon.errors import StoreError
 
 _HEADER = struct.Struct(">8I")  # magic, version, page size, number, salts, checksum
 _FRAME = struct.Struct(">6I")  # page, size of the database if it is a commit, salts, checksum
-_MAGIC = 0x377F0682  # with checksums of little-endian words; one more for big-endian ones
+_MAGIC = 0x377F0682  # for checksums of little-endian words; plus one for big-endian words
 
 
 class Wal:
-    """A WAL as its file is now."""
+    """The contents of a WAL file at one moment."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -30,18 +30,18 @@ class Wal:
         except FileNotFoundError:
             self._bytes = b""
         self.header = self._bytes[: _HEADER.size]
-        self._checksum: tuple[int, int] | None = None  # of the header, if that is whole
+        self._checksum: tuple[int, int] | None = None  # the header's, if the header is intact
         self._order, self._page, self._salts = self._begin()
         size = _FRAME.size + self._page
         self._places = range(_HEADER.size, len(self._bytes) - size + 1, size)
 
     def _begin(self) -> tuple[str, int, tuple[int, int]]:
-        """Byte order, page size and salts; if the header is damaged too, what the frames say."""
+        """Return byte order, page size and salts; from the frames if the header is damaged."""
         order, page, salts = "<", 4096, (0, 0)
         if len(self.header) < _HEADER.size:
             return order, page, salts
         magic, _, named, _, *rest = _HEADER.unpack(self.header)
-        known = magic & ~1 == _MAGIC  # the checksum of zeroes is zero
+        known = magic & ~1 == _MAGIC  # a header of zeroes would pass its checksum, which is zero
         if known:
             order = ">" if magic & 1 else "<"
         if known and _checksum(self.header[:24], (0, 0), order) == (rest[2], rest[3]):
@@ -49,19 +49,19 @@ class Wal:
             return order, named, (rest[0], rest[1])
         for place in range(_HEADER.size, len(self._bytes) - _FRAME.size, _FRAME.size + page):
             salts = _FRAME.unpack_from(self._bytes, place)[2:4]
-            if any(salts):  # else that is gone too
+            if any(salts):  # otherwise this frame is lost too
                 break
         return order, page, salts
 
     def is_current(self) -> bool:
-        """Whether it was not begun anew since it was read."""
+        """Return whether SQLite has not restarted the log since it was read."""
         if not self.header:
             return not os.path.exists(self.path)
         with open(self.path, "rb") as file:
             return file.read(_HEADER.size) == self.header
 
     def readable(self) -> int:
-        """How many frames SQLite reads: the whole transactions of an unbroken chain."""
+        """Count the frames SQLite reads: the complete transactions of an unbroken chain."""
         found = 0
         for number in range(len(self._places)):
             if not self._follows(number):
@@ -81,7 +81,7 @@ class Wal:
         chained = 0
         for number in range(broken, len(self._places)):
             if number == broken or not self._follows(number):
-                chained = 0  # here it was cut off; or a transaction that was given up began here
+                chained = 0  # the break itself, or the start of an abandoned transaction
             chained += self._is_commit(number)
             if chained == 2:
                 raise StoreError(
@@ -91,10 +91,10 @@ class Wal:
                 )
 
     def _is_in_database(self) -> bool:
-        """Whether the database has every page as the log has it last: then nothing can be lost.
+        """Return whether the database has the log's latest version of every page.
 
-        So it is when the log is begun anew, and stays so if it is cut off in the middle of its
-        header.
+        Then nothing can be lost. This holds when SQLite restarts the log, and still holds if the
+        power fails in the middle of writing its header.
         """
         frames = [(number, *self._frame(number)) for number in range(len(self._places))]
         own = [(number, page) for number, page, _, salts, _ in frames if salts == self._salts]
@@ -109,10 +109,10 @@ class Wal:
         return True
 
     def _broken(self, read: int) -> int | None:
-        """The frame for which SQLite reads no further: it has to be in the next transaction.
+        """Return the frame at which SQLite stops reading, which must be in the next transaction.
 
-        If that is whole, SQLite had another reason: it is in the database already, and the log is
-        about to be begun anew.
+        None if that transaction is intact. SQLite then stopped for another reason: the database
+        has the transaction already, and SQLite is about to restart the log.
         """
         for number in range(read, len(self._places)):
             if not self._follows(number):
@@ -130,7 +130,7 @@ class Wal:
         return commit > 0 and salts == self._salts
 
     def _follows(self, number: int) -> bool:
-        """Whether a frame's checksum fits its bytes and the checksum of the frame before it."""
+        """Return whether a frame's checksum fits its bytes and the previous frame's checksum."""
         before = self._frame(number - 1)[3] if number else self._checksum
         _, _, salts, own = self._frame(number)
         place = self._places[number]
@@ -142,7 +142,7 @@ class Wal:
 
 
 def _checksum(covered: bytes, seed: tuple[int, int], order: str) -> tuple[int, int]:
-    """SQLite's own: two sums over pairs of words."""
+    """Compute SQLite's WAL checksum: two sums over pairs of words."""
     one, two = seed
     words = struct.unpack(f"{order}{len(covered) // 4}I", covered)
     for first, second in zip(words[::2], words[1::2], strict=True):

@@ -1,1 +1,1 @@
-"""Group commit: one writer per process takes what is queued and commits it together."""
+"""Group commit: one writer per process commits all queued messages together."""

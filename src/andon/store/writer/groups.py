@@ -1,8 +1,8 @@
-"""Which messages of a batch can share statements.
+"""Decides which messages of a batch can share statements.
 
-Appends of many runs, starts and settlements do, in this order. The entries of one run stay in the
-order in which they were given. A message that brings more than its kind usually does is carried
-out by itself, and so is everything of its run that comes after it.
+Plain appends, starts and settlements of many runs share statements, in this order. The entries of
+one run stay in the order given. A message with more parts than is usual for its kind is carried out
+by itself, and so are all later messages of its run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Group:
         self.run_id, self.fence = m.run_id, m.fence
         self.places: list[int] = [place]  # in the batch
         self.entries: list[Entry] = [*m.entries]
-        # A statement changes a row once.
+        # Only the latest row of each effect: one statement can change a row only once.
         self.effects: dict[tuple[str, str], EffectRow] = {}
         if m.effects:
             self.effects = {(effect.name, effect.key): effect for effect in m.effects}
@@ -51,20 +51,20 @@ class Group:
 
 
 def progress_of(entries: Sequence[Entry]) -> int | None:
-    """The head after entries that bring the run further; None if they only try."""
+    """Return the head after entries that bring the run further; None if they only try."""
     for entry in entries:
-        if entry.state not in BARE:  # is_progress, without its call: of every step
+        if entry.state not in BARE:  # is_progress, inlined: every step comes here
             return entries[-1].seq
     return None
 
 
 class Parts(Struct):
-    """A batch, by what is carried out together."""
+    """A batch, split by which messages are carried out together."""
 
     groups: list[Group]
     starts: dict[int, Start]  # by their places in the batch
     settles: dict[int, Settle]
-    others: list[int]  # the places of what is carried out one by one
+    others: list[int]  # the places of messages to carry out one by one
 
 
 def parted(batch: Sequence[Message]) -> Parts:
@@ -99,7 +99,7 @@ def _plain_settle(m: Settle) -> bool:
 
 
 def is_plain_start(m: Start) -> bool:
-    return not m.run.blobs and "\\u0000" not in m.run.labels  # that is refused by itself
+    return not m.run.blobs and "\\u0000" not in m.run.labels  # `starting` refuses NUL alone
 
 
 def is_plain(m: Append) -> bool:
@@ -109,7 +109,7 @@ def is_plain(m: Append) -> bool:
 
 
 def runs_of(message: Message) -> list[str]:
-    """The runs that a message names."""
+    """Return the runs that a message names."""
     match message:
         case Start():
             return [message.run.id]
@@ -117,13 +117,13 @@ def runs_of(message: Message) -> list[str]:
             return list(message.run_ids)
         case Report() if message.target.startswith("run:"):
             name = message.target.removeprefix("run:")
-            return [name, name.rpartition(":")[0]]  # of what an attempt has started: with its fence
+            return [name, name.rpartition(":")[0]]  # an attempt's target ends with its fence
     run_id = getattr(message, "run_id", None)
     return [] if run_id is None else [run_id]
 
 
 def workers_of(message: Message) -> list[str]:
-    """The workers whose rows a message changes."""
+    """Return the workers whose rows a message changes."""
     if isinstance(message, Heard | Ended):
         return []
     dead = [worker_id for worker_id, _ in message.dead] if isinstance(message, Claim) else []
@@ -132,10 +132,10 @@ def workers_of(message: Message) -> list[str]:
 
 
 def locks_of(batch: Sequence[Message]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The queries that lock all that a batch names: workers, then runs and parents it will tell.
+    """Yield the queries that lock a batch's workers, then its runs and the parents it notifies.
 
-    An order locks every worker before it looks at runs: who had a run first, and waited for its
-    worker then, would wait for the order, which waits for the run.
+    An order locks every worker before it looks at runs. A batch that locked a run first and then
+    waited for its worker would deadlock with an order that waits for the run.
     """
     workers = sorted({one for message in batch for one in workers_of(message)})
     runs = sorted({one for message in batch for one in runs_of(message)})

@@ -1,8 +1,8 @@
-"""Batches that go to the store without the writer's thread: the loop sends them and is told.
+"""Batches that the event loop sends to the store itself, without the writer's thread.
 
-Several may be under way at once, so that the store carries out one while the loop executes what the
-answer to another one lets go on. A loop that does not take its answers, because code on it does not
-let go, must hold up nobody: then the writer's thread takes them.
+Several batches may be in flight at once: the store carries out one while the loop runs the code
+that the answer to another unblocks. If code on the loop blocks and the loop does not take its
+answers, it must not delay others: then the writer's thread takes them.
 """
 
 import asyncio
@@ -24,20 +24,21 @@ Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
 
 
 # Longer than a server on the same machine takes for a commit, and no longer than a commit of SQLite
-# may hold up the loop.
+# may block the loop.
 LINGER_SECONDS = 0.0005
-# So many answers in a row, ten milliseconds at most, and then all others on the loop have a turn.
+# After this many answers in a row, ten milliseconds at most, everything else on the loop gets a
+# turn.
 ROW = 32
 
 
 class Wire(Protocol):
-    """Where answers come; another one after every loss."""
+    """The object whose descriptor receives answers; a new one after every lost connection."""
 
     def fileno(self) -> int: ...
 
 
 class Line:
-    """What is under way. Whoever uses the store otherwise takes `busy` first."""
+    """The batches in flight. Any other user of the store must take `busy` first."""
 
     def __init__(
         self,
@@ -49,22 +50,22 @@ class Line:
         self.busy = threading.Lock()
         self.sent: deque[list[Item]] = deque()
         self._settle, self._write_again = settle, write_again
-        self._speaking = threading.Lock()  # the loop, or the thread in its place
-        self._waits = False  # for answers
-        # Where they come, and the loop that watches it: also between two batches, as the next one
-        # goes the same way as a rule. By a descriptor of our own: others may watch the same wire,
-        # and the number of a connection that was closed becomes another file's.
+        self._speaking = threading.Lock()  # held by the loop, or by the thread in its place
+        self._waits = False  # answers are outstanding
+        # The wire and the loop that watches it, also between two batches, as the next one usually
+        # goes the same way. The loop watches a duplicate descriptor: others may watch the same
+        # wire, and the number of a closed connection becomes another file's.
         self._wire: Wire | None = None
         self._eye, self._owned = -1, False
         self._loop: Any = None
-        self._home = 0  # the thread of the loop
+        self._home = 0  # the loop's thread
         self._pushing = False  # the network has not taken everything yet
         self._glance = select.poll()
-        self._row = 0  # answers that were lingered for
-        self._rests, self._pause = 0, 1  # how often there is no lingering: now, and after the next
+        self._row = 0  # answers that came while lingering
+        self._rests, self._pause = 0, 1  # batches not to linger for: now, and after the next miss
 
     def send(self, items: list[Item]) -> bool:
-        """Send a batch behind what is under way; False if the store does not take it now."""
+        """Send a batch behind those in flight; return False if the store does not take it now."""
         with self._speaking:
             if not self._waits and not self.busy.acquire(blocking=False):
                 return False
@@ -83,10 +84,10 @@ class Line:
             return wire is not None
 
     def linger(self) -> None:
-        """Look for the answer to what was sent before the loop turns: a moment, while it may come.
+        """Poll for the answer for a moment before the loop goes to sleep.
 
-        A process that sleeps is woken late, and has gone cold. Who lingers in vain does so more and
-        more rarely: then the store is farther away than that.
+        A sleeping process wakes late and with cold caches. Each vain wait makes lingering rarer:
+        the store is then too far away for it.
         """
         if self._rests:
             self._rests -= 1
@@ -107,9 +108,9 @@ class Line:
             self._unwatch()
             self._loop, self._wire, self._eye = loop, wire, wire.fileno()
             self._owned = False
-            with contextlib.suppress(OSError):  # no descriptor is left: then by the connection's
+            with contextlib.suppress(OSError):  # no descriptor is left: watch the connection's own
                 self._eye, self._owned = os.dup(self._eye), True
-            # Not in the context of the run that happens to be the first: it would be kept for ever.
+            # A fresh context: the loop would keep the context of the run that came first for ever.
             Context().run(loop.add_reader, self._eye, self.receive)
             self._glance = select.poll()
             self._glance.register(self._eye, select.POLLIN)
@@ -118,9 +119,9 @@ class Line:
             Context().run(loop.add_writer, self._eye, self.receive)
 
     def receive(self) -> None:
-        """Take the answers that are there. On the loop, or in its place."""
+        """Take the answers that have arrived, on the loop or in its place."""
         with self._speaking:
-            if not self._waits:  # the thread uses the connection, or it has ended
+            if not self._waits:  # the thread uses the connection, or the connection has ended
                 self._at_home(self._look_away)
                 return
             answered: list[tuple[list[Outcome], list[int]]] = []
@@ -131,7 +132,7 @@ class Line:
                 self._lose()
             settled = [(self.sent.popleft(), *one) for one in answered]
             again = [items[place] for items, _, left in settled for place in sorted(left)]
-            if again:  # why it was not carried out is found out the long way
+            if again:  # the thread finds out why these were not carried out
                 self._write_again(again)
             if not more:
                 self._waits = False
@@ -150,7 +151,7 @@ class Line:
             self._loop.remove_writer(self._eye)
 
     def _look_away(self) -> None:
-        if not self._waits:  # again, since this was asked for
+        if not self._waits:  # else a batch was sent since this call was scheduled
             self._unwatch()
 
     def _unwatch(self) -> None:
@@ -162,7 +163,7 @@ class Line:
                 os.close(self._eye)
 
     def _at_home(self, function: Callable[[], None]) -> None:
-        """Call it on the loop: at once, if this is it."""
+        """Call the function on the loop; at once if this is the loop's thread."""
         if threading.get_ident() == self._home:
             function()
             return
@@ -170,7 +171,7 @@ class Line:
             self._loop.call_soon_threadsafe(function)
 
     def _lose(self) -> None:
-        """Of all that is under way nothing is known: it is written again, before all else."""
+        """Write again everything in flight, before all else: its outcome is unknown."""
         self._write_again([item for items in self.sent for item in items])
         self.sent.clear()
         self._waits = False
@@ -178,12 +179,12 @@ class Line:
             self._at_home(self._look_away)
 
     def stand_in(self) -> None:
-        """Take the answers that are there and that the loop does not take."""
+        """Take answers that have arrived and that the loop does not take."""
         if self._waits and self._ready(0.0):
             self.receive()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait for the answers on the loop itself, which does not turn meanwhile."""
+        """Wait for the answers on the loop's thread, which blocks the loop meanwhile."""
         until = None if seconds is None else time.monotonic() + seconds
         while self._waits:
             left = None if until is None else max(0.0, until - time.monotonic())
@@ -192,7 +193,7 @@ class Line:
             self.receive()
 
     def close(self) -> None:
-        """On the loop: nothing is sent any more."""
+        """Stop watching for answers. Call on the loop, after the last batch."""
         self._unwatch()
 
     def _ready(self, seconds: float | None, *, writing: bool = False) -> bool:

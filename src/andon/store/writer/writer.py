@@ -1,9 +1,9 @@
-"""Group commit: one thread per process takes whatever is waiting and commits it together.
+"""Group commit: one thread per process commits all waiting messages together.
 
-No timer: the first write never waits for a second one. What a loop submits in one turn, and what
-arrives during a commit, is the next batch. An awaiter that is cancelled does not lose its commit.
-A batch whose outcome is unknown (the database went away) is written again; every message is the
-same when written twice.
+There is no timer: the first write never waits for a second one. The messages that a loop submits in
+one turn, or that arrive during a commit, form the next batch. A cancelled awaiter does not lose its
+commit. The writer writes a batch again if its outcome is unknown (the database went away); every
+message is idempotent.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from andon.store.writer.line import Item, Line
 
 log = logging.getLogger("andon")
 
-# More would make the first of a batch wait noticeably for the last.
+# In a larger batch the first message would wait noticeably for the last.
 BATCH = 512
 
-# From so many messages on. Two commits for one are worth it where a commit takes less time than the
-# loop needs to execute so many steps: two milliseconds.
+# Halve turns of at least this many messages. Two commits instead of one pay off where a commit
+# takes less time than the loop needs to execute so many steps: two milliseconds.
 HALVED = 64
-# After so long a loop that does not take its answers is busy with something else.
+# A loop that has not taken its answers after this long is busy with something else.
 LATE_SECONDS = 0.05
 
-# What a run writes while it does something else.
+# Messages that a run writes while it does something else.
 _ASIDE = frozenset({Checkpoint, Log})
 
 
@@ -44,14 +44,14 @@ class Writer:
         self.patience_seconds = patience_seconds
         self.commits = 0
         # How many runs the loop executes. If all of them wait for the same commit, the thread gains
-        # nothing and costs two switches: where the database is a local file, the loop commits.
+        # nothing and costs two switches; if the database is a local file, the loop commits itself.
         self.runs = 0
         self._local = store.url.startswith("sqlite")
         self._items: queue.SimpleQueue[list[Item] | None] = queue.SimpleQueue()
         self._turn: list[Item] = []  # submitted in this turn of the loop
         self._again: list[Item] = []  # sent before anything queued, with unknown outcome
-        # Of the thread: also what it has taken from the queue and not yet committed. Else a later
-        # message could be committed on the loop before it.
+        # Item lists the thread has yet to commit, including those taken from the queue. Otherwise
+        # the loop could commit a later message before them.
         self._waiting = 0
         self._counting = threading.Lock()
         self._line = Line(store, self._answered, self._write_again)
@@ -81,7 +81,7 @@ class Writer:
         return await self.submit(message)
 
     def _commit_at_once(self, messages: list[Message]) -> list[Outcome]:
-        """On the loop, which waits for no other process here: then it is the thread's to wait."""
+        """Commit on the loop without waiting for other processes; the thread does the waiting."""
         try:
             point("writer:before-commit")
             outcomes = self.store.write_at_once(messages)
@@ -101,10 +101,10 @@ class Writer:
     def submit(self, message: Message) -> "asyncio.Future[Any]":
         """Queue the message now, in order; the future is done once it is committed.
 
-        It is handed over at the end of the loop's turn: a thread that began at the first message
-        would fight with the loop for the interpreter instead of taking them all.
+        The writer hands over all messages at the end of the loop's turn: a thread that began at the
+        first one would compete with the loop for the interpreter instead of taking them all.
         """
-        # To ask for the loop is a system call.
+        # get_running_loop costs a system call.
         loop = (self._turn and self._turn[0][1]) or asyncio.get_running_loop()
         if not self._turn:
             loop.call_soon(self._hand_over)
@@ -120,7 +120,7 @@ class Writer:
             self._put(items)
 
     def _commit_turn(self, items: list[Item]) -> bool:
-        """Commit on the loop, if every run that it executes has a message in this turn."""
+        """Commit on the loop if every run that it executes has a message in this turn."""
         if not self._local or not 0 < self.runs <= len(items) or self._waiting:
             return False
         messages = [message for message, _, _ in items]
@@ -130,9 +130,9 @@ class Writer:
             return False
         try:
             outcomes = self._commit_at_once(messages)
-        except StoreUnavailable:  # others hold it, or its outcome is unknown: the thread's to wait
+        except StoreUnavailable:  # others hold it or the outcome is unknown: let the thread wait
             return False
-        except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
+        except Exception as error:  # noqa: BLE001 (the awaiter must get the error)
             outcomes = [error] * len(items)
         _resolve(
             [(future, outcome) for (_, _, future), outcome in zip(items, outcomes, strict=True)]
@@ -140,10 +140,10 @@ class Writer:
         return True
 
     def _send_turn(self, items: list[Item]) -> bool:
-        """Send without the thread, if every run waits for this or for what is under way.
+        """Send without the thread if every run waits for this turn or for batches in flight.
 
-        Many go in two halves: while the store carries out one, the loop executes what waits for
-        the other.
+        A large turn goes in two halves: while the store carries out one, the loop executes the runs
+        that waited for the other.
         """
         if self._local or self._waiting or not self._all_wait(items):
             return False
@@ -155,7 +155,7 @@ class Writer:
         return True
 
     def _all_wait(self, items: list[Item]) -> bool:
-        """Whether no run that the loop executes has anything else to do."""
+        """Return whether every run that the loop executes waits for a commit."""
         if len(items) > BATCH:
             return False
         if self.runs <= 1 and len(items) == 1 and isinstance(items[0][0], Start):
@@ -172,7 +172,7 @@ class Writer:
         return future
 
     def close(self, timeout: float | None = None) -> None:
-        """Write what is queued, then end. To be called on the loop that submits."""
+        """Write everything queued, then end. Call this on the loop that submits."""
         self._hand_over()
         self._line.wait(timeout)
         self._line.close()
@@ -182,7 +182,8 @@ class Writer:
 
     def _work(self) -> None:
         while (items := self._items.get()) is not None:
-            # Not before what is under way is answered: what comes meanwhile is taken along.
+            # Wait until batches in flight are answered; messages that arrive meanwhile join this
+            # batch.
             while not self._line.busy.acquire(timeout=LATE_SECONDS):
                 self._line.stand_in()
             try:
@@ -206,12 +207,12 @@ class Writer:
                 self.store.checkpoint()
 
     def _write_again(self, items: list[Item]) -> None:
-        """Of the line: these were not carried out, or nobody knows."""
+        """Queue messages again that the line did not carry out, or whose outcome is unknown."""
         self._again += items
         self._put([])
 
     def _answered(self, items: list[Item], outcomes: list[Outcome]) -> None:
-        """Of the line: this was committed."""
+        """Pass on the outcomes of a batch that the line has committed."""
         self.commits += 1
         if threading.current_thread() is self._thread:
             self._settle(items, outcomes)
@@ -220,7 +221,7 @@ class Writer:
             _resolve(list(zip(futures, outcomes, strict=True)))
 
     def _outcomes(self, messages: list[Message]) -> list[Outcome]:
-        """Try until it works, is refused, or patience ends."""
+        """Commit, retrying until it works, is refused, or patience ends."""
         until = time.monotonic() + self.patience_seconds
         pause = 0.02
         while True:
@@ -229,13 +230,13 @@ class Writer:
             except StoreUnavailable as error:
                 if time.monotonic() + pause > until or self._closed:
                     return [error] * len(messages)
-                if pause > 0.2 and not self._away:  # not for what is over in a moment
+                if pause > 0.2 and not self._away:  # do not warn about a momentary outage
                     self._away = True
                     most = self.patience_seconds
                     log.warning("waiting for the store, up to %s s: %s", most, error)
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
-            except Exception as error:  # noqa: BLE001 (whoever waits must hear of it)
+            except Exception as error:  # noqa: BLE001 (the awaiter must get the error)
                 return [error] * len(messages)
             else:
                 if self._away:
@@ -258,7 +259,7 @@ class Writer:
             else:
                 by_loop.setdefault(loop, []).append((future, outcome))
         for loop, pairs in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody is to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_resolve, pairs)
 
 

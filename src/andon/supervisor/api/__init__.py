@@ -1,1 +1,1 @@
-"""Who may speak to the supervisor: its control process, and people through a socket."""
+"""Requests to the supervisor, from its control process and from users through a socket."""

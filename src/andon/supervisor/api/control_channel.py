@@ -1,7 +1,7 @@
-"""The wire to the control process: JSON lines over a socket pair, never waited for.
+"""The channel to the control process: JSON lines over a non-blocking socket pair.
 
-What could not be sent because the control process was dead or slow is kept, within a limit, and
-sent to the next one after it has been greeted. Each process gets a pair of its own.
+Events that could not be sent because the control process was dead or slow are kept, within a limit,
+and sent to the next one after its greeting. Each control process gets a socket pair of its own.
 """
 
 import json
@@ -20,14 +20,16 @@ AT_ONCE = 65_536
 
 
 class Link:
+    """The supervisor's end of the channel, with the events that are not sent yet."""
+
     def __init__(self, loop: Loop, heard: Callable[[dict[str, Any]], None]) -> None:
         self._loop, self._heard = loop, heard
         self._socket: socket.socket | None = None
         self._kept: deque[bytes] = deque()
-        self._sent = 0  # bytes of the first line that are out
+        self._sent = 0  # bytes of the first line that are sent
         self._rest = b""
-        self.missed = 0  # events that nobody will hear
-        # Said again to a new control process: the last one may have died before it acted on them.
+        self.missed = 0  # events dropped because too many were kept
+        # Repeated to a new control process: the last one may have died before it acted on them.
         self.recent: deque[dict[str, Any]] = deque(maxlen=MOST_RECENT)
 
     @property
@@ -35,7 +37,7 @@ class Link:
         return -1 if self._socket is None else self._socket.fileno()
 
     def open(self) -> int:
-        """A new pair; answers the descriptor for the control process, which the caller closes."""
+        """Make a new pair; return the control process's descriptor, which the caller closes."""
         self.close()
         ours, theirs = socket.socketpair()
         self.attach(ours)
@@ -47,14 +49,14 @@ class Link:
         self._loop.watch(ours.fileno(), self._ready)
 
     def detach(self) -> list[str]:
-        """For the next image of this process: the lines that are not out yet, whole."""
+        """Return the lines that are not fully sent, whole, for the next image of this process."""
         return [line.decode() for line in self._kept]
 
     def recall(self, lines: list[str]) -> None:
         self._kept.extend(line.encode() for line in lines)
 
     def greet(self, hello: dict[str, Any]) -> None:
-        """Say this before anything that was kept."""
+        """Send the greeting before any kept event."""
         said = {**hello, "missed": self.missed, "recent": list(self.recent)}
         self._kept.appendleft(_line(said))
         self._push()
@@ -63,7 +65,7 @@ class Link:
         event = {**event, "at": time.time()}
         self.recent.append(event)
         if len(self._kept) >= MOST_KEPT:
-            oldest = 1 if self._sent else 0  # a line of which a part is out must be finished
+            oldest = 1 if self._sent else 0  # a partly sent line must be finished
             del self._kept[oldest]
             self.missed += 1
         self._kept.append(_line(event))
@@ -71,11 +73,11 @@ class Link:
 
     @property
     def idle(self) -> bool:
-        """Whether everything is out, or there is nobody to hear it."""
+        """Whether everything is sent, or no control process is connected."""
         return self._socket is None or not self._kept
 
     def finish(self) -> None:
-        """Nothing more will be said: the other side reads to the end and goes."""
+        """Close the sending side: the control process reads to the end and exits."""
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_WR)
@@ -132,7 +134,7 @@ class Link:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """A message, or nothing if it is none."""
+    """Parse a JSON object from a line; None if it is not one."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What the supervisor is told, by its control process and by people; every order may come twice."""
+"""Requests of the control process and of users; each may arrive twice without harm."""
 
 import time
 from collections.abc import Callable
@@ -17,6 +17,8 @@ PEOPLE = ("halt", "status", "upgrade", "kill", "freeze", "thaw", "term")
 
 
 class Orders:
+    """Carries out the requests that a supervisor receives."""
+
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
         self._known: dict[str, Callable[[dict[str, Any], Answer], None]] = {
@@ -37,7 +39,7 @@ class Orders:
 
     def from_control(self, message: dict[str, Any]) -> None:
         def answer(said: dict[str, Any]) -> None:
-            # What was done is told as an event; an answer is for what could not be.
+            # Success is reported as an event, so only errors and status need an answer.
             if "error" in said or "status" in said:
                 self._own.link.tell({"event": "answer", "to": message.get("do"), **said})
 
@@ -57,7 +59,7 @@ class Orders:
     def _obey(self, message: dict[str, Any], answer: Answer) -> None:
         obey = self._known.get(_text(message.get("do")))
         if obey is None:
-            return  # of a newer control process
+            return  # a request of a newer control process
         try:
             obey(message, answer)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -73,7 +75,7 @@ class Orders:
         self._own.cord.hear(_order(message), dict(message["known"]))
 
     def _cleared(self, message: dict[str, Any], answer: Answer) -> None:
-        """The store says that a person lifted it. A newer pull here is not lifted by that."""
+        """Lift the latch as a person did in the store; a newer pull on this host holds."""
         by, why = _text(message.get("by")), _text(message.get("why"))
         refusal = self._own.cord.cleared(int(message["epoch"]), by, why)
         if refusal:

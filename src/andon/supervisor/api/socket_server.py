@@ -1,10 +1,10 @@
-"""The people's socket: HTTP or JSON lines, by the first bytes; nobody can hold up the loop.
+"""The socket for users: HTTP or JSON lines, by the first bytes. It never blocks the loop.
 
     {"do": "halt"}             or the bare word: halt
     POST /halt HTTP/1.1        acted on as soon as its first line is there
 
-A client may be slow, many, or hostile: what it sends and what it is owed have limits, and when
-there are too many the ones that have waited longest without asking anything are sent away.
+Clients may be slow, many or hostile. Requests and unsent answers have size limits. When there are
+too many clients, the server closes the one that has waited longest without a request.
 """
 
 import json
@@ -23,19 +23,19 @@ MOST_CONNECTIONS = 256
 MOST_ASKED = 65_536
 MOST_OWED = 4_194_304
 IDLE_SECONDS = 10.0
-BODY_SECONDS = 0.1  # for what follows the first line of a halt; the halt itself needs none of it
+BODY_SECONDS = 0.1  # for the rest of a halt after its first line; the halt needs none of it
 ROUTES = {"POST /halt": "halt", "GET /status": "status", "POST /upgrade": "upgrade"}
 _METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ")
 
 
 class Connection:
-    """One client."""
+    """One client connection."""
 
     def __init__(self, owner: "Socketry", own: socket.socket) -> None:
         self._owner, self._socket = owner, own
         self.fd = own.fileno()
         self.since = time.monotonic()
-        self.waits = False  # for an answer
+        self.waits = False  # a request is being carried out
         self._asked, self._owed = bytearray(), bytearray()
         self._http, self._ending = False, False
         self.who = _peer(own)
@@ -56,18 +56,18 @@ class Connection:
             return
         self._asked += content
         if not content:
-            self._asked += b"\n"  # half closed: what is there is the request
+            self._asked += b"\n"  # half closed: the request is complete
         self.look(over=not content)
         if not content and not self.waits:
             self._ending = True
             self._push()
         elif not content:
-            self._owner.loop.change(self.fd, 0)  # it only listens now
+            self._owner.loop.change(self.fd, 0)  # it only waits for its answer now
         elif len(self._asked) > MOST_ASKED:
             self.refuse(f"expected a request of at most {MOST_ASKED} bytes")
 
     def look(self, *, over: bool = False) -> None:
-        """Act on what has been asked so far."""
+        """Act on the requests received so far."""
         if self._http or self._asked.startswith(_METHODS):
             self._http = True
             self._look_http(over)
@@ -92,7 +92,7 @@ class Connection:
         self._owner.asked(message, self)
 
     def _look_http(self, over: bool) -> None:
-        """A halt does not wait for its headers longer than a moment; the rest does."""
+        """Act on a complete request; a halt waits for its headers at most `BODY_SECONDS`."""
         if self.waits or b"\n" not in self._asked:
             return
         head, _, body = bytes(self._asked).replace(b"\r\n", b"\n").partition(b"\n\n")
@@ -110,7 +110,7 @@ class Connection:
         self._ask({**(parsed(body) or {}), "do": ROUTES[request]})
 
     def answer(self, message: dict[str, Any], *, last: bool = True) -> None:
-        """One line, or the whole of an HTTP answer; lines before the last are for lines only."""
+        """Send one JSON line or a whole HTTP response; HTTP gets only the last message."""
         if self._socket.fileno() < 0:
             return
         if not self._http:
@@ -174,7 +174,7 @@ class Socketry:
                 own, _ = self.listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # no descriptors left: one is kept for sending somebody away
+            except OSError:  # no descriptors left: free the reserved one to turn a client away
                 self._send_away()
                 return
             own.setblocking(False)
@@ -202,7 +202,7 @@ class Socketry:
         for client in list(self._clients.values()):
             try:
                 client.look()
-            except Exception:  # noqa: BLE001 (a mistake about one must not end all the others)
+            except Exception:  # noqa: BLE001 (an error in one must not end the others)
                 client.close()
             if not client.waits and now - client.since > IDLE_SECONDS:
                 client.close()
@@ -221,7 +221,7 @@ class Socketry:
 
 
 def listen(path: str) -> socket.socket:
-    """A socket at that path that only its owner may reach; an old one of that name is gone."""
+    """Listen on a socket that only its owner may reach; replaces an old one at that path."""
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with suppress(FileNotFoundError):
         os.unlink(path)

@@ -1,1 +1,1 @@
-"""The processes that a supervisor owns: started, watched, logged, restarted."""
+"""The processes that a supervisor owns: how it starts, watches, logs and restarts them."""

@@ -1,8 +1,8 @@
-"""A child: what it should be, what it is, and how it is started.
+"""A child of the supervisor: its spec, its state, and how it is spawned.
 
-Fork and exec, from the only thread there is. The new process has a session of its own, is in its
-tree before it executes anything, dies with us, and has no descriptor, signal setting, user or
-variable that was not meant for it.
+The supervisor forks and execs from its only thread. The new process has a session of its own, is in
+its tree before it executes anything, dies with the supervisor, and inherits no descriptor, signal
+setting, user or variable that was not meant for it.
 """
 
 import os
@@ -19,30 +19,32 @@ from andon.supervisor.trees.tree import Tree
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
-# waiting: for leave to start · held: by a latch or lost contact · resting: before a restart ·
-# clearing: it ended, and what it left behind is being ended
+# waiting: for permission to start · held: by the latch or lost contact ·
+# resting: before a restart · clearing: it ended, and what it left behind is being killed
 LIVE = ("running", "frozen", "stopping")
 OVER = ("ended", "gave_up", "refused")
 
 
 @dataclass(slots=True)
 class Child:
+    """One child: its spec and its current state."""
+
     spec: ChildSpec
     state: str = "new"
     run: str | None = None
-    env: dict[str, str] = field(default_factory=dict)  # added by leave to start
+    env: dict[str, str] = field(default_factory=dict)  # added by the permission to start
     pid: int = 0
     ticks: int = 0
     pidfd: int = -1
-    adopted: bool = False  # started by a supervisor that is dead: its exit code is nobody's
+    adopted: bool = False  # started by a supervisor that is dead: its exit code is lost
     tree: Tree | None = None
     started_at: float = 0.0
     began: float = 0.0
     ends: list[float] = field(default_factory=list)
     due: float | None = None
-    deadline: float | None = None  # told to go; ended when this is over
+    deadline: float | None = None  # end of its grace, or of its wait for permission
     grace: float = 0.0
-    asked: str = ""  # what its end was asked by: kill, term, halt, drain, stall, lost contact
+    asked: str = ""  # why it was asked to end: kill, term, halt, drain, stall, lost contact
     order: str = ""
     code: int | None = None
     signal: int | None = None
@@ -51,7 +53,7 @@ class Child:
     ping_rest: bytes = b""
     ping: dict[str, Any] = field(default_factory=dict)
     watched: Watched | None = None
-    stalled: bool = False  # and on record
+    stalled: bool = False  # and already recorded
     pipes: list[Pipe] = field(default_factory=list)
     log: str = ""
 
@@ -68,11 +70,11 @@ class Child:
         return self.state in LIVE
 
     def pids(self) -> list[int]:
-        """Every process of it that is alive."""
+        """List its living processes."""
         return self.tree.pids() if self.tree is not None else []
 
     def exit_code(self) -> int:
-        """As a shell says it."""
+        """Return the exit code as a shell would report it."""
         if self.signal:
             return 128 + self.signal
         return 1 if self.code is None else self.code
@@ -98,7 +100,7 @@ class Child:
 
 @dataclass(slots=True)
 class Ends:
-    """The child's side of everything it talks through."""
+    """The child's ends of its pipes and sockets."""
 
     out: int
     err: int
@@ -110,7 +112,7 @@ class Ends:
 
 
 def spawn(child: Child, ends: Ends, limits: tuple[int, int]) -> int:
-    """Fork and exec. OSError if there is no process to be had; else its pid."""
+    """Fork and exec, and return the pid; OSError if no process can be made."""
     env = {**child.spec.env, **child.env}
     env |= {name: str(fd) for name, fd in ends.named.items()}
     pid = os.fork()
@@ -123,7 +125,7 @@ def spawn(child: Child, ends: Ends, limits: tuple[int, int]) -> int:
     except FileNotFoundError as error:
         code = NOT_FOUND
         _complain(child, error)
-    except BaseException as error:  # noqa: BLE001 (a fork of the supervisor must never go on)
+    except BaseException as error:  # noqa: BLE001 (a copy of the supervisor must never run on)
         _complain(child, error)
     finally:
         os._exit(code)
@@ -152,18 +154,18 @@ def _why(name: str, error: BaseException) -> str:
 
 
 def _prepare(child: Child, ends: Ends, limits: tuple[int, int]) -> None:
-    """Everything between fork and exec; the order matters."""
+    """Set the process up between fork and exec; the order matters."""
     if not child.spec.stdin:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(ends.out, 1)
     os.dup2(ends.err, 2)
     _reset_signals()
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    # A stalled worker is asked for its stack by SIGABRT; that must not write its memory to a disk.
+    # The watchdog asks a stalled worker for its stack by SIGABRT, which must not dump its memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     assert child.tree is not None
-    child.tree.enter()  # session, mechanism, user, death with the supervisor: in this order
-    _keep_only(ends.named.values())  # after it: the tree may need descriptors of its own to enter
+    child.tree.enter()  # session, mechanism, user, parent-death signal: in this order
+    _keep_only(ends.named.values())  # after `enter`, which may need descriptors of the tree
     if child.spec.cwd:
         os.chdir(child.spec.cwd)
 

@@ -1,9 +1,9 @@
-"""The life of each child: started, watched, ended, cleared away, and by its policy started again.
+"""The life cycle of each child: start, watch, end, clear, and restart by its policy.
 
-    new → (waiting → leave) → running → ended by itself or asked to → clearing: what it left behind
-    is ended too → resting → running again, or ended, gave_up, held
+    new → (waiting for permission) → running → ended by itself or on request → clearing: what it
+    left behind is killed too → resting → running again, or ended, gave_up, held
 
-Nothing is started while the latch is pulled or contact is lost, however late that was learnt.
+Nothing is started while the latch is pulled or contact is lost, however late that became known.
 """
 
 import os
@@ -23,21 +23,23 @@ from andon.supervisor.status import hello
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
 
-MOST_REAPED = 2000  # in one turn; a flood of zombies must not keep orders waiting
+MOST_REAPED = 2000  # per turn; a flood of zombies must not delay orders
 
 
 class Lives:
+    """Moves the children of a supervisor through their states."""
+
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
-        self._exits: list[tuple[int, int]] = []  # taken, not acted on yet
+        self._exits: list[tuple[int, int]] = []  # reaped, not acted on yet
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────
 
     def begin(self, child: Child) -> None:
-        """For the first time, or when its leave to start has come."""
+        """Start the child, or let it wait for permission if its spec asks for that."""
         if child.spec.wait and not child.starts and child.state == "new":
             child.state = "waiting"
-            if child.kind == "command":  # somebody waits for it; a worker may wait for its store
+            if child.kind == "command":  # a caller waits for it; a worker may wait for its store
                 child.deadline = time.monotonic() + self._own.limits.go_seconds
             return
         self.start(child)
@@ -53,14 +55,14 @@ class Lives:
             return
         try:
             self._spawn(child)
-        except Exception as error:  # noqa: BLE001 (no process, no descriptor, no tree: try later)
+        except Exception as error:  # noqa: BLE001 (no process, descriptor or tree: try later)
             own.say(child.name, f"could not be started: {error}")
             self._forget(child)
             child.code, child.signal = None, None
             self._after_crash(child)
 
     def hold(self, child: Child) -> None:
-        """Not now: a worker later, a command never again."""
+        """Do not start it now: a worker starts later, a command never."""
         if child.kind == "command":
             child.state = "ended" if child.starts else "refused"
             if not child.starts:
@@ -114,7 +116,7 @@ class Lives:
         }
 
     def _ends(self, child: Child) -> Ends:
-        """Pipes for what it prints, and its own descriptors."""
+        """Open the pipes for its output, and the descriptors that only its kind gets."""
         own = self._own
         tee = child.spec.log == "tee"
         name = (child.run or f"{child.name}-{own.id}").replace("/", "_")
@@ -150,10 +152,10 @@ class Lives:
     # ── ending ────────────────────────────────────────────────────────────────────────────────
 
     def collect(self) -> bool:
-        """Take every exit there is, quickly; whether there may be more.
+        """Reap every exit there is, without acting on it; whether there may be more.
 
-        A storm leaves zombies by the thousand, and everybody who looks for survivors has to look
-        at each of them: they go first, and what the exits mean is thought about later.
+        A fork storm leaves thousands of zombies, and every search for survivors has to look at each
+        of them. So they are reaped first, and `reap` acts on the exits later.
         """
         for _ in range(MOST_REAPED):
             try:
@@ -167,7 +169,7 @@ class Lives:
         return True
 
     def reap(self) -> bool:
-        """Take every exit, and act on those of our own; whether there may be more."""
+        """Reap every exit, and act on those of our children; whether there may be more."""
         more = self.collect()
         exits, self._exits = self._exits, []
         for pid, code in exits:
@@ -183,10 +185,10 @@ class Lives:
         return next((each for each in self._own.children if pid and each.pid == pid), None)
 
     def watch(self, child: Child) -> None:
-        """Hear of its end from the kernel itself, also where nobody may wait for it.
+        """Watch its pidfd, which reports its end even where `waitpid` cannot.
 
-        Those are the adopted, which are not our children, and those that a tracer holds: their
-        zombies are the tracer's, and no SIGCHLD comes.
+        That is so for adopted processes, which are not our children, and for processes under a
+        tracer: their zombies belong to the tracer, and no SIGCHLD comes.
         """
         if child.pidfd >= 0:
             self._own.loop.watch(child.pidfd, lambda _event: self._gone(child))
@@ -201,7 +203,7 @@ class Lives:
             code = os.waitstatus_to_exitcode(status)
             self.ended(child, code if code >= 0 else None, -code if code < 0 else None)
         elif not proc.alive(child.pid, child.ticks):
-            self.ended(child, None, None)  # how it ended, nobody knows
+            self.ended(child, None, None)  # how it ended is unknown
 
     def ended(self, child: Child, code: int | None, number: int | None) -> None:
         own = self._own
@@ -211,7 +213,7 @@ class Lives:
         signals.close(child.pidfd)
         child.pidfd = -1
         killing = own.killing(child)
-        left = child.pids()  # whoever hears of the exit must know that something is left
+        left = child.pids()  # the event must say whether processes are left
         own.link.tell(
             {
                 "event": "exited",
@@ -235,14 +237,14 @@ class Lives:
         if child.kind == "control":
             own.link.close()
         if killing is not None:
-            return  # cleared when that is done
+            return  # settled when that kill is done
         if left:
-            own.kill([child], own.report_killed, why="left behind")  # and settled when it is done
+            own.kill([child], own.report_killed, why="left behind")  # settled when the kill is done
         else:
             self.settle(child)
 
     def settle(self, child: Child) -> None:
-        """Nothing of it is left: decide what follows."""
+        """Decide what follows once no process of it is left."""
         if child.state != "clearing" or child.pid:
             return
         self._forget(child)
@@ -256,7 +258,7 @@ class Lives:
         elif asked == "kill":
             child.state, child.due = "ended", None
             if child.kind == "worker" and child.spec.restart != "never":
-                # It died for a run that it carried; others of its runs wait for it.
+                # It was killed for one of its runs; its other runs wait for it to restart.
                 child.state, child.due = "resting", time.monotonic()
         else:
             self._after_crash(child)
@@ -291,7 +293,7 @@ class Lives:
                 )
 
     def _forget(self, child: Child) -> None:
-        """Give back what we kept for one that is gone."""
+        """Release what the supervisor held for a child that is gone."""
         if child.tree is not None:
             child.tree.close()
         child.tree = None
@@ -305,7 +307,7 @@ class Lives:
     # ── asked to end ──────────────────────────────────────────────────────────────────────────
 
     def term(self, child: Child, grace: float, asked: str, order: str = "") -> None:
-        """Tell it to go; it is ended when its grace is over."""
+        """Send SIGTERM; the child is killed when its grace is over."""
         if not child.alive:
             if child.state not in OVER and child.state != "clearing":
                 child.state, child.due = "ended", None
@@ -333,7 +335,7 @@ class Lives:
                 self._overrun(child)
 
     def _overrun(self, child: Child) -> None:
-        """Its grace is over."""
+        """Kill a child whose grace is over."""
         child.deadline = None
         own = self._own
         own.overrun(f"{child.asked} of {child.name}", child.grace, "it is killed")

@@ -1,8 +1,8 @@
-"""What children print: kept in files of bounded size, and shown on the terminal when asked.
+"""Output of children: kept in files of bounded size, and shown on the terminal on request.
 
-Nothing here may hold up the loop. A disk that is full loses lines, which are counted; a terminal
-that does not read holds up the command that prints, as it would without us, but never a worker,
-whose standing still would be taken for a stall.
+Nothing here may block the loop. On a full disk output is lost, and the lost bytes are counted. A
+terminal that does not read blocks the command that prints, as it would without a supervisor, but
+never a worker: the watchdog would take the pause for a stall.
 """
 
 import os
@@ -13,13 +13,13 @@ from contextlib import suppress
 from andon.host.signals import close
 from andon.supervisor.poll import READ, WRITE, Loop
 
-AT_ONCE = 65_536  # per turn and pipe: a child that prints without end must not fill the turn
+AT_ONCE = 65_536  # per turn and pipe: a child that prints without end must not take the whole turn
 MOST_UNSHOWN = 262_144
 PIPE_BUF = 4096
 
 
 class LogFile:
-    """One file and the one before it: FILE and FILE.1, each at most `limit` bytes."""
+    """A rotated log: FILE and the one before it, FILE.1, each of at most `limit` bytes."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, limit
@@ -29,7 +29,7 @@ class LogFile:
     def write(self, content: bytes) -> None:
         try:
             self._write(content)
-        except OSError:  # full, read-only, gone: output is lost, the child is not
+        except OSError:  # full, read-only or gone: lose the output, not the child
             self.dropped += len(content)
             self.close()
 
@@ -57,17 +57,17 @@ class LogFile:
 
 
 class Terminal:
-    """Standard output or error: written as far as it takes, never waited for."""
+    """Standard output or error, written without ever blocking."""
 
     def __init__(self, fd: int) -> None:
         self.dropped = 0
         self._unshown = bytearray()
         self._fd, self._own = fd, False
-        # A file never blocks; and opened anew it would be written from another place in it.
+        # A regular file never blocks, and reopening it would write at another offset.
         with suppress(OSError):
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 return
-        # Opened anew, so that not blocking is our affair and not that of the shell that shares it.
+        # Reopen it, so that O_NONBLOCK does not affect the shell that shares the descriptor.
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_APPEND
             self._fd, self._own = os.open(f"/proc/self/fd/{fd}", flags), True
@@ -84,7 +84,7 @@ class Terminal:
         self.push()
 
     def push(self) -> bool:
-        """Write what can be written; whether nothing is left."""
+        """Write as much as the terminal takes; whether nothing is left."""
         while self._unshown:
             part = bytes(self._unshown[: AT_ONCE if self._own else PIPE_BUF])
             if not self._own and not self._takes():
@@ -93,7 +93,7 @@ class Terminal:
                 written = os.write(self._fd, part)
             except BlockingIOError:
                 return False
-            except OSError:  # nobody reads it any more
+            except OSError:  # nothing reads it any more
                 self._unshown.clear()
                 return True
             del self._unshown[:written]
@@ -106,14 +106,14 @@ class Terminal:
 
 
 class Pipe:
-    """One stream of one child, from its descriptor to the file and the terminal."""
+    """One output stream of a child, copied to its log file and to the terminal."""
 
     def __init__(
         self, loop: Loop, fd: int, file: LogFile, terminal: Terminal | None, *, patient: bool
     ) -> None:
         self.fd, self.file = fd, file
         self._loop, self._terminal, self._patient = loop, terminal, patient
-        self.extra: LogFile | None = None  # evidence, while it is taken
+        self.extra: LogFile | None = None  # the evidence file, while a stall is recorded
         self.terminal = 0
         self._waits = False
         loop.watch(fd, self._ready)
@@ -121,12 +121,12 @@ class Pipe:
     def _ready(self, _event: int) -> None:
         if self._patient and self._terminal is not None and self._terminal.full:
             self._waits = True
-            self._loop.change(self.fd, 0)  # the command waits, as it would on its own
+            self._loop.change(self.fd, 0)  # the command blocks, as it would without a supervisor
             return
         self.take()
 
     def take(self) -> bool:
-        """Read once; whether there was anything."""
+        """Read once; whether there was any output."""
         try:
             content = os.read(self.fd, AT_ONCE)
         except BlockingIOError:
@@ -144,16 +144,16 @@ class Pipe:
         return True
 
     def wake(self) -> None:
-        """The terminal may take more."""
+        """Read again if the terminal has room."""
         if self._waits and not (self._terminal is not None and self._terminal.full):
             self._waits = False
             self._loop.change(self.fd, READ)
 
     def close(self) -> None:
-        """The child is gone: what it still had to say, as far as a pipe can hold it."""
+        """Read what the pipe of a dead child still holds, and close it."""
         if self.fd < 0:
             return
-        for _ in range(32):  # two full pipes; a straggler that goes on printing is not waited for
+        for _ in range(32):  # two full pipes; do not wait for a straggler that keeps printing
             if not self.take():
                 break
         self._loop.forget(self.fd)

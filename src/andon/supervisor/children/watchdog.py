@@ -1,9 +1,9 @@
-"""Workers must show that they live; one that does not is put on record and ended.
+"""The watchdog: workers must send heartbeats; one that stops is recorded and killed.
 
-A worker writes lines to its ping pipe. Lines that are no pings are no sign of life, however many
-there are. What a stalled worker was doing is written to `stacks/` before it is ended: by py-spy
-where it is installed, else by the worker's own faulthandler, which needs no cooperation of Python
-code; and always what the kernel says of it.
+A worker writes heartbeat lines ("pings") to its ping pipe. Other lines do not count, however many
+there are. Before it kills a stalled worker the watchdog writes evidence to `stacks/`: always what
+the kernel reports, and the stacks from py-spy where it is installed, else from the worker's own
+faulthandler, which needs no cooperation of Python code.
 """
 
 import os
@@ -22,7 +22,7 @@ from andon.supervisor.children.logs import LogFile
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
 
-# A control process may wait for a store, several times in a turn, but not for ever.
+# A control process may wait for a store several times in a turn, but not for ever.
 STILL_SECONDS = 120.0
 LONGEST_PING = 65_536
 EVIDENCE_SECONDS = 1.0
@@ -31,7 +31,7 @@ EVIDENCE_BYTES = 1_000_000
 
 @dataclass(slots=True)
 class Case:
-    """A stalled worker whose evidence is being taken."""
+    """A stalled child while its evidence is collected."""
 
     child: Child
     pid: int
@@ -42,6 +42,8 @@ class Case:
 
 
 class Watchdog:
+    """Watches the heartbeats of all children."""
+
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
         self._cases: list[Case] = []
@@ -51,22 +53,23 @@ class Watchdog:
         return bool(self._cases)
 
     def _ends(self, child: Child) -> bool:
-        """A control process is of no use to anybody when it stands still."""
+        """Whether a stall ends the child; a control process that hangs is always ended."""
         return child.kind == "control" or self._own.limits.on_stall != "show"
 
     def hear(self, child: Child) -> None:
+        """Read the ping pipe of a worker."""
         try:
             content = os.read(child.ping_fd, LONGEST_PING)
         except BlockingIOError:
             return
         except OSError:
             content = b""
-        if not content:  # closed: it will be silent from now on, and that is noticed
+        if not content:  # closed: no more pings come, and `tick` notices that
             self._own.loop.forget(child.ping_fd)
             return
         *lines, rest = (child.ping_rest + content).split(b"\n")
         child.ping_rest = rest if len(rest) <= LONGEST_PING else b""
-        for line in reversed(lines):  # only the last one says how it is
+        for line in reversed(lines):  # only the last ping counts
             ping = parsed(line)
             if ping is not None and isinstance(ping.get("tick"), int) and child.watched is not None:
                 child.ping = ping
@@ -74,14 +77,14 @@ class Watchdog:
                 return
 
     def hear_control(self, turn: int) -> None:
-        """By its own wire; watched from its first word on."""
+        """Take a heartbeat of the control process; the first one starts the watch."""
         now = time.monotonic()
         for child in self._own.children:
             if child.kind == "control" and child.pid:
                 child.watched = watchdog.heard(child.watched or watchdog.Watched(now), turn, now)
 
     def excuse(self, seconds: float) -> None:
-        """This process itself was away for so long."""
+        """Do not count time in which the supervisor itself was stopped or asleep."""
         for child in self._own.children:
             if child.watched is not None:
                 child.watched = watchdog.excused(child.watched, seconds)
@@ -107,7 +110,7 @@ class Watchdog:
                 self._close(case)
 
     def forgive(self, child: Child) -> None:
-        """It stood still because it was frozen."""
+        """Restart the watch of a child that was silent because it was frozen."""
         if child.watched is not None:
             child.watched = watchdog.Watched(time.monotonic())
 
@@ -125,13 +128,13 @@ class Watchdog:
         case = Case(child, child.pid, found, file, now + EVIDENCE_SECONDS)
         self._cases.append(case)
         if proc.is_still(child.pid):
-            case.until = now  # stopped: it can say nothing, and whoever reads its memory may hang
+            case.until = now  # stopped: it cannot answer, and reading its memory may hang
             return
         if not self._ask_py_spy(case):
             self._ask_itself(case)
 
     def _ask_itself(self, case: Case) -> None:
-        """By a signal that is its end."""
+        """Make the worker dump its own stacks, by a SIGABRT that also ends it."""
         child = case.child
         if self._ends(child) and child.pid == case.pid:
             for pipe in child.pipes:
@@ -156,7 +159,10 @@ class Watchdog:
         return True
 
     def _spied(self, case: Case, code: int) -> None:
-        """Without root a kernel may not let it look at a process that is not its own child."""
+        """Fall back to faulthandler if py-spy failed.
+
+        Without root a kernel may not let py-spy look at a process that is not its own child.
+        """
         if code > 0 and case in self._cases:
             case.probe = 0
             self._ask_itself(case)

@@ -1,1 +1,1 @@
-"""`andon halt`: the command, and how a supervisor carries it out. No store needed."""
+"""`andon halt`: the command, and how a supervisor carries it out without needing the store."""

@@ -1,10 +1,10 @@
-"""`andon halt`: everything stops, now. No parameters, no confirmation, nothing to install.
+"""`andon halt`: stop everything, now. It needs no parameters, no confirmation and no installation.
 
     latch (file and STOP) → sockets and signals → store, in a process of its own → wait for proof
 
-Only the standard library is imported, and little of it before the first order is out. Whatever
-is broken on the way (the store, the home, a supervisor, the terminal) takes away only its own
-part: the rest goes on, and the receipt says what is not known.
+It imports only the standard library, and little of that before the first order is sent. A broken
+part (the store, the home, a supervisor, the terminal) disables only itself: the rest goes on, and
+the receipt says what is not known.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from andon.points import point
 from andon.supervisor.halt.priority import ahead
 
 WAIT_SECONDS = 10.0
-# A disk that hangs must not hold up the signals.
+# A hanging disk must not delay the signals.
 LATCH_SECONDS = 0.5
 LOOK_MS = 10
 PROVED, NOT_PROVED, INTERRUPTED = 0, 3, 130
 
 
 class Asked(NamedTuple):
-    """What the command line said."""
+    """The parsed command line."""
 
     by: str = ""
     why: str = ""
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 def parsed(arguments: list[str]) -> Asked:
-    """By hand: nothing that somebody types in a hurry may keep the halt from happening."""
+    """Parse by hand: nothing that a user types in a hurry may prevent the halt."""
     found: dict[str, str] = {}
     complaints = []
     rest = list(arguments)
@@ -52,7 +52,7 @@ def parsed(arguments: list[str]) -> Asked:
         if name in ("--json", "-h", "--help") and not given:
             found[name] = "yes"
         elif name in ("--why", "--by", "--timeout", "--wait", "--store"):
-            name = "--timeout" if name == "--wait" else name  # its old spelling
+            name = "--timeout" if name == "--wait" else name  # the old name
             if not given and not rest:
                 complaints.append(f"{name}: expected a value, found nothing")
             found[name] = value if given else rest.pop(0) if rest else ""
@@ -73,7 +73,7 @@ def parsed(arguments: list[str]) -> Asked:
 
 
 class Halting:
-    """One pull, from the first order to the receipt."""
+    """One run of the command, from the first order to the receipt."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class Halting:
     # ── orders ────────────────────────────────────────────────────────────────────────────────
 
     def send(self) -> None:
-        """Every order that can be sent without waiting for anybody."""
-        # Before the pull: a supervisor that sees the latch may be done and gone in a moment.
+        """Send every order that can be sent without waiting for an answer."""
+        # Before the pull: a supervisor that sees the latch may exit within moments.
         self._part(self._look_around)
         try:
             self._writing = threading.Thread(target=self._pull, daemon=True)
@@ -115,12 +115,12 @@ class Halting:
             self._pull()
         point("halt:pulled")
         self._part(self._tell_host)
-        # The store takes longest, and is told in a process that may hang or die for itself.
+        # Last, because the store takes longest; a separate process may hang or die harmlessly.
         self._part(self._tell_store)
         point("halt:sent")
 
     def _part(self, do: Callable[[], None]) -> None:
-        """A defect in one part must not take the others away; the receipt is not proved then."""
+        """Run one part; a defect in it must not stop the others, but leaves the halt unproved."""
         try:
             do()
         except Exception as error:  # noqa: BLE001
@@ -141,7 +141,7 @@ class Halting:
                     Owner(self.home, entry, self._spare, self.order, alive=alive)
                 )
         line = self._line()
-        for owner in self.supervisors:  # asked first: then the answer is to the question
+        for owner in self.supervisors:  # ask before the signal: its answer is then to this request
             if owner.ask(line) | owner.order():
                 self._out()
         for entry in self._entries.values():
@@ -161,7 +161,7 @@ class Halting:
     def _pull(self) -> None:
         try:
             found = Latch(self.home).pull(self.by, self.why, self.via, self.order)
-        except Exception as error:  # noqa: BLE001 (a defect in here must not keep the rest from it)
+        except Exception as error:  # noqa: BLE001 (a defect here must not stop the rest)
             self.pulled = self.pulled._replace(unwritten=f"{type(error).__name__}: {error}")
             return
         self.again = found.order != self.order
@@ -185,7 +185,7 @@ class Halting:
     # ── proof ─────────────────────────────────────────────────────────────────────────────────
 
     def wait(self) -> None:
-        """Until everything is proved, or the time is over."""
+        """Wait until everything is proved or the time is over."""
         import select
 
         end = self.began + self.wait_seconds
@@ -209,7 +209,7 @@ class Halting:
         homes.sweep(self.home)
 
     def receipt(self) -> dict[str, Any]:
-        """What was done and what is known, as plain values."""
+        """Return what was done and what is known, as plain values."""
         from andon.supervisor.halt.page import unknown
 
         took = (self.verified_at or time.monotonic()) - self.began
@@ -241,7 +241,7 @@ class Halting:
 
 
 def _listed(home: str) -> list[homes.Entry]:
-    """Everybody who is alive, and supervisors that are not any more: what they left may be."""
+    """Living workers, and all supervisors: what a dead supervisor left may still be alive."""
     found = homes.entries(home)
     alone = [entry for entry in found if entry.kind == "worker" and not homes.is_gone(entry)]
     return [entry for entry in found if entry.kind != "worker"] + homes.left(home) + alone
@@ -252,7 +252,7 @@ def _owners(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _since_exec_ms() -> float | None:
-    """Since this process was started, interpreter included; the kernel counts in 10 ms."""
+    """Time since this process started, interpreter included, in the kernel's 10 ms steps."""
     ticks = proc.start_ticks(os.getpid())
     if not ticks:
         return None
@@ -267,15 +267,15 @@ _all_out.set()
 
 
 def orders_are_out(seconds: float) -> bool:
-    """Wait until no halt of this very process has orders to send: it may be about to end."""
+    """Wait until no halt of this process has orders left to send, before the process exits."""
     return _all_out.wait(seconds)
 
 
 def halt(why: str = "", by: str = "", *, wait: float = WAIT_SECONDS) -> dict[str, Any]:
-    """Stop everything, on every host that can be reached; answers the receipt.
+    """Stop everything on every host that can be reached, and return the receipt.
 
-    From any program, thread or agent. It does not raise because something is down: what could not
-    be reached or proved is in the receipt's `unknown`.
+    Any program, thread or agent may call it. It does not raise because something is down: the
+    receipt's `unknown` lists whatever could not be reached or proved.
     """
     halting = Halting(by or os.environ.get("ANDON_BY", ""), why, "andon.halt()", wait)
     _all_out.clear()
@@ -291,7 +291,7 @@ def halt(why: str = "", by: str = "", *, wait: float = WAIT_SECONDS) -> dict[str
 
 
 def main(arguments: list[str]) -> int:
-    """`andon halt`; answers its exit code: 0 proved, 3 not proved in time."""
+    """Run `andon halt` and return its exit code: 0 proved, 3 not proved in time."""
     asked = parsed(arguments)
     if asked.help and not asked.complaints:
         from andon.supervisor.halt.page import HELP
@@ -336,7 +336,7 @@ def _name() -> str:
 
 
 def _keep_descriptors() -> None:
-    """A closed stdout would become the number of the latch file, and then be written to."""
+    """Open 0 to 2 if closed: else the latch file could become stdout and receive its output."""
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
@@ -347,7 +347,7 @@ def _hold_signals() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whoever started this may be one of those that are ended.
+    # The process that started this one may be among those that are killed.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
@@ -359,7 +359,7 @@ def _release_signals() -> None:
 
 
 def _say(text: str, to: int = 1) -> int:
-    """A terminal that is gone takes nothing away from the halt."""
+    """Write to a terminal, ignoring errors: a closed one must not stop the halt."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     left = text.encode(encoding, "backslashreplace")
     with contextlib.suppress(OSError):

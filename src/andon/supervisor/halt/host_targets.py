@@ -1,8 +1,8 @@
-"""Others on this host, seen from outside: told to stop, and ended if they do not answer.
+"""Halt targets on this host: the command orders them to stop, and kills them if they do not answer.
 
-A supervisor is signalled and asked through its socket. One that is silent does not protect what
-it owns: its processes are ended one by one, and then it. A worker without a supervisor ends
-itself when it sees the latch, and is ended if it does not.
+The command signals each supervisor and asks it through its socket. A supervisor that stays silent
+does not protect its processes: the command kills them one by one, and then the supervisor. A worker
+without a supervisor ends itself when it sees the latch; the command kills it if it does not.
 """
 
 import contextlib
@@ -18,25 +18,25 @@ from andon.host import proc
 from andon.host.home import Entry
 from andon.host.remains import Remains
 
-# A frozen supervisor answers nothing; one that is only busy is given longer.
+# A frozen supervisor cannot answer; one that is only busy gets more time.
 FROZEN_SECONDS, SILENT_SECONDS = 1.0, 3.0
-# For a worker to end by itself.
+# The time a worker gets to end by itself.
 WORKER_SECONDS = 0.2
 LONGEST_ANSWER = 1 << 20
 LONGEST_STATE = 1 << 24
 
 
 class Target(Protocol):
-    """Something that must be gone, or whose word it is that everything is."""
+    """Something that must end, or that can prove that its processes have."""
 
     done: bool
 
     def fds(self) -> list[int]:
-        """What to wait on."""
+        """The descriptors to poll."""
         ...
 
     def look(self, now: float) -> None:
-        """Do what can be done now; never blocks."""
+        """Make progress without blocking."""
         ...
 
     def report(self) -> dict[str, Any]: ...
@@ -45,7 +45,7 @@ class Target(Protocol):
 
 
 class Owner:
-    """A supervisor."""
+    """A supervisor of this host, as seen from the halt command."""
 
     def __init__(
         self, home: str, entry: Entry, spare: set[int], order: str, *, alive: bool
@@ -55,7 +55,7 @@ class Owner:
         self.done = False
         self.how = "not answered"
         self.receipt: dict[str, Any] = {}
-        self.fleet: dict[str, Any] = {}  # what it has heard from its store
+        self.fleet: dict[str, Any] = {}  # what its store reported to it
         self.signalled = self.asked = False
         self._socket: Any = None
         self._heard = b""
@@ -64,19 +64,20 @@ class Owner:
         self._taking: _TakingOver | None = None
 
     def order(self) -> bool:
-        """SIGUSR1: it needs no socket, no words and no reading."""
+        """Send SIGUSR1, which needs no socket and nothing to parse; whether it was sent."""
         if self._here and not homes.is_gone(self.entry):
             self.signalled = proc.send(self.entry.pid, self.entry.start_ticks, signal.SIGUSR1)
         return self.signalled
 
     def ask(self, line: bytes) -> bool:
+        """Send the request through its socket, without waiting; whether it was sent."""
         if self.entry.socket is None:
             return False
         import socket
 
         try:
             own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError:  # no descriptors left: it has the signal
+        except OSError:  # no descriptors left: the signal has to do
             return False
         try:
             own.setblocking(False)
@@ -94,7 +95,7 @@ class Owner:
 
     def look(self, now: float) -> None:
         if self._taking is None:
-            self._listen(now)  # also when it is done: it may hear more from its store
+            self._listen(now)  # even when done: its store may report more
         if self.done:
             return
         if self._taking is not None:
@@ -110,7 +111,7 @@ class Owner:
             self._take_over("it did not answer")
 
     def _ask_the_dead(self) -> None:
-        """One that has ended may have left its receipt; one that died has left its children."""
+        """Read the receipt of a supervisor that exited; take over the children of a crashed one."""
         left = homes.take_receipt(self.home, self.entry.id)
         crashed = os.path.lexists(homes.state_path(self.home, self.entry.id))
         if left.get("id") == self._order and not crashed:
@@ -124,7 +125,7 @@ class Owner:
         try:
             while part := self._socket.recv(65_536):
                 self._heard, self._last = self._heard + part, now
-            self._hang_up()  # it has said what it had to say
+            self._hang_up()  # end of stream: it will send nothing more
         except BlockingIOError:
             pass
         except OSError:
@@ -143,7 +144,7 @@ class Owner:
         return proc.is_still(self.entry.pid)
 
     def _take_over(self, why: str) -> None:
-        """Its processes, then itself. While it lives, whoever escaped from it is its child."""
+        """Kill its processes, then itself: while it lives, escaped processes are its children."""
         self._taking = _TakingOver(self.home, self.entry, self._spare)
         self.done = self._taking.strike()
         found = self._taking.killing.known
@@ -152,7 +153,7 @@ class Owner:
         )
 
     def counts(self) -> bool:
-        """One that died long ago and left nothing is no news."""
+        """Whether to report it; one that died earlier and left nothing is not reported."""
         return self._taking is None or bool(self._taking.killing.known) or self._was_alive
 
     def report(self) -> dict[str, Any]:
@@ -170,7 +171,7 @@ class Owner:
 
     @property
     def listens(self) -> bool:
-        """Whether it may still say more."""
+        """Whether its socket is open, so that it may still report more."""
         return self._socket is not None
 
     def _hang_up(self) -> None:
@@ -183,7 +184,7 @@ class Owner:
 
 
 class _TakingOver:
-    """What a supervisor owned, by what it had written down and by who is below it."""
+    """The processes a supervisor owned, from its state file and from its descendants."""
 
     def __init__(self, home: str, entry: Entry, spare: set[int]) -> None:
         self._entry = entry
@@ -207,7 +208,7 @@ class _TakingOver:
         return nothing_left
 
     def _find_marked(self) -> None:
-        """Those that ran away from their parents, and whose supervisor is gone."""
+        """Find processes that escaped their parents and whose supervisor is gone."""
         from andon.supervisor.trees import marks as trees
 
         for pid in proc.every_pid() if self._marks else ():
@@ -249,7 +250,7 @@ class Loner:
         if self.done:
             return
         if not self._here:
-            # Its number means another process here; it takes its entry away when it ends.
+            # Its pid means another process here, but it removes its entry when it ends.
             self.done = all(entry.id != self.entry.id for entry in homes.entries(self.home))
         elif self._is_self:
             self.how, self.done = "this process, which ends after this answer", True
@@ -274,11 +275,11 @@ class Loner:
 
 
 def _owned(home: str, entry: Entry) -> tuple[dict[int, int], set[str], set[int]]:
-    """Processes, cgroups and marks in what a supervisor has written down, wherever they stand."""
+    """Collect processes, cgroups and marks from a supervisor's state file, at any depth."""
     roots: dict[int, int] = {}
     cgroups: set[str] = set()
     marks: set[int] = set()
-    if not homes.is_here(entry):  # of another boot or container: these numbers mean others now
+    if not homes.is_here(entry):  # of another boot or container: these pids mean other processes
         return roots, cgroups, marks
     waiting = [homes.read_json(homes.state_path(home, entry.id), LONGEST_STATE)]
     while waiting:
@@ -294,7 +295,7 @@ def _owned(home: str, entry: Entry) -> tuple[dict[int, int], set[str], set[int]]
                 marks.add(mark)
             if isinstance(found.get("cgroup"), str) and found["cgroup"].startswith("/sys/fs/"):
                 cgroups.add(found["cgroup"])
-    roots.pop(entry.pid, None)  # it comes last
+    roots.pop(entry.pid, None)  # the supervisor itself is killed last
     return roots, cgroups, marks
 
 

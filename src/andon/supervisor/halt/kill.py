@@ -1,10 +1,10 @@
-"""Ending processes for certain: hit, look, hit what is left again, until nothing is left.
+"""Kills process trees for certain: kill, look, and kill again until nothing is left.
 
     latch, on the disk → kill every tree → look and kill again → nothing left → receipt
 
-The latch comes first, so that whatever dies in between, nothing starts again. A latch that cannot
-be written does not keep anybody alive: the kill goes on and the receipt says so. The control
-process is spared: it is no agent, and somebody must tell the store.
+The latch comes first, so that nothing starts again, whichever process dies in between. A latch that
+cannot be written does not stop the kill; the receipt says so. The control process is spared,
+because it is no agent and has to report to the store.
 """
 
 import os
@@ -19,23 +19,23 @@ from andon.host.latch import Latch, new_order
 from andon.supervisor.children.child import Child
 from andon.supervisor.trees.tree import Tree
 
-# One turn of the loop may spend so long on rounds: a fork storm needs them back to back.
+# One turn of the loop may spend this long on rounds: a fork storm needs them back to back.
 BURST_SECONDS = 0.02
-REST_SECONDS = 0.1  # between rounds once the limit is over
-# For those whom one blow reaches all: they need the processor to die, and we would take it.
+REST_SECONDS = 0.1  # between rounds once the deadline has passed
+# For trees that one kill reaches as a whole: dying takes processor time, which looking would steal.
 DYING_SECONDS, GLANCE_SECONDS = 0.03, 0.01
 
 
 @dataclass(slots=True)
 class Target:
-    """A child, and the tree that it has now: the next one it gets is not meant."""
+    """A child and the tree it has now; a tree that it gets after a restart is not killed."""
 
     child: Child
     tree: Tree | None
     pids: set[int] = field(default_factory=set)
     survivors: list[int] = field(default_factory=list)
     took_ms: float | None = None
-    again_at: float = 0.0  # not hit again before
+    again_at: float = 0.0  # earliest time of the next kill
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -48,26 +48,27 @@ class Target:
         }
 
     def look(self) -> list[int]:
-        """Who of it is alive."""
+        """List the living processes of the tree."""
         if self.tree is None or self.child.tree is not self.tree:
-            return []  # cleared away before: that happens only when nobody was left
+            return []  # already cleared, which happens only once it was empty
         try:
             return self.tree.pids()
-        except OSError:  # what cannot be looked at is not proved to be gone
+        except OSError:  # a tree that cannot be read is not proved to be gone
             return [self.tree.pid]
 
     def hit(self) -> None:
-        """One round, waited for by nobody here."""
+        """Run one round of kills, without waiting for its effect."""
         if self.tree is not None and self.child.tree is self.tree:
             self.tree.kill()
             self.struck()
 
     def struck(self) -> None:
+        """Give a tree that one kill reaches as a whole time to die before the next round."""
         if self.tree is not None and self.tree.sure:
             self.again_at = time.monotonic() + DYING_SECONDS
 
     def dying(self) -> bool:
-        """Whether it was hit a moment ago, is not empty yet, and nobody can be born in it."""
+        """Whether one kill has reached the whole tree moments ago and it is not empty yet."""
         if self.tree is None or time.monotonic() >= self.again_at:
             return False
         try:
@@ -77,7 +78,7 @@ class Target:
 
 
 class Killing:
-    """Everything of these children, until nothing is left."""
+    """Kills all processes of these children, until nothing is left."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Killing:
 
     @property
     def unreaped(self) -> bool:
-        """Whether the exit of one of them has not been told to us yet."""
+        """Whether the kernel has not yet reported the exit of one of them."""
         here = (target.child for target in self.targets if target.child.tree is target.tree)
         return any(child.pid and not child.adopted for child in here)
 
@@ -115,7 +116,7 @@ class Killing:
         return len({pid for target in self.targets for pid in target.pids})
 
     def hit(self, fleet: Callable[[], bool] | None = None) -> None:
-        """The first round: see who is there, then all at once where one call does it."""
+        """Run the first round: list the processes, then kill, in one call if `fleet` can."""
         for target in self.targets:
             target.survivors = target.look()
             target.pids.update(target.survivors)
@@ -127,7 +128,7 @@ class Killing:
         self.hit_ms = self._ms()
 
     def rounds(self) -> bool:
-        """Look and hit again for a moment; whether nothing is left."""
+        """Look and kill again, for at most `BURST_SECONDS`; whether nothing is left."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -135,7 +136,7 @@ class Killing:
         grew = True
         while grew:
             left = [target for target in self.targets if target.took_ms is None]
-            # Those who are hit need the processor to die; only what was just born is hit at once.
+            # Killed processes need the processor to die, so only new ones cause another round now.
             grew = sum(self._round(target) for target in left) > 0
             if all(target.took_ms is not None for target in left):
                 return True
@@ -148,7 +149,7 @@ class Killing:
         return False
 
     def _round(self, target: Target) -> bool:
-        """Whether anybody new was found."""
+        """Kill what is left of the target; whether a new process was found."""
         if target.dying():
             return False
         target.survivors = target.look()
@@ -169,7 +170,7 @@ class Killing:
 
 @dataclass(slots=True)
 class Halt:
-    """One pull of the cord on this host, from the request to the receipt."""
+    """One halt on this host, from the request to the receipt."""
 
     latch: Latch
     by: str = ""
@@ -187,13 +188,13 @@ class Halt:
     orders: list[str] = field(default_factory=list)  # others that asked for the same
 
     def pull(self, *, again: bool = False) -> None:
-        """Make it durable, unless it is already; an error here stops nobody from dying."""
+        """Make the pull durable unless it already is; an error does not stop the kill."""
         try:
             found = self.latch.read()
             other = bool(self.order) and found.order != self.order
             if again or other or not found.pulled or found.unreadable:
                 found = self.latch.pull(self.by, self.why, self.via, self.order)
-        except Exception as error:  # noqa: BLE001 (whatever it is: the kill goes on)
+        except Exception as error:  # noqa: BLE001 (any error: the kill goes on)
             found = Pulled(pulled=True, unwritten=f"{type(error).__name__}: {error}")
         self.pulled = found
         self.latch_error = found.unwritten
@@ -204,7 +205,7 @@ class Halt:
         return round((time.monotonic() - self.began) * 1000, 3)
 
     def _verified_ms(self, late: float) -> float:
-        """When the last of them was seen to be gone, not when there was time to say so."""
+        """When the last process was seen to be gone, which may be before the report of it."""
         assert self.killing is not None
         took = [target.took_ms for target in self.killing.targets if target.took_ms is not None]
         return round(max(took, default=0.0) + late, 3)

@@ -1,4 +1,4 @@
-"""What `andon halt` says: what is proved, what is not, what is not known, and what comes next."""
+"""Text output of `andon halt`: what is proved, what is unknown, and what to do next."""
 
 import json
 import time
@@ -17,7 +17,7 @@ STOPPED, DOUBT = "■", "!"
 
 
 def clean(text: object) -> str:
-    """One line of visible text: reasons and errors are written by anybody."""
+    """Escape text into one printable line; reasons and errors come from untrusted sources."""
     return "".join(
         one if one.isprintable() else " " if one.isspace() else ascii(one)[1:-1]
         for one in str(text)
@@ -29,7 +29,7 @@ def as_json(receipt: dict[str, Any]) -> str:
 
 
 def pulled(halting: Any) -> str:
-    """Once every order is out, before anything is proved."""
+    """Format the first block, shown once every order is sent and nothing is proved yet."""
     moment = time.strftime("%H:%M:%S", time.localtime(halting.began_at))
     first = halting.first_order_ms
     out = f"   first order out after {first:.0f} ms" if first is not None else ""
@@ -44,7 +44,7 @@ def pulled(halting: Any) -> str:
 
 
 def ending(receipt: dict[str, Any], *, still: bool = False) -> str:
-    """What came of it."""
+    """Format the result from the receipt; `still`: the user stopped waiting for it."""
     seconds = receipt["took_ms"] / 1000
     if still:
         lines = [f"{DOUBT} Not waiting any longer; the order stays in force."]
@@ -93,7 +93,7 @@ def _targets(store: dict[str, Any]) -> str:
 
 
 def unknown(told: dict[str, Any]) -> list[str]:
-    """A sentence for each thing that is not proved; none: everything is."""
+    """Return a sentence for each thing that is not proved; empty if everything is."""
     found = [f"a part of the halt failed: {clean(defect)}" for defect in told["defects"]]
     if not told["latch"]["written"]:
         error = clean(told["latch"]["error"])

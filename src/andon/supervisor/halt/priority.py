@@ -1,7 +1,8 @@
-"""Before agents that take every processor, for as long as it takes to stop them.
+"""Real-time priority for a halt, so that agents that take every processor cannot delay it.
 
-Not by a nice value: the kernel weighs that within a session only, and each agent has its own. Who
-may not do this (it takes CAP_SYS_NICE) goes on as it is. What is started meanwhile has none of it.
+A nice value does not help: the kernel weighs it within a session only, and each agent has its own.
+A process without CAP_SYS_NICE keeps its usual priority. Processes started meanwhile do not inherit
+the raised one.
 """
 
 import contextlib
@@ -9,13 +10,13 @@ import os
 
 
 def ahead() -> None:
-    """Go first from here on."""
+    """Raise this process to real-time priority."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def abreast() -> None:
-    """Be one of many again; who never went ahead stays as it was started."""
+    """Return to normal priority; does nothing unless `ahead` raised it."""
     with contextlib.suppress(OSError, AttributeError):
         if os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -1,7 +1,7 @@
-"""The cord: how a halt begins, ends and is answered, and what the latch allows meanwhile.
+"""The halt state of a supervisor: how a halt begins and ends, and what the latch allows meanwhile.
 
-Whoever pulls it, by whatever way and however often, gets the receipt of the pull that holds. It
-is lifted by a person through the latch, never from here.
+Every caller gets the receipt of the pull that holds, whichever way it asks and however often. Only
+a person lifts the latch; this module never does so by itself.
 """
 
 from collections import deque
@@ -25,13 +25,15 @@ MOST_LISTENING = 256
 
 
 class Cord:
+    """The supervisor's latch, the halt in progress, and the receipt of the last one."""
+
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
         self.latch = Latch(own.spec.home)
         self.halting: Halt | None = None  # until nothing is left
         self.receipt: dict[str, Any] | None = None
         self.held = False
-        self._fleet: dict[str, Any] = {}  # how the pull that holds stands in the store
+        self._fleet: dict[str, Any] = {}  # the store's progress with the pull that holds
         self._listening: deque[Answer] = deque(maxlen=MOST_LISTENING)
 
     def begin(self) -> None:
@@ -48,7 +50,7 @@ class Cord:
         *,
         answer: Answer | None = None,
     ) -> None:
-        """Stop everything but the control process, and keep it stopped."""
+        """Kill everything but the control process, and keep it stopped."""
         halt = Halt(self.latch, by, why, via, order)
         if self._is_halted():
             self._pull_again(halt)
@@ -69,13 +71,13 @@ class Cord:
         answer({"progress": "latched", "ms": self.halting.latched_ms})
 
     def _is_halted(self) -> bool:
-        """Whether the pull that holds is the one we have the receipt of."""
+        """Whether our receipt is for the pull that holds."""
         if not self.held or self.receipt is None:
             return False
         return (self.halting is None or self.halting.told) and self._known(self.look())
 
     def _pull_again(self, halt: Halt) -> None:
-        """The receipt stays; whoever lifts the latch has to have seen this pull too."""
+        """Keep the receipt, and record this pull: a later clear must have seen it too."""
         assert self.receipt is not None
         if halt.via == "control":
             self._tell(self.receipt, halt.order or self.receipt["id"])
@@ -103,7 +105,10 @@ class Cord:
         point("halt:killed")
 
     def _ended(self, _killing: Killing) -> None:
-        """Nothing is left, or the limit is over; then it is called again when nothing is."""
+        """Settle the halt: nothing is left, or the time is over.
+
+        After an overrun the killing calls this again once nothing is left.
+        """
         halt, own = self.halting, self._own
         if halt is None:
             return
@@ -123,7 +128,7 @@ class Cord:
             answer({"receipt": receipt})
 
     def hear(self, order: str, known: dict[str, Any]) -> None:
-        """The store knows of it; whoever asked for it and still listens is told."""
+        """Pass the store's progress on to every caller that still listens."""
         self._fleet = {**known, "pull": order}
         for answer in self._listening:
             answer({"fleet": self._fleet})
@@ -150,7 +155,7 @@ class Cord:
             return Pulled(pulled=True, unreadable=f"{type(error).__name__}: {error}")
 
     def _known(self, found: Pulled) -> bool:
-        """Not a pull that came after the one we obeyed was lifted."""
+        """Whether this is the pull we obeyed, and not a newer one made after that was lifted."""
         return self.receipt is None or found.order in ("", self.receipt["id"])
 
     def holds(self) -> bool:
@@ -166,7 +171,10 @@ class Cord:
     # ── lifted ────────────────────────────────────────────────────────────────────────────────
 
     def cleared(self, epoch: int, by: str, why: str) -> str:
-        """A person lifted it, the store says; why not here, if a newer pull holds."""
+        """Lift the latch because a person did so through the store; return why not, or "".
+
+        A newer pull on this host keeps holding.
+        """
         if self.look().pulled:
             lifted = self.latch.clear(epoch, by, why)
             if lifted.pulled:
@@ -177,11 +185,11 @@ class Cord:
         return ""
 
     def _lifted(self, found: Pulled) -> bool:
-        """A pull that never reached the disk is not lifted by a disk that does not know of it."""
+        """Whether the disk lifts our pull; one that never reached the disk is not lifted there."""
         return self.receipt is None or found.epoch >= int(self.receipt["epoch"])
 
     def release(self) -> None:
-        """Workers may start again, commands do not."""
+        """Let workers start again; commands stay stopped."""
         if self.held and self.halting is None:
             self.held, self._fleet = False, {}
             self._own.say("supervisor", "the latch is lifted; workers are started again")

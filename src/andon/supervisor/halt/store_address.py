@@ -1,7 +1,7 @@
-"""Which store a command means, without loading the settings: that takes longer than a halt may.
+"""Finds the store of a command without loading the settings, which takes longer than a halt may.
 
-The same answer as `andon.settings` and `andon.store.absolute`, or none; a test holds it to them.
-None is never wrong: then the settings are loaded, in a process of their own.
+It gives the same answer as `andon.settings` and `andon.store.absolute`, or none; a test compares
+them. No answer is always safe: another process then loads the settings.
 """
 
 import os
@@ -11,7 +11,7 @@ DEFAULT = "sqlite:///.andon/andon.db"
 
 
 def meant(given: str, here: Collection[str]) -> str:
-    """The store of `given`, the environment, the file or this host (`here`); "" if not certain."""
+    """The store from `given`, the environment, the file or this host (`here`); "" if unsure."""
     found = given or os.environ.get("ANDON_STORE", "")
     if not found:
         found, certain = _in_file()
@@ -21,12 +21,12 @@ def meant(given: str, here: Collection[str]) -> str:
     path = url.removeprefix("sqlite:///")
     if path == url or os.path.exists(path):
         return url
-    # Nobody has made it, or nobody has said which: the one that is used on this host.
+    # The store does not exist, or none was named: take the one in use on this host.
     return next(iter(here)) if len(here) == 1 else ""
 
 
 def _in_file() -> tuple[str, bool]:
-    """What andon.toml says, and whether that is certain."""
+    """Return the store in andon.toml, and whether the file could be read with certainty."""
     if not os.path.exists("andon.toml"):
         return "", True
     import tomllib

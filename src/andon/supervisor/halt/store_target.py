@@ -1,9 +1,9 @@
-"""Every other host: the order goes to the store.
+"""Sends a halt to every other host, through the store.
 
 A supervisor of this host has its store open, so it passes the order on and reports the result. If
-no supervisor does so in time, `python -m andon.control.halt.store_order` tells the store. It is a
-process of its own, which may hang or die without harm and imports what the store needs. It is known
-here by its name only, and prints a line of JSON for each result.
+no supervisor does so in time, `python -m andon.control.halt.store_order` writes the order. It is a
+separate process, which may hang or die without harm and imports what the store needs. This module
+knows it by name only, and reads a line of JSON for each result.
 """
 
 import contextlib
@@ -16,11 +16,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from andon.host import home as homes
 from andon.supervisor.halt.host_targets import Owner
 
 MODULE = "andon.control.halt.store_order"
 STORE_SECONDS = 5.0
-# A supervisor that has ended everything tells its store in milliseconds.
+# A supervisor that has ended everything writes to its store within milliseconds.
 TOLD_SECONDS = 0.5
 
 
@@ -44,11 +45,11 @@ class Fleet:
         self._known: dict[str, Any] = {"state": "unknown", "why": self._silence}
         self._heard = b""
         self._pipe = -1
-        self._asking: float | None = None  # since when the store itself is waited for
+        self._asking: float | None = None  # when the wait for the store itself began
         self._take_turns(self._began)
 
     def _take_turns(self, now: float) -> None:
-        """By a supervisor, for as long as that can be expected; else by a process of our own."""
+        """Rely on a supervisor while one may still report; after that start our own process."""
         if any(self._told_by(owner) for owner in self._owners) or self._pid:
             return
         late = now - self._began > TOLD_SECONDS
@@ -61,7 +62,7 @@ class Fleet:
             self._known["why"], self.done = f"{sys.executable} cannot be started: {error}", True
 
     def _told_by(self, owner: Owner) -> bool:
-        """Whether it has said how this very pull stands in its store."""
+        """Whether the supervisor has reported the state of this very pull in its store."""
         found = owner.fleet
         if not _is_whole(found) or found["pull"] != self._words["order"]:
             return False
@@ -75,15 +76,14 @@ class Fleet:
         return True
 
     def _start(self, words: dict[str, Any], store: str) -> None:
-        source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        source = homes.SOURCE
         path = os.environ.get("PYTHONPATH")
         env = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{path}" if path else source}
         env.pop("ANDON_FAULTS", None)
         if store:
-            env["ANDON_STORE"] = (
-                store  # not as an argument: it has a password, and `ps` shows those
-            )
-        # -P: the files of this folder are an agent's, and must not be taken for Python's own.
+            # Not as an argument: `ps` would show its password.
+            env["ANDON_STORE"] = store
+        # -P: this folder belongs to an agent, so its files must not shadow Python's modules.
         arguments = [sys.executable, "-P", "-m", MODULE, json.dumps(words)]
         self._pipe, out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -96,7 +96,7 @@ class Fleet:
                     (os.POSIX_SPAWN_DUP2, out, 1),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                 ],
-                setpgroup=0,  # Ctrl-C is for who waits
+                setpgroup=0,  # Ctrl-C must reach only the command that waits
                 setsigmask=[],
                 setsigdef=[signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
             )
@@ -117,7 +117,7 @@ class Fleet:
 
     def _look_at_the_time(self, now: float) -> None:
         if self._asking is None and "url" in self._known:
-            self._asking = now  # a busy host may take long to start a process
+            self._asking = now  # from its first line: a busy host may be slow to start a process
         late = self._asking is not None and now - self._asking > STORE_SECONDS
         if late and not self.done and not self.answered:
             self.done = True
@@ -151,7 +151,7 @@ class Fleet:
         return {name: value for name, value in self._known.items() if name not in hidden}
 
     def close(self) -> None:
-        """One that has not answered yet goes on trying, for its few seconds, without us."""
+        """Stop listening. A process that has not answered keeps trying for its few seconds."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
@@ -160,7 +160,7 @@ class Fleet:
 
 
 def _is_whole(found: dict[str, Any]) -> bool:
-    """A word of another release may lack something: then it is found out anew."""
+    """Whether a report has every field; one of another release may not, and is ignored."""
     kinds = {"state": str, "pull": str, "over": bool, "targets": int, "verified": int}
     kinds |= {"kinds": dict, "unproved": list}
     return all(isinstance(found.get(name), kind) for name, kind in kinds.items())

@@ -1,1 +1,1 @@
-"""Process trees that are killed and frozen as a whole, one file per mechanism."""
+"""Process trees that are killed and frozen as a whole, one file per kernel mechanism."""

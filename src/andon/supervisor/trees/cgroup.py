@@ -1,12 +1,12 @@
-"""Kill and freeze by cgroup v2: one write reaches everything, also what escaped its parents.
+"""Kill and freeze with cgroup v2: one write also reaches processes that escaped their parents.
 
-    <own cgroup>/andon-<supervisor>/fleet/<child>/<sub>     what a halt ends
-                                   /apart/<child>           what it spares
+    <own cgroup>/andon-<supervisor>/fleet/<child>/<sub>     killed by a halt
+                                   /apart/<child>           spared by a halt
 
-The child joins before it execs and never leaves by accident: who is born in a cgroup stays in it.
-A process with root's rights can leave on purpose; run it under its own uid. Files are opened ahead,
-so that a kill needs neither memory nor a descriptor. Controllers are not needed, so a hybrid mount
-and a delegated subtree do. Grade A.
+The child joins before it execs and cannot leave by accident: a process forked in a cgroup stays in
+it. A process with root's rights can leave on purpose; run it under its own uid. Files are opened in
+advance, so that a kill needs neither memory nor a new descriptor. No controllers are needed, so a
+hybrid mount or a delegated subtree is enough. Grade A.
 """
 
 import contextlib
@@ -23,15 +23,16 @@ from andon.host import proc
 from andon.supervisor.trees.tree import SETTLE_SECONDS, Grades, Mechanism, Tree, Unfit, living, send
 from andon.supervisor.trees.walk import Walk, WalkTree
 
-# Who left its cgroup and its parents is a rarity: fifty trees that die together share one look.
+# Processes that left both their cgroup and their parents are rare, so one scan for them may be this
+# old: fifty trees that die together share it.
 LOOK_SECONDS = 0.005
-# What the cgroup of a supervisor is called.
+# The name of a supervisor's own cgroup.
 HOUSE = re.compile(r"andon-(?P<pid>\d+)-(?P<ticks>\d+)-(?P<namespace>\d+)")
 GRADES = {"kill": "A", "pause": "A", "parent_death": "C", "by": "cgroup"}
 
 
 def own_folder() -> Path:
-    """The cgroup of this process in the v2 hierarchy, wherever that is mounted."""
+    """Return the cgroup of this process in the v2 hierarchy, wherever that is mounted."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         mine = Path("/proc/self/cgroup").read_text().splitlines()
@@ -42,7 +43,7 @@ def own_folder() -> Path:
         before, _, after = line.partition(" - ")
         if after.split()[0] == "cgroup2":
             root, at = before.split()[3:5]
-            # In a container only a part of the hierarchy may be mounted.
+            # A container may mount only a part of the hierarchy.
             inside = own[len(root) :] if root != "/" and own.startswith(root) else own
             return Path(_unescaped(at) + inside.rstrip("/"))
     raise Unfit("cgroup v2 is not mounted")
@@ -53,24 +54,24 @@ def _unescaped(text: str) -> str:
 
 
 def _safe(name: str) -> str:
-    """A name for a folder; without a dot it is no interface file."""
+    """Return a folder name without dots, which cannot clash with a cgroup interface file."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:100] or "_"
 
 
 def _namespace() -> str:
-    """The number of our pid namespace: elsewhere our pid means another process."""
+    """Return the number of our pid namespace; in others our pid means another process."""
     return "".join(filter(str.isdigit, proc.pid_namespace())) or "0"
 
 
 def remove(path: Path) -> None:
-    """A cgroup and all below it, as far as nobody is in there: the kernel refuses the rest."""
+    """Remove a cgroup and those below it; the kernel refuses to remove one that is in use."""
     for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(folder)
 
 
 def sweep(above: Path) -> None:
-    """What supervisors that were killed have left, if nobody lives in it any more."""
+    """Remove the empty cgroups of supervisors that were killed."""
     with contextlib.suppress(OSError):
         for path in above.iterdir():
             found = HOUSE.fullmatch(path.name)
@@ -81,7 +82,7 @@ def sweep(above: Path) -> None:
 
 
 def _numbers(fd: int) -> list[int]:
-    """All of cgroup.procs, however long; the file is read from its start each time."""
+    """Read all of cgroup.procs, from its start and however long it is."""
     text = b""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
@@ -94,7 +95,7 @@ def _numbers(fd: int) -> list[int]:
 
 
 class Folder:
-    """One cgroup, its files held open."""
+    """One cgroup and the open descriptors of its files."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
@@ -122,18 +123,18 @@ class Folder:
         os.write(self._fds["cgroup.procs"], b"0")
 
     def events(self) -> dict[str, str]:
-        """`populated` and `frozen`; reading also arms the descriptor for the next change."""
+        """Read `populated` and `frozen`; this also re-arms the descriptor for the next change."""
         try:
             text = os.pread(self._fds["cgroup.events"], 4096, 0).decode()
         except OSError as error:
-            # Removed: nothing can be in it.
+            # The cgroup was removed, so no process can be in it.
             if error.errno == errno.ENODEV:
                 return {"populated": "0", "frozen": "0"}
             raise
         return dict(line.split() for line in text.splitlines())
 
     def populated(self) -> bool:
-        """Asked often while it dies."""
+        """Whether any process is in it. Kept cheap: it is asked often while the tree dies."""
         try:
             return b"populated 1" in os.pread(self._fds["cgroup.events"], 4096, 0)
         except OSError as error:
@@ -143,17 +144,17 @@ class Folder:
 
     @property
     def one_write(self) -> bool:
-        """Whether this kernel kills a cgroup as a whole."""
+        """Whether this kernel can kill a whole cgroup with one write (5.14 and later)."""
         return "cgroup.kill" in self._fds
 
     def fileno(self) -> int:
         return self._fds["cgroup.events"]
 
     def pids(self) -> list[int]:
-        """In it and in every cgroup below. A pid of 0 is a process of another namespace."""
+        """List the processes in it and below, without those of another namespace (pid 0)."""
         found = set(_numbers(self._fds["cgroup.procs"]))
         with contextlib.suppress(OSError):
-            # A folder counts itself, the one above and those below.
+            # The link count is 2 for the folder itself, plus one for each subfolder.
             if os.stat(self.path).st_nlink > 2:
                 for folder, _, _ in os.walk(self.path):
                     found.update(
@@ -162,7 +163,10 @@ class Folder:
         return sorted(found - {0})
 
     def kill(self) -> None:
-        """One write; on a kernel before 5.14 one signal each, while frozen so that none forks."""
+        """Kill with one write; before kernel 5.14, signal each process while all are frozen.
+
+        A frozen process cannot fork, so none escapes the signals.
+        """
         if self._write("cgroup.kill", b"1"):
             if self._struck:
                 self._kill_headless()
@@ -173,10 +177,10 @@ class Folder:
         self._write("cgroup.freeze", b"0")
 
     def _kill_headless(self) -> None:
-        """Processes whose main thread has ended: the write reaches that thread alone.
+        """Signal processes whose main thread has ended: `cgroup.kill` reaches that thread alone.
 
-        The kernel has counted it as delivered, so only a signal to the whole process ends them.
-        Looked for from the second blow on: on the first there are as many as there are processes.
+        The kernel counts the kill as delivered, so only a signal to the whole process ends them.
+        Only from the second kill on: at the first there are as many candidates as processes.
         """
         for pid in self.pids():
             found = proc.stat(pid)
@@ -184,11 +188,11 @@ class Folder:
                 proc.send(pid, found.start_ticks, signal.SIGKILL)
 
     def _has(self, pid: int) -> bool:
-        """Whether that number is still in it: it may be another process by now."""
+        """Whether the pid is still in this cgroup; it may belong to another process by now."""
         return f"/{self.path.name}/" in f"{proc.cgroup(pid)}/"
 
     def set_frozen(self, frozen: bool) -> bool:
-        """Ask, and wait until the kernel says that it is so."""
+        """Freeze or thaw, and wait until the kernel confirms it, at most `SETTLE_SECONDS`."""
         wanted = "1" if frozen else "0"
         if not self._write("cgroup.freeze", wanted.encode()):
             return False
@@ -197,7 +201,7 @@ class Folder:
         end = time.monotonic() + SETTLE_SECONDS
         while True:
             events = self.events()
-            # An empty cgroup is never said to be frozen.
+            # The kernel never reports an empty cgroup as frozen.
             if events.get("frozen") == wanted or events.get("populated") == "0":
                 return True
             left = end - time.monotonic()
@@ -211,7 +215,7 @@ class Folder:
         try:
             os.write(self._fds[file], text)
         except OSError as error:
-            # Removed: nothing can be in it.
+            # The cgroup was removed, so no process can be in it.
             return error.errno == errno.ENODEV
         return True
 
@@ -221,14 +225,14 @@ class Folder:
         self._fds.clear()
 
     def remove(self) -> bool:
-        """Remove it and what is below, as far as nobody is in there."""
+        """Remove it and those below, except where processes remain; whether it is gone."""
         self.close()
         remove(self.path)
         return not self.path.exists()
 
 
 class CgroupTree(WalkTree):
-    """A cgroup, and whoever carries its mark outside."""
+    """A cgroup, plus the processes outside it that carry its mark."""
 
     by = "cgroup"
     inherited = False
@@ -262,10 +266,10 @@ class CgroupTree(WalkTree):
         return self.folder.populated()
 
     def _outside(self) -> list[int]:
-        """Who left, asked when nobody is inside: the child itself, or an orphan of it."""
+        """List processes that left the cgroup: the child or orphans. Asked when it is empty."""
         orphans = self._walk.orphans_of(self, everywhere=self._adopted, age=LOOK_SECONDS)
         found = living([*self._root(), *orphans])
-        # Whoever is in a cgroup of ours is that one's, whatever its mark says.
+        # A process in another of our cgroups belongs to that one, whatever its mark says.
         return sorted(pid for pid in found if not self._is_owned(pid))
 
     def _is_owned(self, pid: int) -> bool:
@@ -289,7 +293,7 @@ class CgroupTree(WalkTree):
         super().close()
         self.folder.remove()
         if self.inherited:
-            # The folders of a supervisor that is gone go with its last tree.
+            # The folders of a dead supervisor are removed with its last tree.
             for above in list(self.folder.path.parents)[:2]:
                 with contextlib.suppress(OSError):
                     above.rmdir()
@@ -299,13 +303,13 @@ class CgroupTree(WalkTree):
 
 
 class Cgroup(Mechanism):
-    """A subtree of this process's own cgroup."""
+    """Puts each child into a cgroup below this process's own."""
 
     by = "cgroup"
 
     def __init__(self, home: str, want_uid: int | None = None, within: Path | None = None) -> None:
         me = os.getpid()
-        # With PID 1 the kernel ends the rest.
+        # When PID 1 dies the kernel kills everything else.
         self.grades = {**GRADES, "parent_death": "A"} if me == 1 else dict(GRADES)
         self.uid = want_uid
         above = within or own_folder()
@@ -331,7 +335,7 @@ class Cgroup(Mechanism):
             above = self._apart if apart else self._fleet.path
         above.mkdir(exist_ok=True)
         path = above / _safe(name)
-        # The same name again while the last one is still dying: a folder of its own.
+        # The previous child of this name may still be dying: give the new one its own folder.
         turn = 0
         while path.exists():
             turn += 1
@@ -340,7 +344,7 @@ class Cgroup(Mechanism):
         try:
             folder = Folder(path)
         except OSError:
-            # No more cgroups to be had: a lower grade, which is stamped on the child.
+            # No cgroup could be made: fall back to a walk, whose lower grade the child records.
             return self._walk.make(name, uid=uid, apart=apart)
         return CgroupTree(self._walk, name, folder, self.grades, uid=uid, apart=apart)
 
@@ -349,7 +353,7 @@ class Cgroup(Mechanism):
         try:
             folder = Folder(path, create=False)
         except OSError:
-            # Removed, or never there: whoever is left of it is found by its mark.
+            # The cgroup is gone or never existed: its processes are found by their mark.
             return self._walk.restore(described)
         tree = CgroupTree(
             self._walk,
@@ -366,22 +370,22 @@ class Cgroup(Mechanism):
     def kill_all(self) -> bool:
         self._fleet.kill()
         for tree in self._walk.trees:
-            # Without a cgroup of its own, or in one of a supervisor that is gone.
+            # Trees outside our fleet cgroup: without one of their own, or in a dead supervisor's.
             if not tree.apart and (not isinstance(tree, CgroupTree) or tree.inherited):
                 tree.kill()
         return True
 
     @property
     def trees(self) -> list[WalkTree]:
-        """Those that are not closed."""
+        """The trees that are not closed."""
         return self._walk.trees
 
     def fileno(self) -> int:
-        """Tells that the whole fleet may have become empty."""
+        """A descriptor that signals that the whole fleet may have become empty."""
         return self._fleet.fileno()
 
     def empty(self) -> bool:
-        """Whether nothing of the fleet is left in it."""
+        """Whether no process of the fleet is left in its cgroup."""
         return self._fleet.events().get("populated") == "0"
 
     def close(self) -> None:

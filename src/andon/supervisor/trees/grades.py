@@ -1,12 +1,12 @@
-"""What a stop is worth on this host: every mechanism is performed on scratch processes, and graded.
+"""Grades of each kind of stop on this host, found by trying every mechanism for real.
 
     stop          A                     B                        C                   none
     kill          cgroup, or PID 1      pid namespace, own uid   walk                process group
     pause         cgroup.freeze         -                        SIGSTOP walk        cooperation
     parent death  PID 1, pid namespace  signal and closed net    signal, then lease  orphans
 
-`python -m andon.supervisor.trees.grades` prints them as JSON, in a process of its own: only a
-process of one thread may fork.
+The mechanisms run on scratch processes. `python -m andon.supervisor.trees.grades` prints the grades
+as JSON; it is a process of its own because only a single-threaded process may fork.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ from andon.supervisor.trees.tree import Mechanism, Unfit, linux_or_not, mechanis
 from andon.supervisor.trees.trial import Bait
 from andon.supervisor.trees.uid import Uid
 
-# How long a frozen process is watched.
+# How long a frozen process is watched for movement.
 STILL_SECONDS = 0.03
-# For the trial only; nobody has it, or the trial says why not.
+# Used by the trial only. No user should have it; if the trial fails, its error says why.
 SCRATCH_UID = 2_000_000_000
 
 
 @dataclass(frozen=True)
 class Grade:
-    """One kind of stop, how good it is here, and how that is known."""
+    """The grade of one kind of stop on this host, with the evidence for it."""
 
     stop: str
     grade: str
@@ -47,7 +47,7 @@ class Grade:
 
 
 def probe() -> list[Grade]:
-    """Perform everything; about a second."""
+    """Try every mechanism and grade the results; takes about a second."""
     fit: dict[str, dict[str, Any]] = {}
     tried: dict[str, str] = {}
     for name, build in _named():
@@ -69,7 +69,7 @@ def _named() -> list[tuple[str, Callable[[], Mechanism]]]:
 
 
 def _perform(build: Callable[[], Mechanism]) -> dict[str, Any]:
-    """Freeze, thaw and kill a tree of which one has escaped; in a scratch child."""
+    """Freeze, thaw and kill a tree with one escaped process; runs in a scratch child."""
     mechanism = build()
     beats = mmap.mmap(-1, 4096)
     bait = Bait(mechanism.make("trial", kind="command"), lambda into: _beat(into, beats))
@@ -89,7 +89,7 @@ def _perform(build: Callable[[], Mechanism]) -> dict[str, Any]:
 
 def _beat(into: int, beats: mmap.mmap) -> None:
     os.write(into, b"r")
-    # One place for all three: whoever still moves changes it.
+    # All three processes write to the same place, so any that still moves changes it.
     while True:
         beats[:8] = time.monotonic_ns().to_bytes(8, "little")
         time.sleep(0.001)
@@ -133,7 +133,7 @@ _GET_CGROUP = (
 
 
 def _kill(fit: dict[str, dict[str, Any]], tried: dict[str, str]) -> Grade:
-    # A uid has to be given to each child; without one it is no grade of this host.
+    # "uid" is left out: it works only for children that are given a uid.
     for name in (one for one in ("cgroup", "pid1", "pidns", "walk") if one in fit):
         grade, means = _KILLS[name]
         found = f"by {name}: {means}; 3 scratch processes gone in {fit[name]['ms']:.1f} ms"
@@ -187,7 +187,7 @@ def _parent_death() -> Grade:
 
 
 def _orphan() -> dict[str, Any]:
-    """Kill a scratch parent and see who goes with it; the known holes are looked at too."""
+    """Kill a scratch parent and see which processes die with it, the known holes included."""
     linux_or_not(become_reaper=True)
     child, grandchild, changed = os.pipe(), os.pipe(), os.pipe()
     ready = os.pipe()
@@ -221,7 +221,7 @@ def _orphan() -> dict[str, Any]:
 
 
 def _stay(hold: int, ready: int, *, below: int | None = None, uid: int | None = None) -> None:
-    """A child that asks for the signal, and holds a pipe open for as long as it lives."""
+    """Fork a child that asks for a parent-death signal and holds a pipe open while it lives."""
     if os.fork():
         return
     signal.alarm(trial.TRIAL_SECONDS)
@@ -250,7 +250,7 @@ def _ended(fd: int, seconds: float) -> bool:
     return bool(select.select([fd], [], [], seconds)[0]) and not os.read(fd, 1)
 
 
-# ── what nobody enforces yet ──────────────────────────────────────────────────────────────────
+# ── not enforced yet ──────────────────────────────────────────────────────────────────────────
 
 
 def _not_enforced() -> list[Grade]:

@@ -1,6 +1,7 @@
-"""What is left where the kernel offers nothing: the process group.
+"""Kill by process group, the fallback where the kernel offers nothing better.
 
-Whoever calls setsid has escaped. There is no pause and no parent death. Grade none, and said so.
+A process that calls setsid escapes. Pause and parent death are not enforced. All grades are "none",
+and reported as such.
 """
 
 import contextlib
@@ -14,12 +15,12 @@ GRADES = {"kill": "none", "pause": "none", "parent_death": "none", "by": "group"
 
 
 class GroupTree(Tree):
-    """A process group, as long as its members stay in it."""
+    """A process group; a member that leaves the group is lost."""
 
     by = "group"
 
     def pids(self) -> list[int]:
-        """The child alone: other members of the group cannot be listed without /proc."""
+        """Return the child alone: without /proc the other members cannot be listed."""
         return [self.pid] if not self.empty() else []
 
     def empty(self) -> bool:
@@ -28,7 +29,7 @@ class GroupTree(Tree):
         except ProcessLookupError:
             return True
         except PermissionError:
-            # Of what is left none can be signalled: zombies, or another user's.
+            # No remaining process may be signalled: zombies, or another user's.
             return False
         return not self.pid
 
@@ -50,6 +51,8 @@ class GroupTree(Tree):
 
 
 class Group(Mechanism):
+    """Gives each child a process group."""
+
     by = "group"
 
     def __init__(self) -> None:

@@ -1,9 +1,10 @@
-"""A mark that a process and all its descendants carry, and that no ordinary program takes off.
+"""A mark that a process passes on to all its descendants, and that no ordinary program removes.
 
-An orphan no longer says whose it was: its parent is the supervisor now. The environment may be
-scrubbed, the process group and the session are left by the first `setsid`. What fork and exec keep
-and nobody changes is the soft limit on the bytes of POSIX message queues: a number of our choice,
-still large enough for every queue. Whoever changes it on purpose has escaped the mark: grade C.
+The parent of an orphan is the supervisor, which does not say what tree the orphan came from. Its
+environment may be scrubbed, and `setsid` leaves both the process group and the session. Fork and
+exec do keep the soft limit on the bytes of POSIX message queues, and programs do not change it. The
+mark is such a limit: a number of our choice, still large enough for every queue. A process that
+changes it on purpose escapes the mark, hence grade C.
 """
 
 import contextlib
@@ -11,9 +12,9 @@ import os
 
 from andon.host import proc
 
-# What Linux gives everybody; unlimited counts as this.
+# The default on Linux; unlimited counts as this.
 _USUAL = 819_200
-# Below this a queue of the usual size would not fit.
+# Below this a queue of the default size would not fit.
 _LEAST = 90_000
 
 
@@ -27,16 +28,16 @@ def _limits() -> tuple[int, int]:
 
 
 def make() -> int:
-    """A mark not in use, or 0 where this host has no room for marks."""
+    """Make a random mark, or 0 where this host leaves no room for marks."""
     soft, _ = _limits()
     top = _USUAL if soft < 0 else min(soft, _USUAL)
-    # Halves with every supervisor inside a supervisor, so that there is always room below.
+    # The room halves with each nested supervisor, so that the next one always has some.
     room = (top - _LEAST) // 2
     return top - 1 - int.from_bytes(os.urandom(4), "big") % room if room > 1000 else 0
 
 
 def put(mark: int) -> None:
-    """Mark this process, and so all that it will start."""
+    """Mark this process, and so all processes that it will start."""
     if not mark:
         return
     import resource
@@ -46,6 +47,6 @@ def put(mark: int) -> None:
 
 
 def of(pid: int) -> int:
-    """The mark of a process, 0 when it has the same limit as this one: never marked."""
+    """Return the mark of a process; 0 if its limit is ours, which means it was never marked."""
     found, _ = proc.limit(pid, "Max msgqueue size") or (-1, -1)
     return 0 if found <= 0 or found == _limits()[0] else found

@@ -2,10 +2,11 @@
 
     supervisor → relay (this host's pids) → init (PID 1 inside, reaps) → the command
 
-The relay passes signals in, and ends as the command has ended. Nothing leaves a pid namespace, so
-the death of the supervisor ends all of it too: parent-death signal to the relay, from it to init,
-and the kernel does the rest. Without root it takes a user namespace, in which sudo does not work.
-A process inside does not know its pid outside: for commands, not for workers. Grade B.
+The relay forwards signals and ends as the command ended. No process can leave a pid namespace, so
+the death of the supervisor ends all of it: the relay gets a parent-death signal, then init gets
+one, and the kernel kills the rest. Without root this takes a user namespace, in which sudo does not
+work. A process inside does not know its pid outside, so this is for commands and not for workers.
+Grade B.
 """
 
 import contextlib
@@ -22,12 +23,12 @@ GRADES = {"kill": "B", "pause": "C", "parent_death": "A", "by": "pidns"}
 
 
 class NamespaceTree(WalkTree):
-    """A relay, an init, and everything inside."""
+    """A relay, an init, and every process inside the namespace."""
 
     by = "pidns"
 
     def _join(self) -> None:
-        """Returns only in the process that is to become the command."""
+        """Enter a new namespace; returns only in the process that will become the command."""
         _new_namespace()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         syscalls.die_with_parent()
@@ -41,7 +42,8 @@ class NamespaceTree(WalkTree):
         command = os.fork()
         if command:
             _reap(command, tell)
-        # Of relay and init too: whoever signals its own group would be told it thrice.
+        # Leave the session of relay and init: a command that signals its own group would
+        # otherwise get the signal three times.
         with contextlib.suppress(PermissionError):
             os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -49,11 +51,11 @@ class NamespaceTree(WalkTree):
             become(self.uid)
 
     def enter(self, *, own_group: bool = True, die_with_parent: bool = True) -> None:
-        # Inside, init is the parent; its death is already everybody's.
+        # Inside, init is the parent, and its death already ends every process.
         super().enter(own_group=own_group, die_with_parent=False)
 
     def kill(self) -> None:
-        """Init first: from its death on nothing inside can fork."""
+        """Kill init first: once it is dead nothing inside can fork."""
         if proc.start_ticks(self.pid) == self.ticks:
             send(proc.children(self.pid), signal.SIGKILL)
         super().kill()
@@ -75,7 +77,7 @@ def _new_namespace() -> None:
 
 
 def _let_go(kept: int) -> None:
-    """Hold nothing of the supervisor's: a descriptor kept here would hide the end of a stream."""
+    """Close the supervisor's descriptors: one left open here would hide the end of a stream."""
     os.closerange(3, kept)
     os.closerange(max(kept + 1, 3), min(os.sysconf("SC_OPEN_MAX"), 1 << 20))
 
@@ -94,10 +96,10 @@ def _relay(init: int, how: int) -> NoReturn:
 
 
 def _end_as(status: int) -> NoReturn:
-    """By the same signal: 128 + n is also what a command may answer by itself."""
+    """End by the command's signal: a command may also exit with 128 + n by itself."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nobody wants that of a relay
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of the relay helps nobody
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -106,7 +108,10 @@ def _end_as(status: int) -> NoReturn:
 
 
 def _reap(command: int, tell: int) -> NoReturn:
-    """PID 1 inside: when it ends, all end. It cannot die by a signal of its own, so it tells."""
+    """Run as PID 1 inside, and write the command's wait status to `tell` when it ends.
+
+    PID 1 cannot die of a signal that it sends itself, so it cannot pass the status on by dying.
+    """
     _let_go(tell)
     while True:
         number = signal.sigwait(signal.valid_signals())
@@ -122,7 +127,7 @@ def _reap(command: int, tell: int) -> NoReturn:
 
 
 class Namespace(Walk):
-    """A walk that gives each command a namespace of its own."""
+    """A walk that gives each command its own pid namespace."""
 
     by = "pidns"
 

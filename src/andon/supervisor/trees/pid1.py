@@ -1,10 +1,11 @@
-"""Kill as PID 1 of a container: one call ends every process that it can see.
+"""Kill as PID 1 of a container: one call can end every process that PID 1 sees.
 
-Whatever is below us is ended, marked or not, because in a container of our own all of it is ours;
-except the control process, and those that came in from outside, as whoever typed `andon halt` in
-there. Where that does not keep up, `kill(-1, SIGKILL)`: it needs no right, and reaches escapees
-and fork storms at once, and everybody else. One tree of several is still killed by walking. When
-PID 1 itself dies the kernel kills the rest. Grade A.
+A fleet kill ends every descendant of PID 1, marked or not, because everything in the container is
+ours. It spares the control process, and processes that entered from outside, such as an
+`andon halt` typed in the container. If new processes still appear after `STORM_SECONDS`, it calls
+`kill(-1, SIGKILL)`, which needs no rights and reaches escaped processes and fork storms at once,
+but also everything that was to be spared. A single tree is killed by walking. When PID 1 itself
+dies the kernel kills the rest. Grade A.
 """
 
 import contextlib
@@ -16,19 +17,19 @@ from andon.host import proc
 from andon.supervisor.trees.tree import Tree, Unfit, send
 from andon.supervisor.trees.walk import Walk, WalkTree
 
-# So long they are ended one by one; who is still being born then is a storm.
+# Processes are killed one by one for this long; if more still appear, it is a fork storm.
 STORM_SECONDS = 0.05
 GRADES = {"kill": "A", "pause": "C", "parent_death": "A", "by": "pid1"}
 
 
 class Pid1Tree(WalkTree):
-    """One of several: walked, unless all are to go."""
+    """One of several trees: killed by walking, unless the whole fleet is."""
 
     by = "pid1"
 
 
 class Pid1(Walk):
-    """A walk whose fleet kill is one call."""
+    """A walk whose fleet kill can end in one `kill(-1)`."""
 
     by = "pid1"
 
@@ -51,14 +52,14 @@ class Pid1(Walk):
         return Pid1Tree(self, name, self.grades, uid=uid, apart=apart)
 
     def kill_all(self) -> bool:
-        # Looked at again: for anybody but PID 1 with root's rights this is the whole machine.
+        # Check again: run by root but not as PID 1, `kill(-1)` would kill the whole machine.
         if os.getpid() != 1:
             return super().kill_all()
         hit: set[int] = set()
         end = time.monotonic() + STORM_SECONDS
         while new := self._below() - hit:
             if time.monotonic() > end:
-                with contextlib.suppress(OSError):  # nobody is there
+                with contextlib.suppress(OSError):  # no process is left
                     os.kill(-1, signal.SIGKILL)
                 return True
             send(new, signal.SIGKILL)
@@ -66,7 +67,7 @@ class Pid1(Walk):
         return True
 
     def _below(self) -> set[int]:
-        """By descent alone: an agent may have given itself the mark of the one that is spared."""
+        """Find processes by descent, not mark: an agent may have copied the spared one's mark."""
         spared = {one.pid for one in self.trees if one.apart}
         spared.update(proc.descendants(spared))
         return set(proc.descendants([1])) - spared

@@ -1,4 +1,4 @@
-"""A process tree that can be listed, frozen and killed as a whole, also against its will.
+"""A process tree that can be listed, frozen and killed as a whole, without its cooperation.
 
 A `Mechanism` is one way to own trees; `choose` tries each for real and takes the best. A `Tree` is
 one child of the supervisor with everything that it starts. The order of calls:
@@ -9,11 +9,11 @@ one child of the supervisor with everything that it starts. The order of calls:
         tree.enter()            # after the descriptors are in place, right before exec
         os.execvpe(...)
     tree.started(pid)
-    tree.kill(); tree.empty()   # again until empty: one round does not wait
+    tree.kill(); tree.empty()   # repeat until empty: one round does not wait
 
-Nothing here blocks, except `freeze` and `thaw` for at most `SETTLE_SECONDS` and `finish` for as
-long as it is told. For single-threaded processes: a parent-death signal is bound to the thread that
-forked.
+Nothing here blocks, except `freeze` and `thaw` for at most `SETTLE_SECONDS` and `finish` for at
+most its argument. Use it in single-threaded processes only: the kernel binds a parent-death signal
+to the thread that forked.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from andon.host import proc, syscalls
 from andon.host.proc import Stat
 from andon.supervisor.trees import marks
 
-# How long a freeze may take to settle before the tree counts as not frozen.
+# A tree that has not settled by then counts as not frozen.
 SETTLE_SECONDS = 0.5
 
 Grades = dict[str, str]
@@ -42,7 +42,7 @@ class Tree(ABC):
     """One child and everything it starts."""
 
     by = "?"
-    sure = False  # one blow reaches everything, also who is being born
+    sure = False  # one kill reaches everything, including processes being forked
 
     def __init__(
         self, name: str, grades: Grades, *, uid: int | None = None, apart: bool = False
@@ -57,9 +57,9 @@ class Tree(ABC):
         self._owner = os.getpid()
 
     def enter(self, *, own_group: bool = True, die_with_parent: bool = True) -> None:
-        """Become the root of the tree. Called in the forked child before exec; never returns twice.
+        """Become the root of the tree. Call it in the forked child before exec; it returns once.
 
-        Ends the child if the supervisor is already gone: nobody would hold it.
+        The child exits if the supervisor is already gone, because nothing would own it.
         """
         if own_group:
             with contextlib.suppress(PermissionError):
@@ -74,49 +74,50 @@ class Tree(ABC):
             self._die_with_parent()
 
     def _die_with_parent(self) -> None:
-        # Last: a change of uid clears it. And then look, in case it came too late.
+        # Set last: a change of uid clears it. The check afterwards closes the race with a
+        # supervisor that died before the signal was set.
         with contextlib.suppress(OSError):
             syscalls.die_with_parent()
         if os.getppid() != self._owner:
             os._exit(1)
 
     def _join(self) -> None:  # noqa: B027 (a group has nothing to join)
-        """Put this process where the mechanism can reach it."""
+        """Move this process to where the mechanism can reach it."""
 
     def started(self, pid: int) -> None:
-        """The supervisor's side of the fork."""
+        """Record the forked child; called in the supervisor."""
         self.pid = pid
         self.ticks = proc.start_ticks(pid)
 
     @abstractmethod
     def pids(self) -> list[int]:
-        """Everything alive that belongs to it, as this process numbers it. No zombies."""
+        """List its living processes by the pids of this process's namespace. No zombies."""
 
     @abstractmethod
     def kill(self) -> None:
-        """One round. Does not wait; what was born meanwhile is for the next round."""
+        """Run one round of kills without waiting; new forks are left to the next round."""
 
     @abstractmethod
     def freeze(self) -> bool:
-        """Whether everything stands still now."""
+        """Freeze the tree; whether every process has stopped."""
 
     @abstractmethod
     def thaw(self) -> bool:
-        """Whether everything may move again."""
+        """Thaw the tree; whether every process may run again."""
 
     def empty(self) -> bool:
-        """Whether nothing of it executes any more."""
+        """Whether no process of it executes any more."""
         return not self.pids()
 
     def fileno(self) -> int:
-        """A descriptor to poll for POLLPRI, which tells that `empty` may have changed; -1: none."""
+        """A descriptor that polls POLLPRI when `empty` may have changed; -1 if there is none."""
         return -1
 
     def close(self) -> None:  # noqa: B027
-        """Give back what the kernel keeps for it. The processes are not touched."""
+        """Release the kernel resources of the tree. Its processes are not touched."""
 
     def describe(self) -> dict[str, Any]:
-        """Enough for `Mechanism.restore` after an upgrade or a crash of the supervisor."""
+        """Return what `Mechanism.restore` needs after an upgrade or crash of the supervisor."""
         return {
             "by": self.by,
             "name": self.name,
@@ -129,17 +130,17 @@ class Tree(ABC):
         }
 
     def recall(self, described: dict[str, Any]) -> None:
-        """Take back what `describe` said."""
+        """Load the state that `describe` returned."""
         self.pid = int(described.get("pid") or 0)
         self.ticks = int(described.get("start_ticks") or 0)
         self.mark = int(described.get("mark") or 0)
 
     def finish(self, seconds: float) -> list[int]:
-        """Kill until it is empty; answers the survivors. For probes: it blocks, and reaps all."""
+        """Kill until it is empty; return the survivors. For probes: blocks and reaps all."""
         end = time.monotonic() + seconds
         while True:
             self.kill()
-            # A dead orphan that nobody reaps is looked at again in every round.
+            # Reap orphans: an unreaped one would be looked at again in every round.
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -163,10 +164,10 @@ class Mechanism(ABC):
 
     by = "?"
     grades: Grades
-    uid: int | None = None  # of those whose tree names none
+    uid: int | None = None  # for trees that are made without a uid
 
     def user(self, uid: int | None, *, apart: bool) -> int | None:
-        """Whose processes a tree is for: who stands apart keeps our own user."""
+        """The uid that a tree runs under; one that stands apart keeps our own user."""
         return self.uid if uid is None and not apart else uid
 
     @abstractmethod
@@ -179,7 +180,7 @@ class Mechanism(ABC):
         uid: int | None = None,
         apart: bool = False,
     ) -> Tree:
-        """A tree that is empty as yet, inside `parent` where trees nest.
+        """Make an empty tree, inside `parent` where trees nest.
 
         `kind`: a "command" may get a pid namespace of its own; a worker must know its real pid.
         `uid`: run as this user. `apart`: not part of the fleet; `kill_all` spares it if it can.
@@ -187,18 +188,18 @@ class Mechanism(ABC):
 
     @abstractmethod
     def restore(self, described: dict[str, Any]) -> Tree:
-        """The tree that `Tree.describe` told of."""
+        """Rebuild a tree from what `Tree.describe` returned."""
 
     def kill_all(self) -> bool:
-        """Kill the whole fleet in one round; False when this takes a call for each tree."""
+        """Kill the whole fleet in one round; False if each tree must be killed on its own."""
         return False
 
     def close(self) -> None:  # noqa: B027
-        """Give back what the kernel keeps for it, unless processes are still in it."""
+        """Release the kernel resources of the mechanism, unless processes still use them."""
 
 
 def become(uid: int) -> None:
-    """Be that user from here on, for good."""
+    """Switch this process to that user, permanently."""
     try:
         gid = pwd.getpwuid(uid).pw_gid
     except KeyError:
@@ -217,10 +218,10 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def moving(pids: Iterable[int]) -> list[int]:
-    """Those of which any thread can still move, or that somebody else may let go on.
+    """Return the pids that have a runnable thread, or that another process may resume.
 
-    A process that is stopped by a tracer goes on when the tracer says so, unless that one is
-    among those that stand still.
+    A tracer outside `pids` can resume the process that it stopped, so such a process counts as
+    moving.
     """
     found = living(pids)
     return [
@@ -231,11 +232,11 @@ def moving(pids: Iterable[int]) -> list[int]:
 
 
 def living(pids: Iterable[int]) -> dict[int, Stat]:
-    """Those that still execute."""
+    """Return the pids that still execute, with their stat."""
     return {pid: found for pid in pids if (found := proc.stat(pid)) and proc.executes(pid, found)}
 
 
-# ── the best of this host ─────────────────────────────────────────────────────────────────────
+# ── choosing a mechanism ──────────────────────────────────────────────────────────────────────
 
 
 class Unfit(Exception):
@@ -243,10 +244,10 @@ class Unfit(Exception):
 
 
 def choose(home: Path | str, *, want_uid: int | None = None, quick: bool = False) -> Mechanism:
-    """The best mechanism that really works here; each is tried in a scratch child first.
+    """Return the best mechanism that works here; each is tried in a scratch child first.
 
-    `home` names the fleet in the kernel's own lists. `quick` takes the first that can be set up
-    without trying: for an upgrade, where the children are already there.
+    `home` names the fleet in the kernel's own lists. `quick` takes the first mechanism that can be
+    set up, without a trial: for an upgrade, where the children already exist.
     """
     from andon.supervisor.trees import trial
 
@@ -263,7 +264,7 @@ def choose(home: Path | str, *, want_uid: int | None = None, quick: bool = False
 
 
 def mechanisms(home: str, want_uid: int | None = None) -> list[Callable[[], Mechanism]]:
-    """How to set each of them up, the best first; an OSError or Unfit says why not."""
+    """Return the constructors, best first; one that cannot work raises OSError or Unfit."""
     from andon.supervisor.trees.cgroup import Cgroup
     from andon.supervisor.trees.namespace import Namespace
     from andon.supervisor.trees.pid1 import Pid1
@@ -277,7 +278,7 @@ def mechanisms(home: str, want_uid: int | None = None) -> list[Callable[[], Mech
 
 
 def linux_or_not(*, become_reaper: bool) -> bool:
-    """Whether this kernel lets us adopt orphans; done for real, it harms nobody."""
+    """Whether this kernel lets us adopt orphans; becoming a subreaper is harmless."""
     try:
         if become_reaper:
             syscalls.become_subreaper()

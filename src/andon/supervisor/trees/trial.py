@@ -1,7 +1,7 @@
-"""Does a mechanism really work here? Tried on scratch processes, in a scratch child.
+"""Trials that show whether a mechanism works here, on scratch processes in a scratch child.
 
-The bait is a tree that does its worst in small: it ignores SIGTERM, and a grandchild leaves the
-session and loses its parents. Whoever can find and kill that one can be trusted with others.
+The bait is a small hostile tree: it ignores SIGTERM, and a grandchild leaves the session and loses
+its parents. A mechanism that finds and kills that grandchild is trusted with real children.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from typing import Any
 from andon.host import syscalls
 from andon.supervisor.trees.tree import Mechanism, Tree
 
-# A scratch child that takes longer than this is killed: not working is an answer.
+# A scratch child that takes longer than this is killed and counts as not working.
 TRIAL_SECONDS = 3
 
 
 def apart(trial: Callable[[], Any], seconds: int = TRIAL_SECONDS) -> Any:
-    """The answer of a function run in a child of its own; raises OSError when there is none."""
+    """Run a function in a child and return its answer; OSError if it raises or gives none."""
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -67,7 +67,7 @@ def _all_of(fd: int, seconds: float) -> bytes:
 
 
 class Bait:
-    """A tree of three: a root, a child, and an escaped grandchild; each holds a pipe open."""
+    """A tree of three: root, child and escaped grandchild. Each holds a pipe open."""
 
     def __init__(self, tree: Tree, work: Callable[[int], None] | None = None) -> None:
         self.tree = tree
@@ -85,7 +85,7 @@ class Bait:
         self.ready = _count(self.out, 3)
 
     def gone(self, seconds: float) -> bool:
-        """Whether the last of them let go of the pipe: the kernel's word, not the tree's."""
+        """Whether all of them are dead, judged by the closed pipe and not by the tree."""
         end = time.monotonic() + seconds
         while select.select([self.out], [], [], max(0.0, end - time.monotonic()))[0]:
             if not os.read(self.out, 65536):
@@ -112,7 +112,7 @@ def _misbehave(into: int, work: Callable[[int], None]) -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
-        # Nobody is left to end it but the one who tries to.
+        # The process has no parent left to end it, so the alarm covers a mechanism that fails.
         signal.alarm(2 * TRIAL_SECONDS)
         work(into)
     os.waitpid(middle, 0)
@@ -137,7 +137,7 @@ def _count(fd: int, wanted: int) -> int:
 
 
 def refute(mechanism: Mechanism) -> str:
-    """Why it does not work here; nothing when it does."""
+    """Return why the mechanism does not work here; empty if it does."""
     try:
         return str(apart(lambda: _try_kill(mechanism)))
     except OSError as error:
@@ -145,7 +145,7 @@ def refute(mechanism: Mechanism) -> str:
 
 
 def _try_kill(mechanism: Mechanism) -> str:
-    # The scratch child is the supervisor of the bait: what escapes becomes its own.
+    # The scratch child acts as the supervisor: processes that escape become its children.
     with contextlib.suppress(OSError):
         syscalls.become_subreaper()
     bait = Bait(mechanism.make("trial", kind="command"))

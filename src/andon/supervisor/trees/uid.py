@@ -1,7 +1,7 @@
-"""Kill everything of one user: for a child that runs under a uid of its own.
+"""Kill every process of one user, for a child that runs under a uid of its own.
 
-A process that became that user for good calls `kill(-1, SIGKILL)`, which reaches all that the user
-has and nothing else. Needs root, and a uid that nobody else uses. Grade B.
+A helper process switches to that user permanently and calls `kill(-1, SIGKILL)`, which reaches all
+processes of the user and no others. This needs root, and a uid that nothing else uses. Grade B.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from andon.supervisor.trees.tree import Tree, Unfit, become, living
 from andon.supervisor.trees.walk import Walk, WalkTree
 
 GRADES = {"kill": "B", "pause": "C", "parent_death": "C", "by": "uid"}
-# A fork, a change of user and a signal; it may be killed by the very processes it hunts.
+# Covers a fork, a change of user and a signal. The helper may be killed by the processes it hunts.
 _SWEEP_SECONDS = 0.5
 
 
 def sweep(uid: int) -> None:
-    """One round against everything of that user."""
+    """Kill every process of that user, in one round."""
     if uid in (0, os.getuid(), os.geteuid()):
         raise ValueError(f"uid {uid} is this process's own or root: that would kill the machine")
     pid = os.fork()
@@ -28,7 +28,7 @@ def sweep(uid: int) -> None:
         try:
             become(uid)
             syscalls.die_with_parent()
-            # All three: the real and the effective uid both count as a right to signal.
+            # Check all three: the real and the effective uid both grant the right to signal.
             if os.getresuid() == (uid, uid, uid):
                 os.kill(-1, signal.SIGKILL)
         finally:
@@ -40,12 +40,12 @@ def sweep(uid: int) -> None:
 
 
 def of_user(uid: int) -> list[int]:
-    """Every process that has that uid as its real, effective or saved one."""
+    """List the processes that have that uid as their real, effective or saved uid."""
     return [pid for pid in proc.every_pid() if uid in proc.uids(pid)[:3]]
 
 
 class UidTree(WalkTree):
-    """Everything of one user."""
+    """A walked tree, plus every other process of its user."""
 
     by = "uid"
 
@@ -65,7 +65,7 @@ class UidTree(WalkTree):
 
 
 class Uid(Walk):
-    """A walk that also asks whose a process is."""
+    """A walk that also finds processes by their user."""
 
     by = "uid"
 

@@ -1,8 +1,8 @@
-"""Kill by walking: the children of the children, looked up again until nobody is left.
+"""Kill by walking the descendants of a child, again and again until none is left.
 
-The supervisor is a subreaper, so whoever loses its parent becomes its child and is found by its
-mark. Works everywhere without any right; a fork storm may take half a second, and a process that
-changes its own mark and double-forks counts as everybody's stray. Grade C.
+The supervisor is a subreaper, so a process that loses its parent becomes the supervisor's child and
+is found by its mark. This works everywhere and needs no rights. A fork storm may take half a
+second, and a process that changes its own mark and double-forks counts for every tree. Grade C.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ from andon.supervisor.trees.tree import (
     send,
 )
 
-# How often to look whether our children changed while we looked.
+# How many times `_late` looks for new children before it gives up.
 LOOKS = 10
-# How long the mark of a child of ours is taken as read.
+# How long the marks read from our children are cached.
 KEEP_SECONDS = 0.1
 GRADES = {"kill": "C", "pause": "C", "parent_death": "C", "by": "walk"}
 
 
 class WalkTree(Tree):
-    """A root, its descendants, and the orphans that carry its mark."""
+    """A root process, its descendants, and the orphans that carry its mark."""
 
     by = "walk"
 
@@ -52,12 +52,12 @@ class WalkTree(Tree):
         walk.trees.append(self)
 
     def _root(self) -> set[int]:
-        """The child itself, if it is still this one."""
+        """The child itself, unless its pid was reused by another process."""
         same = self.pid and (not self.ticks or proc.start_ticks(self.pid) == self.ticks)
         return {self.pid} if same else set()
 
     def members(self) -> list[int]:
-        """Zombies too, parents first."""
+        """List all processes of the tree, parents first and zombies included."""
         roots = self._root() | set(self._orphans())
         return [*roots, *proc.descendants(roots)]
 
@@ -69,10 +69,10 @@ class WalkTree(Tree):
         return sorted(found) if found else self._late()
 
     def _late(self) -> list[int]:
-        """Who was handed to us while we looked: a dying parent gives its children away.
+        """List processes that were reparented to us during the look, as their parents died.
 
-        Nothing can be left when all was dead and then no new child of ours is found: what lives
-        has a parent that lives, up to a child of ours.
+        If everything was dead and no new child of ours appears, nothing is left: each living
+        process has a living parent, up to a child of ours.
         """
         for _ in range(LOOKS):
             found = living([*self._root(), *self._orphans()])
@@ -87,7 +87,7 @@ class WalkTree(Tree):
         send(self.members(), signal.SIGKILL)
 
     def freeze(self) -> bool:
-        """Stop everything, and look again until nobody new is found moving."""
+        """Stop every process, and look again until none is found running."""
         end = time.monotonic() + SETTLE_SECONDS
         while True:
             found = moving(self.members())
@@ -99,7 +99,7 @@ class WalkTree(Tree):
             time.sleep(0.001)
 
     def thaw(self) -> bool:
-        """Children first, so that a shell does not see its own child stopped."""
+        """Resume children first, so that a shell does not see its own child stopped."""
         end = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < end:
             found = living(self.members())
@@ -112,7 +112,8 @@ class WalkTree(Tree):
 
     def recall(self, described: dict[str, Any]) -> None:
         super().recall(described)
-        # After a crash the orphans are somebody else's children: only a look at all finds them.
+        # After a crash the orphans are another process's children: only a scan of all processes
+        # finds them.
         found = proc.stat(self.pid)
         self._adopted = not (found and found.parent == os.getpid())
 
@@ -122,7 +123,7 @@ class WalkTree(Tree):
 
 
 class Walk(Mechanism):
-    """Knows its trees, to tell their orphans apart."""
+    """Finds processes by descent; knows all its trees, to tell their orphans apart."""
 
     by = "walk"
 
@@ -158,10 +159,10 @@ class Walk(Mechanism):
         return tree
 
     def look(self) -> bool:
-        """Look at our own children; whether somebody is new among them. Marks are read once."""
+        """Look at our own children; whether there is a new one. Marks are read once each."""
         self._looked_at = time.monotonic()
         if self._looked_at > self._stale_at:
-            # A number may be given to another process in the meantime.
+            # A pid may have been reused by another process.
             self._marks.clear()
             self._stale_at = self._looked_at + KEEP_SECONDS
         roots = {one.pid for one in self.trees}
@@ -172,9 +173,10 @@ class Walk(Mechanism):
         return bool(new)
 
     def orphans_of(self, tree: Tree, *, everywhere: bool = False, age: float = 0.0) -> list[int]:
-        """Processes without another parent than us, by their mark; looked for at most `age` ago.
+        """Find the tree's orphans among our children, by mark; the look is at most `age` old.
 
-        A mark of nobody counts for every tree that is old enough: better one too many.
+        An orphan with an unknown mark counts for every tree that is older than it: to kill one
+        process too many is safer than to miss one.
         """
         if everywhere:
             return [pid for pid in proc.every_pid() if tree.mark and marks.of(pid) == tree.mark]
@@ -189,7 +191,7 @@ class Walk(Mechanism):
         return found
 
     def kill_all(self) -> bool:
-        """Everything below us but the trees that stand apart: one look for all trees."""
+        """Kill every process below us except trees that stand apart, with one look for all."""
         self.look()
         spared = {0, *(one.mark for one in self.trees if one.apart)}
         roots = {one.pid for one in self.trees if not one.apart and one.pid}

@@ -1,7 +1,8 @@
-"""The crash test: a user's own agent, killed at every boundary and inside every effect.
+"""The crash test: kills a user's own agent at every boundary and inside every effect.
 
-Twice a run that nobody kills, then one for each moment of it. Everything happens in scratch folders
-and scratch stores; what is counted is what really executed, not what andon's tables say.
+It executes two plain runs, without a kill, then one run per moment of the first. Everything happens
+in scratch folders and scratch stores. The test counts the calls that really executed, not what
+andon's tables say.
 """
 
 import contextlib
@@ -26,14 +27,14 @@ from andon.testing.crash.report import Effect, Report, Tried
 from andon.testing.crash.scratch import Hook
 from andon.testing.crash.trial import Forker, Outcome, Site
 
-# A trial may take so many times as long as the plain run, and so much more.
+# A trial may take this many times as long as the plain run, and this much more.
 PATIENCE, MORE_SECONDS = 5.0, 20.0
-# A plain function is not killed at an instruction but after a time, which it may not take again.
+# A plain function is killed after a time, not at an instruction; it may end sooner the next time.
 TRIES = 3
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """What may be said about a crash test; see `andon crashtest`."""
+    """Options of a crash test; see `andon crashtest`."""
 
     points: str = ",".join(kills.FAMILIES)
     most: int | None = None
@@ -49,7 +50,7 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 class CrashTest:
-    """A crash test that is under way: `with CrashTest(…) as test:`"""
+    """A crash test in progress: `with CrashTest(…) as test:`"""
 
     def __init__(self, agent: Agent, given: dict[str, Any], options: Options) -> None:
         self.agent, self.given, self.options = agent, bind(agent.row, (), given), options
@@ -67,7 +68,7 @@ class CrashTest:
         self.close()
 
     def open(self) -> None:
-        """Start the processes that will start workers."""
+        """Start the processes that fork workers."""
         refuse_if_pulled()
         with self._closing as closing:
             folder = closing.enter_context(scratch.folder(self.options.keep))
@@ -94,7 +95,7 @@ class CrashTest:
     # ── runs ──────────────────────────────────────────────────────────────────────────────────
 
     def plain(self) -> Outcome:
-        """The run that nobody kills, twice: what differs by itself is told apart."""
+        """Execute two runs without a kill; their differences are not the fault of a kill."""
         self.first = self._plain(other=False)
         self.second = self._plain(other=True)
         self.varies = judge.varies(self.first, self.second)
@@ -126,7 +127,7 @@ class CrashTest:
         return outcome
 
     def _refuse_unexpected(self, outcome: Outcome) -> None:
-        """An agent that fails at its first line survives every kill, which shows nothing."""
+        """Refuse the wrong outcome: an agent that fails at its first line survives every kill."""
         if self.options.fails and outcome.succeeded:
             raise BadInput("the plain run succeeded: --fails expects one that fails")
         if not self.options.fails and not outcome.succeeded:
@@ -138,7 +139,7 @@ class CrashTest:
             )
 
     def kills(self) -> list[Kill]:
-        """Where the plain run came past."""
+        """Return the moments that the plain run passed."""
         found = kills.all_kills(self.first.lines, self.points)
         if not found:
             raise BadInput(f"the plain run reached none of the points {', '.join(self.points)}")
@@ -148,7 +149,7 @@ class CrashTest:
         outcome = self._killed(wanted)
         tries = 1
         while outcome.died < len(wanted) and any(one.after for one in wanted) and tries < TRIES:
-            # The function was faster this time: another one, killed earlier.
+            # The function was faster this time: kill another run earlier.
             wanted = tuple(msgspec.structs.replace(one, after=one.after / 4) for one in wanted)
             outcome, tries = self._killed(wanted), tries + 1
         reached = outcome.died == len(wanted)
@@ -167,12 +168,12 @@ class CrashTest:
         until = min(self.end_at, time.monotonic() + self.patience)
         return self.site.trial(*wanted, until=until)
 
-    # ── all of it ─────────────────────────────────────────────────────────────────────────────
+    # ── the whole test ────────────────────────────────────────────────────────────────────────
 
     def run(
         self, tell: Callable[[int, int, Tried], None] = lambda done, total, tried: None
     ) -> Report:
-        """Everything; `tell` hears of each trial."""
+        """Run the whole test; call `tell` after each trial."""
         self.end_at = time.monotonic() + self.options.seconds
         self.plain()
         every = self.kills()
@@ -195,7 +196,7 @@ class CrashTest:
         return self._report(tried, outcomes, left)
 
     def _second(self, first: Kill, outcome: Outcome) -> Sequence[tuple[Kill, ...]]:
-        """The worker that goes on is killed as well, at the first time of each moment."""
+        """Pair the first kill with one of the next worker, at the first time of each moment."""
         ends = [place for place, line in enumerate(outcome.lines) if line.what == "killed"]
         later = kills.all_kills(outcome.lines[ends[-1] + 1 :], self.points)
         unlike = {(one.point, one.name): one for one in reversed(later)}
@@ -223,7 +224,7 @@ class CrashTest:
 
 
 def prepared(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> CrashTest:
-    """A crash test of that agent with these arguments, and options."""
+    """Build a crash test of that agent from its arguments and the test's options."""
     if not isinstance(agent, Agent):
         raise BadInput(f"crashtest: expected an agent, found {agent!r}")
     names = options_and_kwargs.keys() & set(Options.__struct_fields__)
@@ -238,7 +239,7 @@ def prepared(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> CrashTes
 
 
 def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
-    """Run the agent, kill it everywhere, and report: the same result? what happened twice, and why?
+    """Run the agent, kill it everywhere, and report different results and repeated effects.
 
     Options: `points`, `most`, `seconds`, `deep`, `strict`, `fails`, `store`, `send`, `before`,
     `check` and `keep`, as those of `andon crashtest`; `before` and `check` may be functions, which
@@ -248,7 +249,7 @@ def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
         return test.run()
 
 
-# ── what a trial needs ────────────────────────────────────────────────────────────────────────
+# ── effects ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:

@@ -1,6 +1,6 @@
 """Forks the workers of a crash test, in a process of its own (`command`).
 
-Importing andon and the user's agent takes a second, and is done once. Agents whose import starts
+Importing andon and the user's agent takes a second and happens once. Agents whose import starts
 threads are imported in each child instead: a process that forks must have none.
 """
 
@@ -19,11 +19,11 @@ from andon.cli import loader
 from andon.errors import AndonError, BadInput
 from andon.runtime.agent import Agent
 from andon.testing.crash import worker
-from andon.testing.forking import say, serve
+from andon.testing.fork_server import say, serve
 
 LOADED = (andon.runtime.requests.requests, andon.store.sqlite.store)
-LATE = "late"  # the agent is imported in each child
-# All of andon is imported before their folders are searched: their queue.py is theirs.
+LATE = "late"  # import the agent in each child
+# Import all of andon before the user's files can be found: a queue.py shadows Python's.
 _START = """
 import sys
 sys.path.append(sys.argv[1])
@@ -33,14 +33,14 @@ main()
 
 
 def command(source: str, agent: str, path: Sequence[str], *more: str) -> list[str]:
-    """What starts it: for an agent of a file or module, with that path for its imports."""
+    """Return the forker's command line, for an agent of a file or module and its import path."""
     home = str(Path(andon.__file__).parent.parent)
     words = [home, source, agent, json.dumps(list(path))]
     return [sys.executable, "-P", "-c", _START, *words, *more]
 
 
 def load(source: str, name: str, path: str) -> list[Agent]:
-    """All agents of the file: the one that is tested may start runs of the others."""
+    """Load all agents of the file: the agent under test may start runs of the others."""
     sys.path[:] = json.loads(path)
     agents = loader.load(source)
     if all(agent.name != name for agent in agents):
@@ -50,9 +50,9 @@ def load(source: str, name: str, path: str) -> list[Agent]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked for the test ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that runs the test handles it
     answers = os.dup(1)
-    os.dup2(2, 1)  # what an import prints is no answer
+    os.dup2(2, 1)  # output of the import must not mix with answers
     error, agents = "", None
     try:
         agents = None if LATE in sys.argv[5:] else load(*sys.argv[2:5])
@@ -70,7 +70,7 @@ def main() -> None:
     def become(order: bytes) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         told = msgspec.json.decode(order, type=worker.Order)
-        os.environ["ANDON_STORE"] = told.url  # for what of theirs opens the store by itself
+        os.environ["ANDON_STORE"] = told.url  # for user code that opens the store itself
         worker.obey(told, load(*sys.argv[2:5]) if agents is None else agents)
 
     serve(become, sweeps=True)

@@ -1,4 +1,4 @@
-"""What a trial shows: compared with a run that nobody killed, from what really executed.
+"""The verdict on a trial: compares its calls with those of a plain run, which had no kill.
 
 Pure: lines and outcomes in, findings out.
 """
@@ -18,23 +18,23 @@ _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong, why, and what to change."""
+    """A defect, its reason, and the change that fixes it."""
 
     about: str  # twice, lost, again, stranded, result, ended, world or hung
-    name: str  # of the effect or step; nothing if it is about the run
+    name: str  # of the effect or step; empty if it is about the run
     what: str
     why: str
     do: str
 
 
 class _Standing:
-    """How often an effect of one key may have happened, as far as its function shows."""
+    """How often an effect with one key may have happened, judging by its function's calls."""
 
     def __init__(self) -> None:
         self.times = 0
-        self.open: set[str] = set()  # calls of which nobody knows how they ended
+        self.open: set[str] = set()  # calls without a known end
         self.begun = self.lied = self.invented = False
-        self.cut_off = ""  # what was done about a call that was
+        self.cut_off = ""  # how a call that was cut off was resolved
         self.kind, self.keyed, self.digest = "", False, ""
 
     def take(self, line: Line) -> None:
@@ -69,12 +69,12 @@ class _Standing:
     def happened(self) -> int:
         if self.kind == Kind.PURE:
             return 0
-        # Its provider knows the key; but only if it is told.
+        # The provider knows the key, but only if the function sends it.
         return min(self.times, 1) if self.kind == Kind.IDEMPOTENT and self.keyed else self.times
 
 
 def standings(lines: Iterable[Line]) -> dict[str, dict[str, _Standing]]:
-    """By effect, then by key."""
+    """Collect the standings by effect, then by key."""
     found: dict[str, dict[str, _Standing]] = defaultdict(lambda: defaultdict(_Standing))
     for line in lines:
         if line.role in ("effect", "probe", "undo"):
@@ -83,14 +83,17 @@ def standings(lines: Iterable[Line]) -> dict[str, dict[str, _Standing]]:
 
 
 def times(lines: Iterable[Line]) -> dict[str, int]:
-    """How often each effect may have happened."""
+    """Return how often each effect may have happened."""
     return {
         name: sum(one.happened for one in keys.values()) for name, keys in standings(lines).items()
     }
 
 
 def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
-    """`other`: a second run that nobody killed. What differs there as well is not compared."""
+    """Return the findings of a trial.
+
+    `other` is a second plain run: a value that differs there as well is not compared.
+    """
     known = [*_twice(plain, trial), *_lost(trial)]
     found = [*known, *_again(plain, trial)]
     match trial.state:
@@ -127,7 +130,7 @@ def _twice(plain: Outcome, trial: Outcome) -> list[Finding]:
         for one in before.values():
             digests[one.digest] -= one.happened
         more = [digest for digest, count in digests.items() if count > 0]
-        # Other arguments than in the plain run are another effect, unless they are too many.
+        # Arguments that the plain run did not have are another effect, unless there are too many.
         known = {one.digest for one in before.values()}
         total = sum(one.happened for one in keys.values())
         if any(digest in known for digest in more) or total > sum(
@@ -166,7 +169,7 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
 
 
 def invented(lines: Iterable[Line]) -> dict[str, str]:
-    """Effects that were never called and whose probe said that they happened, with a key."""
+    """Return effects whose probe said that they happened although never called, with a key."""
     return {
         name: key
         for name, keys in standings(lines).items()
@@ -189,7 +192,7 @@ def _lost(trial: Outcome) -> list[Finding]:
 
 
 def probed(trial: Outcome, name: str) -> str:
-    """Why that effect's probe was no help, if a person is asked about it: `its probe …`."""
+    """Say why the probe did not spare a person the question: `its probe …`."""
     ends = [line for line in trial.lines if (line.role, line.name) == ("probe", name)]
     if name not in trial.asked or not ends:
         return ""
@@ -201,10 +204,10 @@ def probed(trial: Outcome, name: str) -> str:
 
 
 def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
-    """A step that was finished and executed again: its code asked for it by another key."""
+    """Find steps executed again though stored: their code asked for them by another key."""
     more = (_stored(trial.lines) - _stored(plain.lines)).keys()
     end = max((n for n, line in enumerate(trial.lines) if line.what == "killed"), default=0)
-    # One that has no key has its place: asked for there is something else, the run is stranded.
+    # A step without a key has a place; if the code asks for another there, the run is stranded.
     earlier, later = _stored(trial.lines[:end]), _stored(trial.lines[end:])
     return [
         Finding(
@@ -219,7 +222,7 @@ def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
 
 
 def steps(lines: Sequence[Line]) -> int:
-    """How many steps ended. The function of a transaction is not seen, but that it is stored."""
+    """Count the steps that ended; of a transaction only that it is stored is recorded."""
     seen_ = {(line.name, line.digest) for line in lines if line.role == "step"}
     stored = [line for line in lines if line.point == "step:stored"]
     ended = sum((line.role, line.what) == ("step", "ended") for line in lines)
@@ -227,17 +230,17 @@ def steps(lines: Sequence[Line]) -> int:
 
 
 def _stored(lines: Sequence[Line]) -> Counter[str]:
-    """How often steps with keys of their own were stored."""
+    """Count how often steps with keys of their own were stored."""
     return Counter(line.name for line in lines if line.point == "step:stored" and not line.place)
 
 
 def repeated(outcome: Outcome) -> set[str]:
-    """Steps that were executed again because their worker died before their result was stored."""
+    """Return steps executed again because their worker died before storing their result."""
     open_: set[tuple[str, str]] = set()
     lost: set[tuple[str, str]] = set()
     found: set[str] = set()
     for line in outcome.lines:
-        one = line.name, line.place or line.digest  # a key may be another one
+        one = line.name, line.place or line.digest  # not the key: it may have changed
         if line.what == "killed":
             lost |= open_
             open_.clear()
@@ -295,7 +298,7 @@ def _ended(plain: Outcome, trial: Outcome) -> Finding:
 def _differs(
     plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
 ) -> list[Finding]:
-    """`known`: what is found already, and may be why."""
+    """Compare results and checks; `known` are findings that may already explain a difference."""
     found = []
     if trial.result != plain.result == other.result:
         found.append(
@@ -325,7 +328,7 @@ def _differs(
 def _suspect(
     plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
 ) -> tuple[str, str]:
-    """What may have changed the world, and what to do about it."""
+    """Return the likely cause of a changed world, and what to do about it."""
     if known:
         return f"see effect {known[0].name}", known[0].do
     otherwise = _otherwise(plain, trial, other)
@@ -348,7 +351,7 @@ def _suspect(
     return "no step and no effect was executed twice: it is the code between them", do
 
 
-# What was done about a call that nobody knew the end of, and what is wrong with it then.
+# How a call without a known end was resolved, and what must then be wrong.
 _CUT_OFF = {
     "happened": (
         "and its probe said happened",
@@ -366,7 +369,7 @@ _CUT_OFF = {
 
 
 def _otherwise(plain: Outcome, trial: Outcome, other: Outcome) -> str:
-    """What was called otherwise than in the plain runs, which agree about it."""
+    """Describe a call that differs from the plain runs, which agree about it."""
     calls, theirs, others = _calls(plain), _calls(trial), _calls(other)
     for (role, name), ours in calls.items():
         there = theirs.get((role, name), {})
@@ -377,7 +380,7 @@ def _otherwise(plain: Outcome, trial: Outcome, other: Outcome) -> str:
 
 
 def _changed(plain: Outcome, trial: Outcome) -> str:
-    """Steps that gave another value when they were executed again, or than in the plain run."""
+    """Describe steps whose value differs between executions, of this trial or the plain run."""
     values: dict[tuple[str, str], list[str]] = defaultdict(list)
     for line in (*plain.lines, *trial.lines):
         if line.role == "step" and line.what == "ended":
@@ -396,13 +399,13 @@ def _shown(value: object) -> str:
     return repr(text) if isinstance(value, str) and len(text) < 120 else text[:120]
 
 
-# ── without a kill ────────────────────────────────────────────────────────────────────────────
+# ── the plain runs ────────────────────────────────────────────────────────────────────────────
 
 
 def varies(first: Outcome, second: Outcome) -> list[str]:
-    """What differs between two runs of the same input that nobody killed."""
+    """Return the differences between two plain runs of the same input."""
     found = []
-    stranded = first.state == second.state == State.STRANDED  # by what is told below
+    stranded = first.state == second.state == State.STRANDED  # the differences below explain it
     if not stranded and (first.state, first.error) != (second.state, second.error):
         found.append(
             f"one run {first.state} {first.error}, the other {second.state} {second.error}"
@@ -424,7 +427,7 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
 
 
 def _other_calls(first: Outcome, second: Outcome) -> list[str]:
-    """Steps and effects that were called otherwise. Those that run at once have no order."""
+    """Return steps and effects whose calls differ, regardless of order: some run concurrently."""
     ours, theirs = _calls(first), _calls(second)
     found = []
     for role, name in dict.fromkeys((*ours, *theirs)):
@@ -443,7 +446,7 @@ def _both(one: Line, other: Line) -> str:
     return f"with {one.value} and with {other.value}"
 
 
-_Calls = dict[tuple[str, str], Line]  # by place, or nothing if it has a key, and arguments
+_Calls = dict[tuple[str, str], Line]  # by place (empty if it has a key) and arguments
 
 
 def _calls(outcome: Outcome) -> dict[tuple[str, str], _Calls]:

@@ -1,4 +1,4 @@
-"""Where a worker is killed: which moments there are in a run, and which of them are tried."""
+"""The moments at which a worker can be killed, and the choice of those to try."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,9 @@ import msgspec
 from andon.errors import BadInput
 from andon.testing.crash.lines import Line
 
-# The part of an effect between its first and its last instruction; andon has no point there.
+# The part of an effect between its first and last instruction; andon has no point there.
 INSIDE = "inside"
-# Points that people name themselves: andon.testing.point.
+# Points that users name themselves: andon.testing.point.
 NAMED = "named"
 FAMILIES: dict[str, tuple[str, ...]] = {
     "boundary": (
@@ -37,18 +37,18 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     NAMED: (NAMED,),
 }
 WATCHED = frozenset(point for points in FAMILIES.values() for point in points)
-# A plain function is killed in the middle of its time, if it takes any worth the name.
+# A plain function is killed halfway through its time if it takes at least this long.
 LONG_SECONDS = 0.02
 
 
 class Kill(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A moment of a run: the nth time that this point is passed for an operation of this name."""
+    """A moment of a run: the nth time that it passes this point for an operation of this name."""
 
     point: str
     name: str = ""
     nth: int = 1
-    moment: int = 0  # inside an async effect: at which of its awaits
-    after: float = 0.0  # inside a plain effect: so many seconds after its start
+    moment: int = 0  # inside an async effect: the number of the await
+    after: float = 0.0  # inside a plain effect: seconds after its start
 
     def __str__(self) -> str:
         text = f"{self.point} {self.name}".rstrip()
@@ -65,7 +65,7 @@ class Kill(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def families(text: str) -> tuple[str, ...]:
-    """The points that are meant: names of families or of points, separated by commas."""
+    """Return the chosen points, given as names of families or of points, separated by commas."""
     found: list[str] = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         if word in FAMILIES:
@@ -81,7 +81,7 @@ def families(text: str) -> tuple[str, ...]:
 
 
 def all_kills(lines: Iterable[Line], points: Sequence[str]) -> list[Kill]:
-    """Every moment that a run came past, in order."""
+    """Return every moment that a run passed, in order."""
     found: list[Kill] = []
     for line in lines:
         if line.what == "passed" and line.point in points:
@@ -93,7 +93,7 @@ def all_kills(lines: Iterable[Line], points: Sequence[str]) -> list[Kill]:
 
 def _inside(line: Line) -> list[Kill]:
     if line.awaits:
-        # The first, the middle and the last: the answer of a provider comes in many parts.
+        # The first, the middle and the last: a provider's answer arrives in many parts.
         moments = sorted({1, (line.awaits + 1) // 2, line.awaits})
         return [Kill(INSIDE, line.name, line.nth, moment=moment) for moment in moments]
     if line.seconds < LONG_SECONDS:
@@ -102,7 +102,7 @@ def _inside(line: Line) -> list[Kill]:
 
 
 def chosen(kills: Sequence[Kill], most: int | None) -> list[Kill]:
-    """At most so many: first those that are unlike all before them, then the others, in order."""
+    """Choose at most `most` kills: first those unlike all before them, then others, in order."""
     if most is None or len(kills) <= most:
         return list(kills)
     seen: Counter[tuple[str, str]] = Counter()

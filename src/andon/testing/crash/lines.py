@@ -1,7 +1,7 @@
-"""What really happened in a trial, line by line, as the processes saw it that did it.
+"""The record of a trial: each call and point, written by the process that executed it.
 
-One append-only file for each trial. A line is written before a function of the user's is called and
-one after; a process that is killed leaves whole lines. Nothing here comes from andon's tables.
+Each trial has one append-only file. A worker writes a line before it calls a function of the
+user's, and one after; a killed process leaves whole lines. Nothing here comes from andon's tables.
 """
 
 import os
@@ -12,30 +12,30 @@ import msgspec
 
 
 class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One thing that happened."""
+    """One recorded event."""
 
     what: str  # begun, ended or raised: a call; passed: a point; killed
     role: str = ""  # of a call: step, effect, probe or undo
     name: str = ""
     key: str = ""
-    place: str = ""  # where in the run, if it was given no key
+    place: str = ""  # position in the run, for a call without a key
     digest: str = ""  # of the arguments
-    call: str = ""  # which call it is
-    kind: str = ""  # of an effect, as it was declared
+    call: str = ""  # identifies the call
+    kind: str = ""  # of an effect, as declared
     keyed: bool = False  # of an effect: whether its function takes the key
-    # Abridged: of a call that began its arguments, of one that ended its answer; of a probe that
-    # ended its verdict.
+    # Abridged: the arguments of a call that began, the result of one that ended, or the verdict of
+    # a probe.
     value: str = ""
     error: str = ""  # of one that raised
-    certain: bool = False  # of an effect that raised: it said that it did not happen
+    certain: bool = False  # of an effect that raised: whether it said that it did not happen
     point: str = ""
-    nth: int = 0  # which time of its name, since the last kill
+    nth: int = 0  # count for this name since the last kill
     awaits: int = 0
     seconds: float = 0.0
 
 
 class Notebook:
-    """The file, for whoever writes."""
+    """The file, opened for writing."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -45,7 +45,7 @@ class Notebook:
 
 
 def seen(lines: Sequence[Line]) -> str:
-    """What a run that has not ended does, as far as it was seen: `it …`."""
+    """Describe the last recorded activity of a run that has not ended: `it …`."""
     under_way: dict[str, Line] = {}
     for line in lines:
         if line.what == "begun":

@@ -1,4 +1,4 @@
-"""What a crash test found, for people, programs and JUnit."""
+"""The report of a crash test, for people, programs and JUnit."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from andon.testing.crash.kills import FAMILIES, Kill
 
 
 class Tried(msgspec.Struct, kw_only=True):
-    """One trial, and what it showed."""
+    """One trial and its findings."""
 
     kills: tuple[Kill, ...]
     reached: bool
@@ -26,29 +26,29 @@ class Tried(msgspec.Struct, kw_only=True):
 
 
 class Effect(msgspec.Struct, kw_only=True):
-    """One effect of the agent, in all trials."""
+    """One effect of the agent, over all trials."""
 
     name: str
     kind: str
-    plain: int  # how often it happened without a kill
+    plain: int  # how often it happened in the plain run
     worst: int  # how often it may have happened in the worst trial
-    lost: int  # in so many trials it did not happen, and its probe said that it had
-    asked: int  # in so many trials a person would have been asked
-    probed: str = ""  # what its probe did then: said unknown, raised TimeoutError
+    lost: int  # trials in which it did not happen although its probe said so
+    asked: int  # trials in which a person would have been asked
+    probed: str = ""  # the probe's answer then: said unknown, raised TimeoutError
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a crash test found. `assert report.clean, report` says all of it."""
+    """The findings of a crash test. `assert report.clean, report` prints them all."""
 
     agent: str
-    state: str  # of the run that nobody killed
+    state: str  # of the plain run
     error: str
     result: Any
     steps: int
     tried: list[Tried]
-    untried: list[str]  # kills for which there was no time, or more than were asked for
-    varies: list[str]  # what differs between two runs that nobody killed
-    repeated: list[str]  # steps that were executed again after a kill
+    untried: list[str]  # kills left out: the time was over, or `most` was reached
+    varies: list[str]  # differences between the two plain runs
+    repeated: list[str]  # steps executed again after a kill
     effects: list[Effect]
     strict: bool
     seconds: float
@@ -65,13 +65,13 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def asked(self) -> int:
-        """In how many trials a person would be asked."""
+        """The number of trials in which a person would be asked."""
         return sum(bool(trial.asked) for trial in self.tried)
 
     @property
     def clean(self) -> bool:
         if not any(trial.reached for trial in self.tried):
-            return False  # nothing was tried, so nothing is shown
+            return False  # no trial was killed, so nothing is shown
         return not self.findings and not (self.strict and self.asked)
 
     def __str__(self) -> str:
@@ -79,12 +79,12 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def how(report: Report) -> str:
-    """How the run ended that nobody killed."""
+    """Describe how the plain run ended."""
     return f"{report.state}: {in_short(report.error)}" if report.error else report.state
 
 
 def document(report: Report) -> dict[str, Any]:
-    """For programs."""
+    """Convert the report to plain data, for programs."""
     built: dict[str, Any] = msgspec.to_builtins(report)
     built["tried"] = [{**msgspec.to_builtins(trial), "at": str(trial)} for trial in report.tried]
     built["clean"], built["asked"] = report.clean, report.asked
@@ -96,7 +96,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def lines(report: Report) -> list[str]:
-    """The findings and the summary, as plain text."""
+    """Return the findings and the summary as plain text."""
     found: list[str] = []
     for number, (finding, trials) in enumerate(report.findings, 1):
         more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
@@ -165,7 +165,7 @@ def verdict(report: Report) -> str:
 
 
 def junit(report: Report) -> str:
-    """One test case for each kill."""
+    """Render the report as JUnit XML, one test case per kill."""
     cases = [_case(report, trial) for trial in report.tried]
     cases += [
         f"  <testcase classname={_attribute(report.agent)} name={_attribute(name)}>"
@@ -208,5 +208,5 @@ def _attribute(text: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """XML has no place for most control characters, not even escaped."""
+    """Replace control characters: XML forbids most of them, even escaped."""
     return "".join(one if one.isprintable() or one in "\n\t" else "?" for one in text)

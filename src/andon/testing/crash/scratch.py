@@ -1,4 +1,4 @@
-"""What a crash test works in: a folder, stores, an environment, a way to find the agent."""
+"""The surroundings of a crash test: scratch folders and stores, environment, imports and hooks."""
 
 import contextlib
 import importlib.util
@@ -23,19 +23,19 @@ Hook = Callable[[Path], object]
 
 
 class HookFailed(BadInput):
-    """A command did not end as it has to; `found` is what it did."""
+    """A hook command that failed; `found` says how."""
 
     def __init__(self, command: str, found: str, do: str = "") -> None:
         super().__init__(f"{command} {found}{do}")
         self.found = found
 
 
-# A command that looks at a folder takes less; one that hangs holds up the test for good.
+# A hook that checks a folder takes less; one that hangs would block the test for ever.
 HOOK_SECONDS = 120.0
 
 
 def command(agent: Agent) -> list[str]:
-    """What starts the process that imports the agent: by its module, else by its file."""
+    """Return the command of the forker, which imports the agent by module or else by file."""
     code = getattr(agent.function, "__code__", None)
     if code is None or not Path(code.co_filename).is_file() or code.co_flags & CO_NESTED:
         raise BadInput(
@@ -48,9 +48,9 @@ def command(agent: Agent) -> list[str]:
 
 
 def _is_there(module: str, file: str) -> bool:
-    """Whether somebody who imports the module gets that file."""
+    """Whether importing the module would load that file."""
     try:
-        # Not what is loaded under that name: a file may have been given any.
+        # Not sys.modules: a file may have been loaded under any name.
         look = importlib.util.find_spec if "." in module else PathFinder.find_spec
         spec = look(module)
     except (ImportError, ValueError):
@@ -59,7 +59,7 @@ def _is_there(module: str, file: str) -> bool:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Nothing of the real home and store."""
+    """Return the environment without the user's real home and store."""
     own = {name: text for name, text in os.environ.items() if not name.startswith("ANDON_")}
     return {**own, "ANDON_HOME": str(folder / "home"), "ANDON_STORE": _unused(folder)}
 
@@ -70,7 +70,7 @@ def _unused(folder: Path | str) -> str:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """A store that is opened by an import meanwhile is none of the real ones."""
+    """Inside the block, a store that an import opens is a scratch store."""
     configured = os.environ.get("ANDON_STORE")
     with tempfile.TemporaryDirectory(prefix="andon-crashtest-") as own:
         os.environ["ANDON_STORE"] = _unused(own)
@@ -84,7 +84,7 @@ def importing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def folder(keep: Path | str | None) -> Iterator[Path]:
-    """A folder for everything; removed after the test, unless somebody wants to look at it."""
+    """Provide a folder for the test and remove it afterwards, unless the user keeps it."""
     if keep is None:
         own = Path(tempfile.mkdtemp(prefix="andon-crashtest-"))
         try:
@@ -101,7 +101,7 @@ def folder(keep: Path | str | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def stores(url: str | None) -> Iterator[Callable[[Path], str]]:
-    """Makes an empty store for each run."""
+    """Provide a function that makes an empty store for each run."""
     if url is None:
         yield lambda folder: f"sqlite:///{folder}/andon.db"
         return
@@ -121,7 +121,7 @@ def stores(url: str | None) -> Iterator[Callable[[Path], str]]:
 
 
 def _refuse_used(url: str) -> None:
-    """It will be emptied, again and again."""
+    """Refuse a database with andon's schema: the test empties it for each run."""
     found = _execute(url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'andon'")
     if found and found[0][0]:
         raise BadInput(
@@ -141,13 +141,13 @@ def _execute(url: str, sql: Any) -> list[Any]:
 
 
 def hook(given: Hook | str | None, what: str) -> Hook | None:
-    """A function, or a command for the shell."""
+    """Turn a shell command into a function; return a function as it is."""
     if not isinstance(given, str):
         return given
 
     def command(folder: Path) -> str:
         environ = {**os.environ, "OLDPWD": str(Path.cwd())}
-        with subprocess.Popen(  # noqa: S602 (it is what the user typed)
+        with subprocess.Popen(  # noqa: S602 (the user typed it)
             given,
             shell=True,
             cwd=folder,

@@ -1,8 +1,8 @@
-"""One trial: a fresh store and folder, a run, workers that are killed, and one that ends the run.
+"""One trial: a run on a fresh store and folder, workers that are killed, and one that ends it.
 
-The trial is also everybody around the run: it approves what the agent asks, sends what it was told
-to send, and moves the clock to the next time that is waited for. It does not answer for a person
-who is asked about an effect in doubt: there the trial ends.
+The trial also plays everybody around the run: it approves what the agent asks, sends the events
+that it was given, and moves the clock to the next time that the run waits for. It does not answer
+for a person who is asked about an effect in doubt: there the trial ends.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from andon.testing.crash.scratch import HookFailed
 from andon.testing.crash.worker import Order, due
 
 RUN = "crashtest"
-# An agent that asks, sleeps or waits more often than this without an end goes round in circles.
+# An agent that asks, sleeps or waits more often than this is in an endless loop.
 MOST_TURNS = 1000
 IMPORT_SECONDS = 120.0
 LOOK_SECONDS = 0.5
@@ -40,16 +40,16 @@ CLOSE_SECONDS = 10.0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """How a trial ended."""
+    """The outcome of a trial."""
 
     kills: tuple[Kill, ...]
-    died: int = 0  # so many of the kills were reached
+    died: int = 0  # how many of the kills were reached
     state: str = ""  # of the run; hung: it did not end in time
     result: Any = None
     error: str = ""
-    waits: str = ""  # what it waits for that does not come
+    waits: str = ""  # things that the run waits for in vain
     asked: list[str] = []  # effects that a person is asked about
-    world: str = ""  # what the check says of the outside
+    world: str = ""  # the check's report on the outside world
     lines: list[Line] = []
     seconds: float = 0.0
 
@@ -86,7 +86,7 @@ class Forker:
         return self._pids.pop(0)
 
     def wait(self, pid: int, until: float) -> int | None:
-        """Its status: -9 after SIGKILL, None if it has not ended by then."""
+        """Return its status: -9 after SIGKILL, None if it has not ended by then."""
         while pid not in self._ended and time.monotonic() < until:
             self._listen(until, patient=False)
         return self._ended.get(pid)
@@ -110,25 +110,25 @@ class Forker:
                     self._ended[pid] = status
                 case {"pid": pid}:
                     self._pids.append(pid)
-                    self._ended.pop(pid, None)  # a number may come back
+                    self._ended.pop(pid, None)  # a pid may be reused
                 case _:
                     self._ready = True
 
     def close(self) -> None:
-        """It ends when nobody speaks to it, after all that its workers have left."""
+        """Close its input: it then kills all that its workers left behind, and exits."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(CLOSE_SECONDS if self._ready else 0)  # else it still imports
+            self._process.wait(CLOSE_SECONDS if self._ready else 0)  # not ready: still importing
         self._process.kill()
         self._process.wait()
         self._process.stdout.close()
 
 
 class Site(msgspec.Struct, kw_only=True):
-    """What all trials of a crash test share."""
+    """The settings and processes that all trials of a crash test share."""
 
     agent: Agent
     given: dict[str, Any]
@@ -141,7 +141,7 @@ class Site(msgspec.Struct, kw_only=True):
     number: int = 0
 
     def trial(self, *kills: Kill, until: float, other: bool = False) -> Outcome:
-        """`other`: in a process that has nothing in common with the first one."""
+        """Run one trial; with `other`, in the forker that shares nothing with the first."""
         self.number += 1
         return _Trial(self, kills, until, other).run()
 
@@ -178,7 +178,7 @@ class _Trial:
         return self.outcome
 
     def _checked(self, check: Callable[[Path], object]) -> str:
-        """What it says; after a kill that it fails is what it says, and no end of the test."""
+        """Return the check's answer; after a kill its failure is an answer, not an error."""
         try:
             found = check(self.work)
         except Exception as error:
@@ -192,7 +192,7 @@ class _Trial:
     # ── lives of workers ──────────────────────────────────────────────────────────────────────
 
     def _live(self, kill: Kill | None) -> bool:
-        """Workers until one is killed, or nothing is left to do. Answers whether it was killed."""
+        """Run workers until one is killed or nothing is left to do; return whether one was."""
         while not self._over():
             status = self._work(kill)
             if status == -signal.SIGKILL and kill is not None:
@@ -227,10 +227,10 @@ class _Trial:
         status = None
         try:
             while status is None and time.monotonic() < self.until:
-                refuse_if_pulled()  # a halt is for a test, too
+                refuse_if_pulled()  # a halt stops tests, too
                 status = forker.wait(pid, min(self.until, time.monotonic() + LOOK_SECONDS))
         finally:
-            # What it has started itself, too; and the worker, if it did not end in time.
+            # Includes processes that the worker started, and the worker if it did not end in time.
             _kill_group(pid)
         if status is None:
             forker.wait(pid, time.monotonic() + 10)
@@ -241,7 +241,7 @@ class _Trial:
         said = path.read_text("utf-8", "replace")[-2000:].strip() if path.exists() else ""
         return said or "nothing"
 
-    # ── everybody around the run ──────────────────────────────────────────────────────────────
+    # ── the world around the run ──────────────────────────────────────────────────────────────
 
     @property
     def row(self) -> RunRow:
@@ -251,7 +251,7 @@ class _Trial:
         return self.row.state in TERMINAL or self.row.state == State.STRANDED
 
     def _attend(self) -> bool:
-        """Nothing can be gone on with: do what the run waits for. Answers whether that helped."""
+        """Do what the run waits for if no worker can continue it; return whether it can go on."""
         self.turns += 1
         if self._over() or self.turns > MOST_TURNS:
             return False
@@ -305,7 +305,7 @@ class _Trial:
 
 
 def _doubt(line: Line) -> str:
-    """How an ask about that effect begins; names and keys may have any characters."""
+    """Return the start of an ask's id about that effect; names and keys may have any characters."""
     return f"effect:{line.name}/{line.place or line.key}"
 
 

@@ -1,7 +1,7 @@
-"""Inside a worker of a crash test: sees every function that is called, and kills where it is told.
+"""Recorder inside a worker of a crash test: it records every call and kills on order.
 
-What it sees it writes down before it happens and after; the killing is SIGKILL, by this process to
-itself, so that it comes at exactly that instruction.
+It writes a line before each call and one after. It kills its own process with SIGKILL, so that the
+kill comes at exactly the ordered instruction.
 """
 
 import functools
@@ -67,7 +67,7 @@ class Witness:
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
     def wrapped(self, operation: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, seen."""
+        """Return the function, with each call recorded."""
         call = _Call(self, _line(operation, function))
 
         if is_async(function):
@@ -160,7 +160,7 @@ class _Call:
 
 
 class _Stepped:
-    """An awaitable that tells each time it lets others go on."""
+    """An awaitable that calls `tell` each time it suspends."""
 
     def __init__(self, awaitable: Any, tell: Callable[[], None]) -> None:
         self._awaitable, self._tell = awaitable, tell
@@ -177,7 +177,7 @@ class _Stepped:
             try:
                 given = yield waits_for
                 go_on = functools.partial(_send, inner, given)
-            except BaseException as error:  # noqa: BLE001 (whatever it is, it is the function's)
+            except BaseException as error:  # noqa: BLE001 (any error goes to the function)
                 go_on = functools.partial(inner.throw, error)
 
 
@@ -186,7 +186,7 @@ def _send(inner: Any, given: Any) -> Any:
 
 
 def _counted(path: str) -> Counter[tuple[str, str]]:
-    """What the run came past since the last kill, in processes before this one."""
+    """Count the points and calls since the last kill, from processes before this one."""
     found: Counter[tuple[str, str]] = Counter()
     for line in read(Path(path)):
         if line.what == "killed":

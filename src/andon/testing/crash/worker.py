@@ -1,6 +1,6 @@
-"""A worker of a crash test: executes what there is to execute, ends when there is nothing, or dies.
+"""A worker of a crash test: executes runs until none is due, or until it is killed.
 
-It is forked by forker.py. It is a real worker on a real store; only its clock may be ahead.
+The forker forks it. It is a real worker on a real store; only its clock may be ahead.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ from andon.testing.clock import Clock
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.witness import Witness
 
-# Rings are not lost on one machine; this is for the worker that looks whether it may end.
+# Notifications are not lost on one machine; polling lets the worker see whether it may end.
 POLL_SECONDS = 0.1
 
 
 class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker is told."""
+    """Instructions for one worker."""
 
     url: str
-    folder: str  # where it works
-    lines: str  # the file for what it does
-    output: str  # the file for what it prints
+    folder: str  # working directory
+    lines: str  # the file that records its calls
+    output: str  # the file for its stdout and stderr
     kill: Kill | None = None
-    ahead: float = 0.0  # of the clock
+    ahead: float = 0.0  # seconds that its clock is ahead
 
 
 def obey(order: Order, agents: list[Agent]) -> None:
-    """Be that worker. Returns when there is nothing left to execute."""
+    """Act as the ordered worker; return when no run is due."""
     output = os.open(order.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -62,11 +62,11 @@ async def _work(url: str, agents: list[Agent]) -> None:
         if not due(store):
             idle.set()
         await idle.wait()
-        os._exit(0)  # it needs no goodbye, and code that does not end is no reason to wait
+        os._exit(0)  # skip the shutdown: code that does not end must not delay the exit
 
 
 def due(store: Any) -> bool:
-    """Whether a run can be gone on with now."""
+    """Whether a run can be started or continued now."""
     now = store.now()
     rows = store.runs(Filter(states=(State.QUEUED, State.RUNNING), limit=1000))
     waking = store.runs(Filter(states=(State.SUSPENDED,), limit=1000))

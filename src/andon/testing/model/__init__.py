@@ -1,9 +1,9 @@
-"""A fake model: a server on this machine that speaks as the providers do, and refuses as they do.
+"""A fake model: a local server that answers, and refuses, as the providers do.
 
-It follows a script, by the turns that a request shows: it remembers nothing, as a model does. So an
-agent that goes on after a crash gets the same answer to the same conversation, with the same ids,
-and one that has lost a turn is asked for it again. A conversation with an orphaned tool call or a
-misplaced result is answered with the provider's own status and error body.
+It follows a script, indexed by the number of model turns in the request: like a model, it keeps no
+state. So an agent that continues after a crash gets the same answer to the same conversation, with
+the same ids, and one that has lost a turn gets that turn again. A conversation with an orphaned
+tool call or a misplaced result is answered with the provider's own status and error body.
 """
 
 import json
@@ -20,7 +20,7 @@ from andon.testing.model.wire import Call, Refused, Turn, digest, turn_of
 
 FORMATS: dict[str, Any] = {one.PATH: one for one in (chat, responses, messages)}
 Script = Sequence[str | Call | Turn | Sequence[Call]] | Callable[["Request"], Any]
-SCRIPT = "script_error"  # no provider's: asking again would not help
+SCRIPT = "script_error"  # no provider's error type: a retry would not help
 _MESSAGES = {
     429: "Rate limit reached for requests",
     500: "The server had an error while processing your request",
@@ -29,11 +29,11 @@ _MESSAGES = {
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """What was asked, and how it was answered."""
+    """A request, and how it was answered."""
 
     path: str
     body: dict[str, Any]
-    turn: int = 0  # how many turns of the model it shows
+    turn: int = 0  # how many turns of the model it contains
     status: int = 200
     error: str = ""
 
@@ -42,7 +42,7 @@ class FakeModel:
     """`with FakeModel([call("charge", amount=10), "done"]) as model:`; clients take `model.url`."""
 
     def __init__(self, script: Script, *, window: int | None = None) -> None:
-        """`window`: how many tokens of four bytes a request may have; more is refused."""
+        """`window`: the most tokens, of four bytes each, in a request; more is refused."""
         self.script, self.window = script, window
         self.requests: list[Request] = []
         self._kept: responses.Kept = {}
@@ -59,7 +59,7 @@ class FakeModel:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes the providers' own clients talk to it."""
+        """Environment variables that point the providers' own clients at this server."""
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_KEY": "fake",
@@ -81,15 +81,15 @@ class FakeModel:
         self._server.server_close()
         self._thread.join()
 
-    # ── trouble ───────────────────────────────────────────────────────────────────────────────
+    # ── faults ────────────────────────────────────────────────────────────────────────────────
 
     def fail(self, status: int, *, times: int = 1) -> None:
-        """Answer the next requests with this status, as the provider words it."""
+        """Answer the next requests with this status, in the provider's words."""
         with self._lock:
             self._fail += [status] * times
 
     def cut(self, after: int) -> None:
-        """Break the next streamed answer off after so many events."""
+        """Break off the next streamed answer after this many events."""
         with self._lock:
             self._cut.append(after)
 
@@ -98,7 +98,7 @@ class FakeModel:
     def answer(
         self, path: str, headers: Mapping[str, str], raw: bytes
     ) -> tuple[int, dict[str, Any], Any]:
-        """Status, body, and for a stream its events."""
+        """Return status, body and, for a stream, its events."""
         form = FORMATS.get(path)
         if form is None:
             facts = chat.error_body(404, f"Invalid URL (POST {path})")
@@ -143,7 +143,7 @@ class FakeModel:
     def _checked(self, form: Any, body: dict[str, Any]) -> int:
         try:
             turns: int = form.check(body, self._kept)
-        except (AttributeError, LookupError, TypeError) as error:  # no such thing is documented
+        except (AttributeError, LookupError, TypeError) as error:  # not a documented form
             found = f"{type(error).__name__}: {error}"
             raise Refused(
                 400, f"Invalid request: it is not of the form expected ({found})."
@@ -153,7 +153,7 @@ class FakeModel:
     def _streamed(
         self, form: Any, request: Request, whole: dict[str, Any]
     ) -> tuple[list[tuple[str, Any]], bool]:
-        """The events, and whether they are all."""
+        """Return the events, and whether they are complete."""
         events = list(form.events(request.body, whole))
         with self._lock:
             kept = self._cut.pop(0) if self._cut else len(events)
@@ -166,14 +166,15 @@ class FakeModel:
             if request.turn < len(self.script):
                 return turn_of(self.script[request.turn], request.turn)
         except Exception as error:
-            # Who wrote it sees it where they ask; no answer at all is taken for a broken network.
+            # An answer shows the error to the script's author where the client asks; without one
+            # the client would assume a broken network.
             found = f"the script of FakeModel raised {type(error).__name__}: {error}"
             raise Refused(500, found, SCRIPT) from error
         return Turn(text="done", number=request.turn)
 
 
 def call(name: str, /, **arguments: Any) -> Call:
-    """A turn of a script: the model wants this tool called."""
+    """Return a turn of a script in which the model calls this tool."""
     return Call(name, arguments)
 
 
@@ -190,8 +191,8 @@ def _refuse_strangers(form: Any, headers: Mapping[str, str]) -> None:
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (its name there)
-        """Nobody reads it."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
+        """Log nothing: nobody reads it."""
 
     def do_POST(self) -> None:
         model: FakeModel = self.server.model  # type: ignore[attr-defined]
@@ -203,7 +204,7 @@ class _Connection(BaseHTTPRequestHandler):
                 self._whole(status, body)
             else:
                 self._stream(*events)
-        except (BrokenPipeError, ConnectionResetError):  # whoever asked was killed
+        except (BrokenPipeError, ConnectionResetError):  # the client was killed
             self.close_connection = True
 
     def _whole(self, status: int, body: dict[str, Any]) -> None:
@@ -231,4 +232,4 @@ class _Connection(BaseHTTPRequestHandler):
         if whole:
             self.wfile.write(b"0\r\n\r\n")
         else:
-            self.close_connection = True  # in the middle: the client must notice
+            self.close_connection = True  # broken off: the client must notice

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: every tool call is answered by tool messages directly after it."""
+"""OpenAI Chat Completions: tool messages for every tool call follow directly after it."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def too_long(tokens: int, window: int) -> Refused:
 
 
 def check(body: dict[str, Any], _: Any = None) -> int:
-    """How many turns the model had; refuses what the provider refuses."""
+    """Return how many turns the model had; raise Refused where the provider would refuse."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refused(400, "Missing required parameter: 'messages'.", param="messages")
@@ -108,7 +108,7 @@ def _missing(name: str) -> Refused:
 
 
 def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> int:
-    """The tool messages from here on; answers where they end."""
+    """Check the tool messages that begin here; return the place after the last."""
     answered: dict[Any, int] = {}
     while place < len(messages) and messages[place].get("role") == "tool":
         name = messages[place].get("tool_call_id")
@@ -173,7 +173,7 @@ def answer(body: dict[str, Any], turn: Turn, _: Any = None) -> dict[str, Any]:
 
 
 def events(body: dict[str, Any], whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The same answer as a stream."""
+    """Return the same answer as a stream."""
     kept = ("id", "created", "model", "system_fingerprint")
     head = {**{name: whole[name] for name in kept}, "object": "chat.completion.chunk"}
     [choice] = whole["choices"]

@@ -1,4 +1,4 @@
-"""Anthropic Messages: every tool_use is answered by tool_results first in the very next message."""
+"""Anthropic Messages: tool_results for every tool_use come first in the very next message."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def too_long(tokens: int, window: int) -> Refused:
 
 
 def check(body: dict[str, Any], _: Any = None) -> int:
-    """How many turns the model had; refuses what the provider refuses."""
+    """Return how many turns the model had; raise Refused where the provider would refuse."""
     for name in ("model", "max_tokens", "messages"):
         if name not in body:
             raise Refused(400, f"{name}: Field required")
@@ -159,7 +159,7 @@ def _calls(message: dict[str, Any]) -> list[str]:
 
 
 def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]) -> None:
-    """`before`: the calls of the message before this one."""
+    """Refuse unpaired calls and results; `before`: the calls of the previous message."""
     leading: list[str] = []
     for number, block in enumerate(blocks):
         if block.get("type") != "tool_result":
@@ -178,7 +178,7 @@ def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]
                 f"messages.{place}.content.{number}: each tool_use must have a single result. "
                 f"Found multiple `tool_result` blocks with id: {name}",
             )
-        if number == len(leading):  # what comes after something else does not count
+        if number == len(leading):  # a result after any other block does not count
             leading.append(name)
     missing = [name for name in before if name not in leading]
     if missing:
@@ -195,7 +195,11 @@ def _unanswered(place: int, missing: list[str]) -> Refused:
 
 
 def _refuse_unserved(messages: list[dict[str, Any]]) -> None:
-    """The provider's own tools: a result behind its call, at the latest in a turn that goes on."""
+    """Refuse a call of the provider's own tools whose result is missing when the user speaks again.
+
+    The result follows its call, at the latest in the assistant turn that continues after
+    tool_results.
+    """
     waiting: dict[str, str] = {}
     for place, message in enumerate(messages):
         for number, block in enumerate(_blocks(message)):
@@ -219,7 +223,7 @@ def _refuse_unserved(messages: list[dict[str, Any]]) -> None:
 
 
 def _refuse_thoughtless(messages: list[dict[str, Any]]) -> None:
-    """While tools are in use, the turn that asked for them begins with its thinking."""
+    """Refuse a turn that asked for the tools now in use but does not begin with its thinking."""
     asking = [place for place, message in enumerate(messages) if _calls(message)]
     if not asking or asking[-1] != len(messages) - 2:
         return
@@ -268,7 +272,7 @@ def answer(body: dict[str, Any], turn: Turn, _: Any = None) -> dict[str, Any]:
 
 
 def events(body: dict[str, Any], whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The same answer as a stream."""
+    """Return the same answer as a stream."""
     for kind, facts in _events(whole):
         yield kind, {"type": kind, **facts}
 

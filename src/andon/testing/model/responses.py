@@ -1,7 +1,7 @@
 """OpenAI Responses: every function call has its output later in the input, or on the server.
 
-With `previous_response_id` the items of earlier responses count as sent: an orphan among them stays
-there until its output is submitted.
+With `previous_response_id` the items of earlier responses count as sent: a call without output
+stays an orphan there until its output is submitted.
 """
 
 import json
@@ -13,7 +13,7 @@ from andon.testing.model.wire import CREATED, Refused, Turn, count, pieces
 
 PATH = "/v1/responses"
 error_body = chat.error_body
-Kept = dict[str, list[dict[str, Any]]]  # response id → all items up to and with its output
+Kept = dict[str, list[dict[str, Any]]]  # response id → all items up to and including its output
 
 
 def too_long(_tokens: int, _window: int) -> Refused:
@@ -45,7 +45,7 @@ def items_of(body: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
 
 
 def check(body: dict[str, Any], kept: Kept) -> int:
-    """How many turns the model had; refuses what the provider refuses."""
+    """Return how many turns the model had; raise Refused where the provider would refuse."""
     items = items_of(body, kept)
     turns, speaking = 0, False
     called: dict[tuple[str, str], None] = {}
@@ -65,7 +65,7 @@ def check(body: dict[str, Any], kept: Kept) -> int:
     return turns
 
 
-_CALLS = {  # what the client answers; the provider's own tools need no output
+_CALLS = {  # calls that the client answers; the provider's own tools need no output
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
     "local_shell_call": "local_shell_call_output",
@@ -220,7 +220,7 @@ def _response(
 
 
 def events(body: dict[str, Any], whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The same answer as a stream: every event is numbered, and there is no [DONE]."""
+    """Return the same answer as a stream: every event is numbered, and there is no [DONE]."""
     for number, (kind, facts) in enumerate(_events(whole)):
         yield kind, {"type": kind, "sequence_number": number, **facts}
 

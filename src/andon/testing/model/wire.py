@@ -1,4 +1,4 @@
-"""What the three wire formats have in common: turns of a script, and refusals."""
+"""The parts that the three wire formats share: turns of a script, and refusals."""
 
 import hashlib
 import json
@@ -6,24 +6,24 @@ from typing import Any
 
 import msgspec
 
-# The same request is answered with the same bytes: who asks again after a crash gets no other ids.
+# Constant, so that a request repeated after a crash gets the same bytes, ids included.
 CREATED = 1_750_000_000
 
 
 class Call(msgspec.Struct, frozen=True):
-    """The model wants a tool called."""
+    """A call of a tool by the model."""
 
     name: str
     arguments: dict[str, Any] = {}
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What the model says in one turn."""
+    """The model's output in one turn."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     number: int = 0
-    heard: str = ""  # a digest of the conversation that it answers
+    heard: str = ""  # digest of the conversation that this turn answers
 
     def id_of(self, prefix: str, place: int = 0) -> str:
         seed = json.dumps(
@@ -40,7 +40,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """The provider's answer to a request that it does not take."""
+    """A request that the provider would refuse, with its status and message."""
 
     def __init__(self, status: int, message: str, kind: str = "", **facts: Any) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 def turn_of(scripted: Any, number: int) -> Turn:
-    """A text, a call, or several calls at once."""
+    """Make a turn of a text, a call, or several calls at once."""
     match scripted:
         case str():
             return Turn(text=scripted, number=number)
@@ -66,16 +66,16 @@ def turn_of(scripted: Any, number: int) -> Turn:
 
 
 def digest(conversation: Any) -> str:
-    """Providers use no id twice: the same answer to another conversation has others."""
+    """Hash the conversation for use in ids, as providers never use an id for two conversations."""
     text = json.dumps(conversation, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def pieces(text: str, size: int = 12) -> list[str]:
-    """As a stream brings it."""
+    """Split text into the pieces of a stream."""
     return [text[at : at + size] for at in range(0, len(text), size)] or [""]
 
 
 def count(value: Any) -> int:
-    """About as many as a provider would bill."""
+    """Count tokens, about as many as a provider would bill."""
     return max(1, len(json.dumps(value)) // 4)

@@ -1,4 +1,4 @@
-"""A graph as a run of its own: for a program that has a graph and nothing of andon yet."""
+"""Executes a graph as a run of its own, for programs that have a graph and no andon agent yet."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def run(
     store: str | None = None,
     **options: Any,
 ) -> Any:
-    """`graph.ainvoke(given, …)` as a run; with a `run_id` that exists, that one is gone on with.
+    """Execute `graph.ainvoke(given, …)` as a run; an existing `run_id` continues that run.
 
-    `thread_id`: the conversation it belongs to, else one of its own. Inside of a run it is a part
-    of that one. `store`: else the one of ANDON_STORE or andon.toml.
+    The graph uses the conversation `thread_id`, or one of its own. Inside a run the call is part of
+    that run. Without `store`, the store of ANDON_STORE or andon.toml is used.
     """
     ctx = andon.current()
     if ctx is not None:
@@ -52,7 +52,7 @@ def run_sync(
     store: str | None = None,
     **options: Any,
 ) -> Any:
-    """The same for a plain program: `graph.invoke(given, …)`, in a thread."""
+    """Execute `graph.invoke(given, …)` as a run, in a thread: `run` for plain programs."""
     ctx = andon.current()
     if ctx is not None:
         return graph.invoke(given, **ctx.langgraph(thread_id), **options)
@@ -80,7 +80,7 @@ async def _run(
 
 
 def _plain(given: Any) -> Any:
-    """The input as the run keeps it: the same id with another one is refused."""
+    """Return the input as JSON for the run, so that an id reused with other input is refused."""
     try:
         return json.loads(dumps(given), object_hook=_lasting)
     except (TypeError, ValueError) as error:
@@ -88,7 +88,7 @@ def _plain(given: Any) -> Any:
 
 
 def _lasting(found: dict[str, Any]) -> dict[str, Any]:
-    """Without how an object shows itself, which may be where it is in memory."""
+    """Drop the repr of an object, which may contain its address in memory."""
     if found.get("type") == "not_implemented":
         found.pop("repr", None)
     return found
@@ -99,12 +99,12 @@ def _of(thread_id: str) -> Any:
 
 
 def _place(found: Any) -> dict[str, Any]:
-    """Where the thread stands: what it held then can be read again, whatever comes later."""
+    """Return the thread's checkpoint, from which this state can be read again at any time."""
     return dict(found.config["configurable"])
 
 
 async def _recorded(graph: Any, place: dict[str, Any]) -> Any:
-    """What a run that was over already had answered."""
+    """Return the result of a run that had finished before this call."""
     values = (await graph.aget_state({"configurable": place})).values
     shown = graph.output_channels
     if isinstance(shown, str):

@@ -1,7 +1,7 @@
-"""Versions that nobody carries although their runs wait: said when it begins, and when it ends.
+"""Reports versions with waiting runs that no worker serves: when that begins and when it ends.
 
-One worker looks for all of them: the one that serves for the longest time. That may be another one
-the next time, so what was said is read from the events and not kept in mind.
+One worker looks for all of them: the one that has served longest. That may be another worker next
+time, so earlier reports are read from the events and not kept in memory.
 """
 
 import json
@@ -14,8 +14,8 @@ from andon.store.store import Note, Seen, WorkerRow
 if TYPE_CHECKING:
     from andon.runtime.worker.worker import Worker
 
-# "Within seconds"; the question costs a look at everything that waits. Asked after a heartbeat at
-# the earliest, and not if nothing waits.
+# Keeps the promise "within seconds". The query examines every waiting run, so it follows a
+# heartbeat at the earliest and is skipped if nothing waits.
 LOOK_SECONDS = 2.0
 
 Version = tuple[str, str]
@@ -27,14 +27,14 @@ class Strandings:
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
         self._looked_at = 0.0
-        # Whether there is, or was, such a version: None if that has to be looked up.
+        # Whether there is, or was, such a version; None if that has to be looked up.
         self._open: bool | None = None
 
     async def look(self, seen: Seen) -> None:
         worker = self._worker
-        serving = [one for one in seen.workers if _serves(one)]  # they come oldest first
+        serving = [one for one in seen.workers if _serves(one)]  # oldest first
         if worker.only is not None or not serving or serving[0].id != worker.worker_id:
-            self._open = None  # another one looks, and says what it finds
+            self._open = None  # another worker looks and reports
             return
         nothing = not seen.waiting and self._open is False
         if nothing or own_time() - self._looked_at < LOOK_SECONDS:
@@ -52,7 +52,7 @@ class Strandings:
             await self._note("version.carried", version)
 
     def _find(self) -> tuple[dict[Version, int], set[Version]]:
-        """The runs of versions without a worker, and those that were said."""
+        """The runs of versions without a worker, and the versions reported before."""
         store = self._worker.store
         said = store.stranded_versions()
         return {(one.agent, one.version): one.runs for one in store.forsaken()}, said
@@ -63,5 +63,5 @@ class Strandings:
 
 
 def _serves(one: WorkerRow) -> bool:
-    """Not one inside a program, which takes only what its program asks for."""
+    """Whether a worker serves any run; an embedded one takes only its program's."""
     return one.state == "live" and one.draining_at is None and one.agents != "[]"

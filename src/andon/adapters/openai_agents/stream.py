@@ -1,4 +1,4 @@
-"""The result of a streamed call with the id of a run."""
+"""The result of a streamed call that has a run id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = ("input", "new_items", "raw_responses", "final_output", "context_wrappe
 
 
 class Streamed(RunResultStreaming):
-    """The result of a streamed call, from before its run is claimed: then it is the SDK's own."""
+    """The result of a streamed call; once its run is claimed, the SDK's own result fills it."""
 
     def __init__(self, call: Called) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class Streamed(RunResultStreaming):
         self._call = legs, driving
 
     async def stream_events(self) -> AsyncIterator[Any]:
-        """As the SDK's. Whoever is cancelled while it listens lets go of the run."""
+        """Stream events like the SDK's; cancelling the listener releases the run."""
         driving = self._call[1]
         events: asyncio.Queue[Any] = asyncio.Queue()
         gone = asyncio.Event()
@@ -62,12 +62,12 @@ class Streamed(RunResultStreaming):
             gone.set()
             await asyncio.wait({driving, hearing})
             for one in (driving, hearing):
-                _ = one.cancelled() or one.exception()  # seen
+                _ = one.cancelled() or one.exception()  # mark the exception as retrieved
         if driving.cancelled():
             return
         hearing.result()
         found = driving.result()
-        if not isinstance(found, RunResultStreaming):  # of a run that was over
+        if not isinstance(found, RunResultStreaming):  # the run had already finished
             self.__dict__ |= {name: getattr(found, name) for name in _SHOWN}
             self.current_agent, self.is_complete = found.last_agent, True
             stream_step_items_to_queue(found.new_items, self._event_queue)
@@ -75,16 +75,16 @@ class Streamed(RunResultStreaming):
                 yield self._event_queue.get_nowait()
 
     async def _hear(self, events: asyncio.Queue[Any], gone: asyncio.Event) -> None:
-        """In a task of its own: the SDK ends a run whose listener is cancelled.
+        """Forward the events, in a task of its own: the SDK ends a run whose listener is cancelled.
 
-        The next event comes when the last one was dealt with, so that `cancel("after_turn")` is in
-        time for the turn.
+        The next event follows only when the last one was handled, so that `cancel("after_turn")`
+        still takes effect in that turn.
         """
         legs, driving = self._call
         while (leg := await legs.get()) is not None:
             mode, self.__dict__ = self._cancel_mode, leg.__dict__
             self._call, self._cancel_mode = (legs, driving), mode
-            # What it means that the loop was stopped is said by the run.
+            # The run itself reports why the loop was stopped.
             with contextlib.suppress(Stopped, asyncio.CancelledError):
                 async for event in leg.stream_events():
                     if not gone.is_set():
@@ -96,7 +96,7 @@ class Streamed(RunResultStreaming):
                         left.cancel()
 
     def cancel(self, mode: Any = "immediate") -> None:
-        """As the SDK's. The run is let go, and goes on when it is called again."""
+        """Cancel like the SDK's; the run is released, and continues when it is called again."""
         if mode == "after_turn":
             super().cancel(mode)
         else:

@@ -1,7 +1,7 @@
-"""Which result belongs to which call, whatever the format: pure decisions about ids and places.
+"""Pairs results with calls in any format: pure decisions about ids and places.
 
-A format reads its messages into slots (calls) and givens (results), `pair` decides, and the format
-writes: every slot that stays with its answer behind it, every given that is left over as text.
+A format reads its messages into slots (calls) and givens (results), and `pair` decides. The format
+then writes every slot that stays with its answer after it, and every unused given as text.
 """
 
 from collections.abc import Iterable
@@ -21,13 +21,13 @@ from andon.transcript.ledger import (
     next_move,
 )
 
-Place = tuple[int, int]  # message and block; -1: the message itself
+Place = tuple[int, int]  # message and block; block -1 means the whole message
 WHOLE = -1
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something the provider refuses: where, what was found, what was expected."""
+    """Something the provider refuses: where it is, what was found, what was expected."""
 
     message: int
     block: int | None
@@ -41,19 +41,19 @@ class Fault:
 
 
 class Change(StrEnum):
-    """What a repair did."""
+    """The kinds of changes a repair makes."""
 
     FILLED = "filled"  # the result came from the ledger
-    TOLD = "told"  # a stand-in says that the outcome is unknown, or that it was not executed
-    MOVED = "moved"  # a result stood in the wrong place
+    TOLD = "told"  # a stand-in says that the outcome is unknown, or that the call was not executed
+    MOVED = "moved"  # a result was in the wrong place
     QUOTED = "quoted"  # a result without a call is kept as text
-    RENAMED = "renamed"  # two calls had one id
-    REMOVED = "removed"  # a remnant, a copy, or a turn that is begun again
+    RENAMED = "renamed"  # two calls had the same id
+    REMOVED = "removed"  # a remnant, a copy, or a turn that begins again
 
 
 @dataclass(frozen=True)
 class Note:
-    """One change of a repair, at a place of the transcript that was given."""
+    """One change of a repair, at a place in the given transcript."""
 
     change: Change
     message: int
@@ -68,29 +68,29 @@ class Note:
 
 @dataclass
 class Given:
-    """A result that was there."""
+    """A result found in the transcript."""
 
     id: str
     at: Place
     payload: Any  # the block, message or item
     content: Any
-    home: int = -1  # the message whose calls it would answer where it stands
-    kind: str = ""  # what kind of call it answers, where there are several
+    home: int = -1  # the message whose calls it would answer in its present place
+    kind: str = ""  # the kind of call it answers, in formats with several kinds
     slot: "Slot | None" = None
     quoted: bool = False
 
 
 @dataclass
 class Slot:
-    """A call, and what becomes of it."""
+    """A call, and the decision about it."""
 
     call: Call
     at: Place
     turn: int
-    unit: int  # what is taken back at once: its message, or its turn where calls are items
+    unit: int  # taken back as a whole: its message, or its turn where calls are items
     whole: bool = True  # its arguments are complete
     kind: str = ""
-    id: str = ""  # the id under which it goes on
+    id: str = ""  # the call's id in the repaired transcript
     answer: Given | Done | None = None
     kept: bool = True
 
@@ -107,7 +107,7 @@ class Plan:
     same: dict[tuple[str, str], list[Slot]] = field(default_factory=dict)  # by kind and id
     notes: list[Note] = field(default_factory=list)
     to_run: list[Call] = field(default_factory=list)
-    cut: set[int] = field(default_factory=set)  # units that are taken back
+    cut: set[int] = field(default_factory=set)  # units to take back
 
     def note(self, change: Change, at: Place, what: str, call_id: str | None = None) -> None:
         self.notes.append(Note(change, at[0], _block(at), what, call_id))
@@ -122,7 +122,7 @@ def pair(
     last_unit: int,
     unique: bool,
 ) -> Plan:
-    """Decide about every call and every result. `unique`: an id may occur once in all turns."""
+    """Decide about every call and result. `unique`: an id may occur only once in the transcript."""
     plan = Plan(slots, givens)
     for slot in slots:
         plan.same.setdefault((slot.kind, slot.call.id), []).append(slot)
@@ -144,7 +144,7 @@ def _match(plan: Plan) -> None:
 
 
 def _before(plan: Plan, given: Given) -> list[Slot]:
-    """The calls it may answer: of the nearest turn before it that has one open, in order."""
+    """Return the calls it may answer: the open ones of the nearest turn before it, in order."""
     same = plan.same.get((given.kind, given.id), [])
     found = [slot for slot in same if slot.at < given.at and slot.answer is None]
     return [slot for slot in found if slot.turn == found[-1].turn]
@@ -181,7 +181,7 @@ def _leave_over(plan: Plan, given: Given, slots: list[Slot]) -> None:
 
 
 def _drop_copies(plan: Plan) -> None:
-    """The same call twice in one turn, unless both were answered: it was stored twice."""
+    """Drop a call stored twice: the same call in one turn, unless both were answered."""
     for slot in plan.slots:
         twins = [
             other
@@ -201,7 +201,7 @@ def _same(one: Call, other: Call) -> bool:
 
 
 def _drop_remnants(plan: Plan, ledger: Ledger | None) -> None:
-    """A call that broke off while it was streamed was not executed, unless the ledger knows it."""
+    """Drop calls whose stream broke off: they were not executed, unless the ledger knows them."""
     for slot in plan.slots:
         if slot.whole or not slot.kept or slot.answer is not None:
             continue
@@ -211,7 +211,7 @@ def _drop_remnants(plan: Plan, ledger: Ledger | None) -> None:
 
 
 def _rename(plan: Plan, unique: bool) -> None:
-    """One id, one call: a result from the ledger must not be put to the wrong one."""
+    """Give each call its own id, so that a result from the ledger cannot go to the wrong one."""
     taken = {slot.call.id for slot in plan.slots}
     for slot in plan.slots:
         same = [other for other in plan.same[slot.kind, slot.call.id] if other.kept]
@@ -262,7 +262,7 @@ def _what(done: Done) -> str:
 
 
 def answers(slots: list[Slot]) -> tuple[list[tuple[Slot, Given]], list[tuple[Slot, Done]]]:
-    """The results of these calls: those that were there, in their order, and the others."""
+    """Return the results of these calls: those found, in their order, and those made."""
     kept = [slot for slot in slots if slot.kept]
     there = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Given)]
     made = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Done)]
@@ -270,7 +270,7 @@ def answers(slots: list[Slot]) -> tuple[list[tuple[Slot, Given]], list[tuple[Slo
 
 
 def text_of(content: Any) -> str:
-    """The text of a result, if it is nothing else."""
+    """Return the text of a result that is only text."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):

@@ -1,9 +1,10 @@
-"""A process that forks others on request: what they import is imported once.
+"""A process that forks children on request, so that their imports happen only once.
 
-It reads orders, one a line, and answers {"pid": …}; when a child ends, it says {"pid": …,
-"status": …}. It must have no threads and no open store, so that its children start clean. They end
-with it, and it ends with whoever holds the other end of its input. One that sweeps also ends what
-its children have started, in sessions of their own, too, when they are gone.
+It reads orders, one per line, and answers {"pid": …}; when a child ends, it reports {"pid": …,
+"status": …}. It must have no threads and no open store, so that its children start clean. The
+children end with it, and it ends when the other end of its input is closed. With `sweeps` it also
+kills the processes that its children started, even in sessions of their own, once the children are
+gone.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import msgspec
 from andon.host import proc, syscalls
 
 PR_SET_PDEATHSIG = 1
-# Who is killed is gone in milliseconds, unless the kernel itself waits for something.
+# A killed process is gone in milliseconds, unless the kernel itself waits for something.
 SWEEP_SECONDS = 5.0
 
 
@@ -30,12 +31,12 @@ def say(**words: object) -> None:
 
 
 def serve(become: Callable[[bytes], None], *, sweeps: bool = False) -> None:
-    """Fork a child for each order; the child becomes what was ordered."""
+    """Fork a child for each order and call `become` with the order in the child."""
     if not sweeps:
         _serve(become, lambda: None)
         return
     syscalls.become_subreaper()
-    kept = proc.children(os.getpid())  # started by an import, for all of them
+    kept = proc.children(os.getpid())  # started by an import, shared by all children
     try:
         _serve(become, lambda: _sweep(kept))
     finally:
@@ -79,14 +80,14 @@ def _fork(become: Callable[[bytes], None], order: bytes) -> int:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        os.setpgid(0, 0)  # with all that it will start
+        os.setpgid(0, 0)  # one group with all that it will start
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         become(order)
-    except BaseException:  # noqa: BLE001 (a child must not become a second one that forks)
+    except BaseException:  # noqa: BLE001 (the child must not go on as a second forker)
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
@@ -94,7 +95,7 @@ def _fork(become: Callable[[bytes], None], order: bytes) -> int:
 
 
 def _reap(children: set[int]) -> list[tuple[int, int]]:
-    """Which children have ended, and how. Those that were adopted are nobody's business."""
+    """Return the children that have ended, with their status; adopted processes are only reaped."""
     ends: list[tuple[int, int]] = []
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -106,7 +107,7 @@ def _reap(children: set[int]) -> list[tuple[int, int]]:
 
 
 def _sweep(kept: Sequence[int] = ()) -> None:
-    """End everything below this process, but for those."""
+    """Kill all processes below this one, except `kept`."""
     end = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < end:
         left = [pid for pid in proc.children(os.getpid()) if pid not in kept]

@@ -1,6 +1,6 @@
-"""A worker inside a program of one's own: a web server, a service, a test.
+"""A worker inside the user's own program: a web server, a service, a test.
 
-No signal is touched: the program has its own ideas about them, and its end is the end of the block.
+It installs no signal handlers, because the program has its own, and it ends with its block.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from andon.store import open_store
 
 
 class serving:  # noqa: N801 (it is written like the function it stands for)
-    """`async with andon.serving(refunds):`, or `lifespan=andon.serving(refunds)` of an ASGI app.
+    """Serve agents inside a program, until the end of the block.
 
-    At the end of the block the worker drains, within its grace period; when everything is halted
-    it leaves at once, and the program goes on without it.
+    Use `async with andon.serving(refunds):`, or `lifespan=andon.serving(refunds)` in an ASGI app.
+    At the end of the block the worker drains within its grace period. When everything is halted the
+    worker leaves at once and the program continues without it.
     """
 
     def __init__(
@@ -54,6 +55,6 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
 
     @contextlib.asynccontextmanager
     async def __call__(self, app: Any) -> AsyncIterator[None]:
-        """As ASGI frameworks call what they are given as their lifespan."""
+        """Support ASGI frameworks, which call their lifespan with the app."""
         async with self:
             yield
