@@ -201,9 +201,9 @@ def held_in_a_program(host: Host) -> int:
         try:
             until(marker.exists, "the step")
             Latch(str(host.home)).pull("ana", "odd")
-            assert "one goes on after" in program.stdout.readline(), "its run goes on"
+            assert "one was stopped with it" in program.stdout.readline(), "its run goes on"
             print("again", file=program.stdin, flush=True)
-            assert "nothing starts" in program.stdout.readline(), "another run was begun"
+            assert "To allow starts again" in program.stdout.readline(), "another run was begun"
             program.stdin.close()
             assert program.wait() == 0
             host.becomes("one", "queued")
