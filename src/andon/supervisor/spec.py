@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What one child is and how it is started."""
+    """The definition of one child: its command and how it is started."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What one supervisor is to run."""
+    """The definition of all that one supervisor runs."""
 
     home: str
     children: list[ChildSpec]

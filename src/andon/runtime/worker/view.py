@@ -1,4 +1,4 @@
-"""What shutdown triggers and health probes see of a worker."""
+"""The part of a worker that shutdown triggers and health probes see."""
 
 import asyncio
 from typing import Any, Protocol

@@ -178,7 +178,7 @@ class LimitRow(Struct):
 
 
 class Usage(Struct):
-    """What counts against limits: the running runs, and what is left of the rates."""
+    """The running runs that count against limits, and the rest of each rate."""
 
     running: list[tuple[Candidate, int]]
     buckets: dict[Slot, Bucket]
