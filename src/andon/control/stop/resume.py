@@ -44,7 +44,7 @@ def pauses_of(store: Store, whom: Whom) -> list[StopRow]:
 
 
 def still_held(store: Store, whom: Whom) -> dict[str, Any]:
-    """The runs and latches that a resumed scope leaves stopped: runs whose stop is not proved, and other latches."""
+    """List runs whose stop is not proved, and latches, that a resume leaves in force."""
     around = Surroundings(store)
     rows = [row for row in _members(store, whom) if row.stop is not None]
     return {
