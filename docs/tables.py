@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from andon.core import effect, run
-from andon.core.effect import EffectState, Kind, Move, Verdict
+from andon.core.effect import EffectKind, EffectMove, EffectState, Verdict
 
 PAGES = sorted((Path(__file__).parent / "concepts").glob("*.md"))
 
@@ -47,12 +47,14 @@ def effect_moves() -> str:
     for state in states:
         name = "not in the ledger" if state is None else _words(state)
         moves = {
-            (kind, quiet): _move(state, kind, quiet) for kind in Kind for quiet in (True, False)
+            (kind, quiet): _move(state, kind, quiet)
+            for kind in EffectKind
+            for quiet in (True, False)
         }
         if len(set(moves.values())) == 1:
-            rows.append([name, "any", "any", moves[Kind.PURE, True]])
+            rows.append([name, "any", "any", moves[EffectKind.PURE, True]])
             continue
-        for kind in Kind:
+        for kind in EffectKind:
             if moves[kind, True] == moves[kind, False]:
                 rows.append([name, kind, "any", moves[kind, True]])
             else:
@@ -63,9 +65,9 @@ def effect_moves() -> str:
     return _table(["found", "kind", "quiet", "what is done"], rows)
 
 
-def _move(state: EffectState | None, kind: Kind, quiet: bool) -> str:
+def _move(state: EffectState | None, kind: EffectKind, quiet: bool) -> str:
     move = effect.next_move(state, kind, quiet=quiet)
-    if move is not Move.PROBE:
+    if move is not EffectMove.PROBE:
         return _WORDS[move]
     after = {
         verdict: effect.next_move(state, kind, quiet=quiet, verdict=verdict)
@@ -76,12 +78,12 @@ def _move(state: EffectState | None, kind: Kind, quiet: bool) -> str:
 
 
 _WORDS = {
-    Move.EXECUTE: "execute",
-    Move.PROBE: "probe",
-    Move.RECORD: "record the outcome",
-    Move.UNDO: "undo, then execute",
-    Move.ASK: "ask a person",
-    Move.ANSWER: "answer from the journal",
+    EffectMove.EXECUTE: "execute",
+    EffectMove.PROBE: "probe",
+    EffectMove.RECORD: "record the outcome",
+    EffectMove.UNDO: "undo, then execute",
+    EffectMove.ASK: "ask a person",
+    EffectMove.ANSWER: "answer from the journal",
 }
 
 TABLES = {

@@ -15,7 +15,7 @@ import andon.testing
 import andon.transcript
 from andon import errors
 from andon.cli.app import cli
-from andon.core.effect import EffectState, Kind, Verdict
+from andon.core.effect import EffectKind, EffectState, Verdict
 from andon.core.journal import EntryKind, Mark
 from andon.core.run import Event, State
 from andon.points import POINTS
@@ -100,7 +100,9 @@ def test_every_field_of_a_run_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [State, Event, Kind, EffectState, Verdict, EntryKind, Mark], ids=lambda w: w.__name__
+    "words",
+    [State, Event, EffectKind, EffectState, Verdict, EntryKind, Mark],
+    ids=lambda w: w.__name__,
 )
 def test_every_word_in_the_database_has_a_row(words: type[StrEnum]) -> None:
     assert not undocumented({str(word) for word in words}, "states.md")

@@ -8,16 +8,16 @@ from tests.store.parts import Held, agent_row, new_run, worker_row
 from andon.core.run import State
 from andon.store.messages.stops import (
     Attend,
-    Bury,
     Dismiss,
     Ended,
     Enlist,
     Order,
-    Report,
-    Stall,
+    StallReport,
     SupervisorRow,
+    TargetReport,
+    WorkerGone,
 )
-from andon.store.store import Move, Register, Start
+from andon.store.store import MoveRun, Register, Start
 from verify.machine import LEASE_SECONDS, Machine
 
 FROZEN = [
@@ -82,21 +82,21 @@ class Boxes(Machine):
             self.orders += 1
             self.send(Order(id=f"o{self.orders}", kind="halt", scope="fleet", name=""))
         for told in self._attend(supervisor).told if then == "is reported" else ():
-            report = Report(stop_id=told.stop_id, target=told.target, stage="verified")
+            report = TargetReport(stop_id=told.stop_id, target=told.target, stage="verified")
             self.send(report.but(evidence="it was ended"))
         if then == "dies":
-            self.send(Bury(worker_id=worker, evidence="it ended"))
+            self.send(WorkerGone(worker_id=worker, evidence="it ended"))
         elif then == "says so":
             self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
         self._attend(supervisor)
-        self.send(Move(run_id=held.id, seen="killed", state="queued", fresh=True))
+        self.send(MoveRun(run_id=held.id, seen="killed", state="queued", fresh=True))
 
     def _thawed(self) -> None:
         """It goes on in the same process."""
         supervisor = self._enlist()
         held = self._boxed(supervisor)
         self._freeze(held)
-        self.send(Move(run_id=held.id, seen="paused", state="queued", fresh=True))
+        self.send(MoveRun(run_id=held.id, seen="paused", state="queued", fresh=True))
         self.claim(len(self.workers) - 1, 1, None, False, only=(held.id,))
         self.send(self.held[-1].append())
         self._attend(supervisor)
@@ -124,6 +124,6 @@ class Boxes(Machine):
         supervisor = self._enlist()
         self._boxed(supervisor)
         for stalled in ('{"why": "it turns in circles"}', None):
-            self.send(Stall(worker_id=self.workers[-1], stalled=stalled))
-        self.send(Stall(worker_id="nobody", stalled="{}"))
+            self.send(StallReport(worker_id=self.workers[-1], stalled=stalled))
+        self.send(StallReport(worker_id="nobody", stalled="{}"))
         self._attend(supervisor)

@@ -135,7 +135,7 @@ def fill(site: Site) -> None:
 
 
 def write_more(folder: Path) -> Path:
-    """Letters, a run and answers that are in the WAL and not yet in the database."""
+    """Messages, a run and answers that are in the WAL and not yet in the database."""
     store = open_store(f"sqlite:///{folder}/andon.db")
     with contextlib.closing(store):
         for number in range(6):

@@ -13,15 +13,15 @@ from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_ro
 
 from andon.core.run import State
 from andon.store.messages.stops import (
-    Bury,
     Ended,
     Escalate,
     Heard,
     Order,
+    ProcessStarted,
     Reauthorize,
-    Report,
     Resume,
-    Started,
+    TargetReport,
+    WorkerGone,
 )
 from andon.store.store import (
     Append,
@@ -35,7 +35,7 @@ from andon.store.store import (
     Drain,
     Log,
     Message,
-    Move,
+    MoveRun,
     Recall,
     Register,
     SetLimit,
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=st.integers(1, 11), limit=st.sampled_from((1, 10)), ordered=st.booleans())
     def bury(self, which: int, limit: int, ordered: bool) -> None:
         worker = chosen(self.workers, which)
-        bury = Bury(worker_id=worker, evidence="it ended", interruption_limit=limit)
+        bury = WorkerGone(worker_id=worker, evidence="it ended", interruption_limit=limit)
         self.send(bury.but(ordered=ordered))
 
     @rule(which=whichever, limit=st.integers(0, 3), dead=st.none() | whichever, again=st.booleans())
@@ -247,9 +247,9 @@ class Machine(RuleBasedStateMachine):
         self.take_of(self._holder(which))
 
     def take_of(self, held: Held) -> None:
-        """The oldest letter; the stores number theirs as they like."""
+        """The oldest message; the stores number theirs as they like."""
         one, other = (
-            store.letters([held.id]).get(held.id, [])
+            store.inbox([held.id]).get(held.id, [])
             for store in (self.pair.sqlite, self.pair.postgres)
         )
         assert [(a.kind, a.name, a.body) for a in one] == [(a.kind, a.name, a.body) for a in other]
@@ -278,7 +278,7 @@ class Machine(RuleBasedStateMachine):
         held = self._holder(which)
         mark = 1 << 62 | held.fence.counter << 12
         fence = held.fence.counter
-        self.send(Started(run_id=held.id, fence=fence, mark=mark, threads=threads))
+        self.send(ProcessStarted(run_id=held.id, fence=fence, mark=mark, threads=threads))
 
     @precondition(lambda self: self.held)
     @rule(
@@ -392,7 +392,9 @@ class Machine(RuleBasedStateMachine):
         waiting = self.pair.open_targets()
         if waiting:
             stop_id, target = chosen(waiting, which)
-            self.send(Report(stop_id=stop_id, target=target, stage=stage, evidence="it was ended"))
+            self.send(
+                TargetReport(stop_id=stop_id, target=target, stage=stage, evidence="it was ended")
+            )
 
     @precondition(lambda self: self.orders)
     @rule()
@@ -402,7 +404,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=whichever, seen=st.sampled_from(("paused", "killed", "stranded", "suspended")))
     def move(self, which: int, seen: str) -> None:
         """As `andon resume` does, from the state that somebody saw."""
-        self.send(Move(run_id=chosen(self.runs, which), seen=seen, state="queued", fresh=True))
+        self.send(MoveRun(run_id=chosen(self.runs, which), seen=seen, state="queued", fresh=True))
 
     @rule(which=whichever)
     def recall(self, which: int) -> None:

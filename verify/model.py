@@ -8,7 +8,7 @@ The first of these is the double effect by which a lease and a fence alone are n
 import time
 from collections import Counter
 
-from andon.core.effect import Kind
+from andon.core.effect import EffectKind
 from verify.layer import Effort, Outcome, Say
 from verify.takeover import (
     CHANGING,
@@ -38,32 +38,38 @@ FAULTS = {
     "is gone as seen from another host, and replaced": "death that nobody can look into",
 }
 WITHOUT: dict[str, tuple[Model, Accident]] = {
-    "the takeover rule": (Model(Kind.PROBEABLE, rule=always_quiet), twice),
-    "the takeover rule, before an undo": (Model(Kind.COMPENSATABLE, rule=always_quiet), twice),
-    "the rule never to repeat": (Model(Kind.IRREVERSIBLE, rule=repeats), twice),
-    "a provider that knows keys": (Model(Kind.IDEMPOTENT, provider_knows_keys=False), twice),
-    "knowing who started it": (Model(Kind.PROBEABLE, fold=last_writer), twice),
+    "the takeover rule": (Model(EffectKind.PROBEABLE, rule=always_quiet), twice),
+    "the takeover rule, before an undo": (
+        Model(EffectKind.COMPENSATABLE, rule=always_quiet),
+        twice,
+    ),
+    "the rule never to repeat": (Model(EffectKind.IRREVERSIBLE, rule=repeats), twice),
+    "a provider that knows keys": (Model(EffectKind.IDEMPOTENT, provider_knows_keys=False), twice),
+    "knowing who started it": (Model(EffectKind.PROBEABLE, fold=last_writer), twice),
     "writing an undo down first": (
-        Model(Kind.COMPENSATABLE, undo_is_written_first=False),
+        Model(EffectKind.COMPENSATABLE, undo_is_written_first=False),
         confirmed_in_vain,
     ),
     "ending what the dead have started": (
-        Model(Kind.PROBEABLE, apart=True, programs_are_ended=False),
+        Model(EffectKind.PROBEABLE, apart=True, programs_are_ended=False),
         twice,
     ),
     "a look at what the dead have started": (
-        Model(Kind.PROBEABLE, apart=True, certain=process_is_enough),
+        Model(EffectKind.PROBEABLE, apart=True, certain=process_is_enough),
         twice,
     ),
     "noting a program before it starts": (
-        Model(Kind.PROBEABLE, apart=True, programs_are_noted_first=False),
+        Model(EffectKind.PROBEABLE, apart=True, programs_are_noted_first=False),
         twice,
     ),
     "ending the program of a call that raised": (
-        Model(Kind.PROBEABLE, apart=True, doubt_ends_programs=False),
+        Model(EffectKind.PROBEABLE, apart=True, doubt_ends_programs=False),
         twice,
     ),
-    "a person who makes certain": (Model(Kind.IRREVERSIBLE, person_makes_certain=False), twice),
+    "a person who makes certain": (
+        Model(EffectKind.IRREVERSIBLE, person_makes_certain=False),
+        twice,
+    ),
 }
 
 

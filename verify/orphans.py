@@ -6,8 +6,8 @@ from typing import Any
 from tests.store.parts import Held
 
 from andon.core.run import State
-from andon.store.messages.stops import Bury, Ended, Report, Started
-from andon.store.store import Depart, Move
+from andon.store.messages.stops import Ended, ProcessStarted, TargetReport, WorkerGone
+from andon.store.store import Depart, MoveRun
 from verify.boxes import Boxes
 from verify.machine import LEASE_SECONDS
 
@@ -37,16 +37,16 @@ class Orphans(Boxes):
     def launch_of(self, held: Held, *, threads: bool = False) -> int:
         mark = 1 << 62 | next(_marks)
         fence = held.fence.counter
-        self.send(Started(run_id=held.id, fence=fence, mark=mark, threads=threads))
+        self.send(ProcessStarted(run_id=held.id, fence=fence, mark=mark, threads=threads))
         return mark
 
     def lose(self, worker: str, how: str) -> None:
         """Nobody hears of a worker any more, or it is known how it ended."""
         match how:
             case "dies":
-                self.send(Bury(worker_id=worker, evidence="it ended"))
+                self.send(WorkerGone(worker_id=worker, evidence="it ended"))
             case "is ended":
-                self.send(Bury(worker_id=worker, evidence="it was ended", ordered=True))
+                self.send(WorkerGone(worker_id=worker, evidence="it was ended", ordered=True))
             case "says goodbye":
                 self.send(Depart(worker_id=worker, drain='{"exit": "clean"}', alive=False))
             case "is gone from elsewhere":
@@ -90,19 +90,19 @@ class Orphans(Boxes):
             case "is looked for":
                 for stop_id, target in self.pair.open_targets():
                     evidence = "nothing was left"
-                    report = Report(stop_id=stop_id, target=target, stage="verified")
+                    report = TargetReport(stop_id=stop_id, target=target, stage="verified")
                     self.send(report.but(evidence=evidence))
             case "is said to be over":
                 fence = held.fence.counter
                 self.send(Ended(worker_id=worker, run_id=held.id, fence=fence, also="7 sh"))
             case "is buried":
-                self.send(Bury(worker_id=worker, evidence="it ended"))
+                self.send(WorkerGone(worker_id=worker, evidence="it ended"))
             case _:
                 self.register()
                 self.time_passes(FORSAKEN_SECONDS)
                 self.beat(len(self.workers) - 1)
-        self.send(Move(run_id=held.id, seen="killed", state="queued", fresh=True))
-        self.send(Move(run_id=held.id, seen="paused", state="queued", fresh=True))
+        self.send(MoveRun(run_id=held.id, seen="killed", state="queued", fresh=True))
+        self.send(MoveRun(run_id=held.id, seen="paused", state="queued", fresh=True))
         self.register()
         self.claim(len(self.workers) - 1, 9, None, False)
         held.look_again(self.pair.sqlite)
@@ -131,7 +131,7 @@ class Orphans(Boxes):
             self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
         else:
             self.lose(worker, then)
-        self.send(Bury(worker_id=worker, evidence="it ended", ordered=True))
+        self.send(WorkerGone(worker_id=worker, evidence="it ended", ordered=True))
         held.look_again(self.pair.sqlite)
 
     def _neighbour(self, spare: bool | None) -> None:

@@ -27,7 +27,7 @@ from tests.transcript.test_fuzz import Book, judge, results
 from andon import transcript
 from andon.cli import app, args
 from andon.control.runs import registration
-from andon.control_process.channel import Wire
+from andon.control_process.channel import Channel
 from andon.core import duration, latch
 from andon.core.fleet import preemption
 from andon.core.journal import Entry, chain, check_chain
@@ -42,7 +42,7 @@ from andon.store import open_store
 from andon.supervisor import spec
 from andon.supervisor.api.control_channel import parsed
 from andon.supervisor.api.socket_server import Socketry
-from andon.supervisor.poll import Loop
+from andon.supervisor.poll import PollLoop
 from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Policy
 
 REFUSALS = (AndonError, http_server.Unreadable)
@@ -322,7 +322,7 @@ def people(content: bytes) -> str:
     """The people's socket, through a real socket; a supervisor's orders are not carried out."""
     asked: list[dict[str, Any]] = []
     failed: list[Exception] = []
-    loop = Loop(failed.append)
+    loop = PollLoop(failed.append)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("\0andon-fuzz-" + os.urandom(6).hex())
     listener.listen(1)
@@ -356,7 +356,7 @@ def wire(content: bytes) -> str:
     """From the supervisor to its control process."""
     ours, theirs = socket.socketpair()
     heard: list[dict[str, Any]] = []
-    own = Wire(ours.detach(), lambda: None, heard.append)
+    own = Channel(ours.detach(), lambda: None, heard.append)
     with theirs:
         theirs.settimeout(5)
         own.start()

@@ -32,8 +32,8 @@ _SETTLE = """ WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state
 """
 _TAKEOVER = (
     "core/effect.py",
-    "if kind is Kind.IRREVERSIBLE or not quiet:",
-    "if kind is Kind.IRREVERSIBLE:",
+    "if kind is EffectKind.IRREVERSIBLE or not quiet:",
+    "if kind is EffectKind.IRREVERSIBLE:",
 )
 _SYNC = ("store/sqlite/store.py", '"synchronous = FULL"')
 
@@ -195,11 +195,11 @@ CANARIES = (
         "        alive = False\n",
     ),
     Canary(
-        "letter-read-twice",
+        "message-read-twice",
         "simulation",
         "runtime/attempt/waits.py",
-        "        known = {letter.id for letter in self.letters} | self._taken\n",
-        "        known = {letter.id for letter in self.letters}\n",
+        "        known = {message.id for message in self.inbox} | self._taken\n",
+        "        known = {message.id for message in self.inbox}\n",
     ),
     Canary(
         "undone-before-it-is-written",
@@ -309,10 +309,10 @@ CANARIES = (
         "        if self.oblivious is None:\n            raise Diverged(\n",
     ),
     Canary(
-        "cancelled-wait-keeps-its-letter",
+        "cancelled-wait-keeps-its-message",
         "simulation",
         "runtime/operations/operation.py",
-        '                    along["give_back"] = letter.id\n',
+        '                    along["give_back"] = message.id\n',
         "",
     ),
     Canary(
@@ -382,7 +382,7 @@ CANARIES = (
         "points",
         "control/stop/processes.py",
         "        if not remains.end(GONE_SECONDS):\n"
-        "            return Outcome(why_not=_why_alive(remains))\n"
+        "            return KillOutcome(why_not=_why_alive(remains))\n"
         "        below",
         "        below",
     ),

@@ -100,7 +100,7 @@ CANARIES = (
         "claimed-although-everything-is-held",
         "twins",
         "store/sql/workers.py",
-        "        free = not any(scope == Scope.FLEET for scope, *_ in latches)\n",
+        "        free = not any(scope == StopScope.FLEET for scope, *_ in latches)\n",
         "        free = True\n",
     ),
     Canary(
@@ -114,8 +114,8 @@ CANARIES = (
         "children-not-reached",
         "twins",
         "store/sql/stops.py",
-        '                rows = self.q("descendants", run_id=m.name, over=m.kind == Kind.KILL)\n',
-        "                rows = [(m.name,)]\n",
+        'rows = self.q("descendants", run_id=m.name, over=m.kind == StopKind.KILL)\n',
+        "rows = [(m.name,)]\n",
     ),
     Canary(
         "proved-by-one-of-two-orders",
@@ -186,10 +186,10 @@ CANARIES = (
         "        if newest[0][0] < 0:\n",
     ),
     Canary(
-        "letter-taken-twice",
+        "message-taken-twice",
         "twins",
         "store/sql/runs.py",
-        '            self.q("take_letter", id=m.take)\n',
+        '            self.q("take_message", id=m.take)\n',
         "            pass\n",
     ),
     Canary(

@@ -15,8 +15,8 @@ from tests.store.parts import Held, blob, effect, new_run
 from andon.core.lease import Fence
 from andon.core.run import State
 from andon.errors import BadInput, Conflict
-from andon.store.messages.stops import Bury, Ended, Order
-from andon.store.store import Checkpoint, Deliver, Drain, Message, Move, Recall, Start
+from andon.store.messages.stops import Ended, Order, WorkerGone
+from andon.store.store import Checkpoint, Deliver, Drain, Message, MoveRun, Recall, Start
 from verify.boxes import BOXES
 from verify.machine import LEASE_SECONDS
 from verify.orphans import BESIDE, HARD, NEIGHBOUR, ORPHANS, Orphans
@@ -185,7 +185,7 @@ class Plots(Orphans):
         """
         held = self._own()
         if epoch == 0:
-            self.send(Bury(worker_id=self.worker_of(held), evidence="it ended"))
+            self.send(WorkerGone(worker_id=self.worker_of(held), evidence="it ended"))
             self._claim_all()
         other = self._own()
         owner = next(one for one in reversed(self.held) if one.id == held.id)
@@ -309,9 +309,9 @@ class Plots(Orphans):
         held = self._own()
         self.send(self.settlement(held, State.STRANDED, False, False, False))
 
-        def reopened() -> Move:
+        def reopened() -> MoveRun:
             entry = held.entry(kind="retry", state="reopened")
-            return Move(run_id=held.id, seen="stranded", state="queued", entries=(entry,))
+            return MoveRun(run_id=held.id, seen="stranded", state="queued", entries=(entry,))
 
         held.entry(name="lost")
         [outcome] = self.send(reopened())
@@ -343,7 +343,7 @@ class Plots(Orphans):
                 self.send(self.settlement(child, State.SUCCEEDED, False, False, False))
             case "dies":
                 worker = self.worker_of(child)
-                self.send(Bury(worker_id=worker, evidence="it ended", interruption_limit=1))
+                self.send(WorkerGone(worker_id=worker, evidence="it ended", interruption_limit=1))
             case "is cancelled":
                 self._give("cancel", child.id)
                 self.send(self.settlement(child, State.QUEUED, True, False, False))
@@ -379,7 +379,7 @@ class Plots(Orphans):
             case _:  # to one of two orders
                 self._give("kill", held.id)
                 self.report(-2, "verified")
-        self.send(Move(run_id=held.id, seen="killed", state="queued", fresh=True))
+        self.send(MoveRun(run_id=held.id, seen="killed", state="queued", fresh=True))
         self._claim_all()
         self.send(Ended(worker_id=worker, run_id=held.id, fence=held.fence.counter))
         held.look_again(self.pair.sqlite)
@@ -417,7 +417,7 @@ class Plots(Orphans):
                 body = "1" if fruit == "the same checkpoint" else str(number)
                 self.send(Checkpoint(run_id=held.id, fence=held.fence, op=":9", body=body))
             if how == "buried":
-                bury = Bury(worker_id=self.worker_of(held), evidence="", interruption_limit=3)
+                bury = WorkerGone(worker_id=self.worker_of(held), evidence="", interruption_limit=3)
                 self.send(bury)
             else:
                 self._outlive()
@@ -432,7 +432,9 @@ class Plots(Orphans):
         self._claim_all()
         held = self.held[-1]
         for _ in range(2):
-            bury = Bury(worker_id=self.worker_of(held), evidence="it ended", interruption_limit=9)
+            bury = WorkerGone(
+                worker_id=self.worker_of(held), evidence="it ended", interruption_limit=9
+            )
             self.send(bury)
             self.register()
             self._claim_all()
@@ -448,7 +450,7 @@ class Plots(Orphans):
         self.send(self._asking(held))
         match how:
             case "is given back":
-                self.send(Bury(worker_id=self.worker_of(held), evidence="it ended"))
+                self.send(WorkerGone(worker_id=self.worker_of(held), evidence="it ended"))
             case "fails":
                 self.send(self.settlement(held, State.QUEUED, False, False, True))
             case "sleeps":
@@ -456,7 +458,7 @@ class Plots(Orphans):
                 self.send(Deliver(run_id=held.id, kind="event", body="1", name="e", message_id="e"))
             case "strands":
                 self.send(self.settlement(held, State.STRANDED, False, False, False))
-                self.send(Move(run_id=held.id, seen="stranded", state="queued"))
+                self.send(MoveRun(run_id=held.id, seen="stranded", state="queued"))
             case "halt":
                 self.order(0, "halt", "fleet", 30.0)
             case "is paused while it works" | "is cancelled while it works":
@@ -502,7 +504,7 @@ class Plots(Orphans):
             self.limit(scope, None, None)
 
     def _asked(self) -> None:
-        """It has letters of which it took one, and snapshots."""
+        """It has messages of which it took one, and snapshots."""
         held = self._own()
         for number in range(3):
             named = {"name": "e", "message_id": f"e{number}"}

@@ -11,13 +11,13 @@ from typing import Any
 
 from andon.store.messages.stops import (
     Attend,
-    Bury,
     Ended,
     Escalate,
     Order,
     Reauthorize,
-    Report,
     Resume,
+    TargetReport,
+    WorkerGone,
 )
 from andon.store.sql.reads import fields
 from andon.store.store import (
@@ -27,7 +27,7 @@ from andon.store.store import (
     Claim,
     Deliver,
     Depart,
-    Move,
+    MoveRun,
     Settle,
     Start,
 )
@@ -50,7 +50,7 @@ class Seen:
         self.stops = {row["id"]: row for row in rows["stops"]}
         self.targets = {(row["stop_id"], row["target"]): row for row in rows["targets"]}
         self.attempts = {(row["run_id"], row["fence"]): row for row in rows["attempts"]}
-        self.letters = {(row["run_id"], row["message_id"]): row for row in rows["inbox"]}
+        self.inbox = {(row["run_id"], row["message_id"]): row for row in rows["inbox"]}
         self.entries = {(row["run_id"], row["seq"]): row for row in rows["journal"]}
         self.effects = {(row["run_id"], row["name"], row["key"]): row for row in rows["effects"]}
         self.kept = {(row["run_id"], row["op"]): row["body"] for row in rows["checkpoints"]}
@@ -150,7 +150,7 @@ def _sleepers(before: Seen, after: Seen) -> Iterator[str]:
         if run["state"] == "running" and run["undoing"] and not was["undoing"]:
             yield f"{run['id']} is to be undone"
         if run["inbox"] > was.get("inbox", 0):
-            yield f"{run['id']} has a letter"
+            yield f"{run['id']} has a message"
     for key, target in after.targets.items():
         fenced = target["stage"] == "fenced" and not before.targets.get(key, {}).get("fenced_at")
         if target["ended_at"] is None and (key not in before.targets or fenced):
@@ -175,7 +175,7 @@ def _append(before: Seen, after: Seen, m: Append, _: Any) -> Iterator[str]:
     if m.close_ask is not None and (m.run_id, m.close_ask) in after.asks:
         yield f"{m.run_id} waits no more for an answer to {m.close_ask}, and somebody is asked"
     if m.take is not None and not all(r["taken"] for r in after.rows["inbox"] if r["id"] == m.take):
-        yield f"letter {m.take} of {m.run_id} was taken, and would be taken again"
+        yield f"message {m.take} of {m.run_id} was taken, and would be taken again"
     if m.checkpoint_of is not None and (m.run_id, m.checkpoint_of) in after.kept:
         yield f"{m.run_id} keeps a part of what is done"
     if m.spawn is not None:
@@ -234,7 +234,7 @@ def _settle(before: Seen, after: Seen, m: Settle, _: Any) -> Iterator[str]:
     was, run = before.runs[m.run_id], after.runs[m.run_id]
     yield from _written(after, m)
     if run["state"] == "suspended" and was["inbox"] > m.seen_inbox:
-        yield f"{m.run_id} sleeps past a letter"
+        yield f"{m.run_id} sleeps past a message"
     if was["undoing"] is not None and run["state"] in OVER and not m.undone and not was["stop"]:
         yield f"{m.run_id} is over, and somebody wanted it undone"
     looked_for = any(row["run_id"] == m.run_id and _left_behind(row) for row in _open(after))
@@ -244,10 +244,10 @@ def _settle(before: Seen, after: Seen, m: Settle, _: Any) -> Iterator[str]:
 
 def _deliver(before: Seen, after: Seen, m: Deliver, new: bool) -> Iterator[str]:
     named = m.run_id, m.message_id
-    if new == (named in before.letters) or named not in after.letters:
-        yield f"{m.run_id} has a letter {m.message_id}, and its sender is told otherwise"
+    if new == (named in before.inbox) or named not in after.inbox:
+        yield f"{m.run_id} has a message {m.message_id}, and its sender is told otherwise"
     if new and after.runs[m.run_id]["state"] == "suspended":
-        yield f"{m.run_id} sleeps past a letter"
+        yield f"{m.run_id} sleeps past a message"
 
 
 # ── claims ────────────────────────────────────────────────────────────────────────────────────
@@ -350,7 +350,7 @@ def _reached(was: Row, run: Row, m: Order, target: Row | None) -> Iterator[str]:
         yield f"{run['id']} is still {run['state']}"
 
 
-def _move(before: Seen, _: Seen, m: Move, __: Any) -> Iterator[str]:
+def _move(before: Seen, _: Seen, m: MoveRun, __: Any) -> Iterator[str]:
     was = before.runs[m.run_id]
     if was["state"] != m.seen or was["stop"] is not None:
         yield f"{m.run_id} is moved by somebody who has seen it {m.seen}: {was}"
@@ -418,7 +418,7 @@ def _owners(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
         if run["fence"] < before.runs.get(run["id"], run)["fence"]:
             yield f"the fence of {run['id']} goes down"
     gone = {m.worker_id for m, _ in done if isinstance(m, Depart)}
-    dead = {m.worker_id for m, _ in done if isinstance(m, Bury)}
+    dead = {m.worker_id for m, _ in done if isinstance(m, WorkerGone)}
     claims = [one for m, _ in done if isinstance(m, Claim) for one in m.dead]
     dead |= {name for name, how in claims if supervising.is_certain(before, name, how)}
     silent = {name for name, how in claims if name not in dead}
@@ -454,12 +454,12 @@ def _ends(before: Seen, after: Seen) -> Iterator[str]:
         given_up = was["state"] == "dead" and was["undo_at"] is not None and run["undoing"]
         if was["state"] in OVER and run["state"] != was["state"] and not given_up:
             yield f"{run['id']} was {was['state']} and is {run['state']}"
-        letters = sum(row["run_id"] == run["id"] for row in after.rows["inbox"])
-        if run["inbox"] != letters:
-            yield f"{run['id']} has {letters} letters, and counts {run['inbox']}"
+        messages = sum(row["run_id"] == run["id"] for row in after.rows["inbox"])
+        if run["inbox"] != messages:
+            yield f"{run['id']} has {messages} messages, and counts {run['inbox']}"
         parent = after.runs.get(run["parent_id"])
         if run["state"] in OVER and was["state"] not in OVER and parent is not None:
-            told = (parent["id"], f"child:{run['id']}") in after.letters
+            told = (parent["id"], f"child:{run['id']}") in after.inbox
             if parent["state"] not in OVER and not told:
                 yield f"{run['id']} is {run['state']}, and {parent['id']} is never told"
 
@@ -493,8 +493,8 @@ def _proofs(before: Seen, after: Seen, done: Sequence[Done]) -> Iterator[str]:
     """That nothing executes any more is known from who executed it, or because that is gone."""
     words = {(m.run_id, m.fence) for m, _ in done if isinstance(m, Ended)}
     settled = {(m.run_id, m.fence.counter) for m, _ in done if isinstance(m, Settle)}
-    buried = {m.worker_id for m, _ in done if isinstance(m, Bury)}
-    reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, Report)}
+    buried = {m.worker_id for m, _ in done if isinstance(m, WorkerGone)}
+    reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, TargetReport)}
     for key, target in after.targets.items():
         if target["stage"] != "verified" or before.targets.get(key, {}).get("stage") == "verified":
             continue
@@ -533,7 +533,7 @@ _JUDGES: dict[type, Callable[[Seen, Seen, Any, Any], Iterator[str]]] = {
     Escalate: _late,
     Order: _order,
     Attend: supervising.attend,
-    Move: _move,
+    MoveRun: _move,
     Resume: _resume,
     Reauthorize: _reauthorize,
 }

@@ -5,11 +5,11 @@ from typing import Any
 
 from andon.core.journal import Entry
 from andon.core.values.struct import Struct
-from andon.store.messages.rows import EventRow, Filter, Letter
+from andon.store.messages.rows import EventRow, Filter, InboxMessage
 from verify.promises import Seen
 
 # What each database numbers by itself.
-_NUMBERED = (Letter, EventRow)
+_NUMBERED = (InboxMessage, EventRow)
 _PLAIN: tuple[str, ...] = (
     "workers",
     "latches",
@@ -70,8 +70,8 @@ def _loaded(seen: Seen, run_id: str, loaded: Any) -> Iterator[str]:
         yield f"{run_id} goes on from {[entry.seq for entry in loaded.entries]}, not from {since}"
     rows = sorted((row for row in seen.rows["inbox"] if row["run_id"] == run_id), key=_number)
     unread = [row["id"] for row in rows if not row["taken"]]
-    if [letter.id for letter in loaded.letters] != unread:
-        yield f"{run_id} reads {loaded.letters}, and has not read {unread}"
+    if [message.id for message in loaded.inbox] != unread:
+        yield f"{run_id} reads {loaded.inbox}, and has not read {unread}"
     quiet = {
         row["fence"]
         for row in seen.rows["attempts"]

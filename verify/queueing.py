@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from andon.store.messages.stops import Bury
+from andon.store.messages.stops import WorkerGone
 from andon.store.store import Claim
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _ended_by_order(before: "Seen", owner: "Row") -> bool:
 
 def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[str]:
     """Who interrupts its workers again and again, and comes no further, is buried; nobody else."""
-    if len(done) != 1 or not isinstance(m := done[0][0], Bury | Claim):
+    if len(done) != 1 or not isinstance(m := done[0][0], WorkerGone | Claim):
         return
     for was in before.rows["runs"]:
         run, owner = after.runs[was["id"]], after.workers.get(was["worker"], {})
@@ -109,7 +109,7 @@ def fruits(before: "Seen", after: "Seen", done: Sequence["Done"]) -> Iterator[st
         if not lost or was["stop"] is not None:
             continue
         further = _fruitful(before, was) or _moved(before, was)
-        ordered = isinstance(m, Bury) and m.ordered
+        ordered = isinstance(m, WorkerGone) and m.ordered
         blamed = not ordered and not _ended_by_order(before, owner)
         expected = 0 if further or not blamed else was["fruitless"] + 1
         if run["fruitless"] != expected:

@@ -7,16 +7,16 @@ from tests.store.parts import AGENT, Held, agent_row, effect, new_run, worker_ro
 
 from andon.core.run import State
 from andon.store.messages.stops import (
-    Bury,
     Dismiss,
     Ended,
     Enlist,
     Escalate,
     Order,
     Reauthorize,
-    Report,
     Resume,
     SupervisorRow,
+    TargetReport,
+    WorkerGone,
 )
 from andon.store.store import (
     AskDrain,
@@ -28,7 +28,7 @@ from andon.store.store import (
     Drain,
     Log,
     Message,
-    Move,
+    MoveRun,
     Recall,
     Register,
     SetLimit,
@@ -170,7 +170,7 @@ def _spawn(_: Stage, held: Held) -> Batch:
 def _bury_and(what: What, limit: int = 10) -> Scene:
     def scene(of: Stage) -> Both:
         held = of.own("r0")
-        bury = Bury(worker_id="w0", evidence="it ended", interruption_limit=limit)
+        bury = WorkerGone(worker_id="w0", evidence="it ended", interruption_limit=limit)
         return [bury], what(of, held)
 
     return scene
@@ -211,7 +211,9 @@ def _last_reported(of: Stage) -> Both:
     one, _ = of.own("r0"), of.own("r1", "w1")
     order = of.order("kill", "agent", "agent")
     of.do(order)
-    report = Report(stop_id=order.id, target="run:r1", stage="verified", evidence="it was ended")
+    report = TargetReport(
+        stop_id=order.id, target="run:r1", stage="verified", evidence="it was ended"
+    )
     return [Ended(worker_id="w0", run_id="r0", fence=one.fence.counter)], [report]
 
 
@@ -259,7 +261,8 @@ def _moved(of: Stage) -> Both:
     held = of.own("r0")
     of.do(held.settle(State.STRANDED))
     moves = [
-        Move(run_id="r0", seen="stranded", state="queued", fresh=fresh) for fresh in (False, True)
+        MoveRun(run_id="r0", seen="stranded", state="queued", fresh=fresh)
+        for fresh in (False, True)
     ]
     return [moves[0]], [moves[1]]
 
@@ -366,7 +369,7 @@ SCENES: dict[str, Scene] = {
             ("writes", lambda _, held: slowly(held)),
             ("spawns", _spawn),
             ("ends", lambda _, held: [ends(held)]),
-            ("is buried", lambda *_: [Bury(worker_id="w0", evidence="it ended")]),
+            ("is buried", lambda *_: [WorkerGone(worker_id="w0", evidence="it ended")]),
             ("is killed", lambda of, held: [of.order("kill", "run", held.id)]),
         )
     },
@@ -385,7 +388,7 @@ SCENES: dict[str, Scene] = {
     **{
         f"a run goes to sleep while {word}": _sleep_and(what)
         for word, what in (
-            ("it has a letter", _sender("r0")),
+            ("it has a message", _sender("r0")),
             ("somebody wants it undone", lambda *_: [Recall(run_id="r0", undoing="{}")]),
             ("its worker leaves", lambda *_: [Depart(worker_id="w0")]),
         )
@@ -432,8 +435,8 @@ SCENES: dict[str, Scene] = {
         for other, what in (
             ("kills it", lambda of: [of.order("kill", "run", "r0")]),
             ("claims", lambda of: [of.claims("w1")]),
-            ("sends it a letter", _sender("r0")),
-            ("lets it go", lambda _: [Move(run_id="r0", seen="stranded", state="queued")]),
+            ("sends it a message", _sender("r0")),
+            ("lets it go", lambda _: [MoveRun(run_id="r0", seen="stranded", state="queued")]),
         )
     },
     **{
@@ -448,5 +451,5 @@ SCENES: dict[str, Scene] = {
         [Drain(worker_id="w0", drain="{}"), AskDrain(worker_id="w1")],
         [of.claims("w0")],
     ),
-    "a letter is sent twice": _twice,
+    "a message is sent twice": _twice,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from andon.store.messages.stops import Attend, Dismiss, Order, Report
+from andon.store.messages.stops import Attend, Dismiss, Order, TargetReport
 
 if TYPE_CHECKING:
     from verify.promises import Done, Row, Seen
@@ -61,7 +61,7 @@ def frozen(before: "Seen", after: "Seen", m: Order) -> Iterator[str]:
 def ends(before: "Seen", after: "Seen", done: "Sequence[Done]") -> Iterator[str]:
     """A supervisor is silent when its lease is over, and else what was said of it."""
     said = {m.supervisor_id: m.state for m, _ in done if isinstance(m, Dismiss)}
-    reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, Report)}
+    reported = {(m.stop_id, m.target) for m, _ in done if isinstance(m, TargetReport)}
     now, was = _supervisors(after), _supervisors(before)
     for name, row in was.items():
         state = now[name]["state"]

@@ -13,9 +13,9 @@ from functools import cache
 from typing import NamedTuple
 
 from andon.core.effect import (
+    EffectKind,
+    EffectMove,
     EffectState,
-    Kind,
-    Move,
     Sight,
     Verdict,
     after_answer,
@@ -86,12 +86,14 @@ class World(NamedTuple):
 
 
 Steps = Iterator[tuple[str, World]]
-Rule = Callable[[EffectState | None, Kind, bool, Verdict], Move]
+Rule = Callable[[EffectState | None, EffectKind, bool, Verdict], EffectMove]
 Fold = Callable[[Ledger, EffectState, int], int]
 Certain = Callable[[Sight, bool], bool]
 
 
-def the_rule(state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict) -> Move:
+def the_rule(
+    state: EffectState | None, kind: EffectKind, quiet: bool, verdict: Verdict
+) -> EffectMove:
     return next_move(state, kind, quiet=quiet, verdict=verdict)
 
 
@@ -119,7 +121,7 @@ class Model:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: EffectKind,
         *,
         rule: Rule = the_rule,
         fold: Fold = the_fold,
@@ -138,7 +140,7 @@ class Model:
         self.programs_are_noted_first = programs_are_noted_first
         self.doubt_ends_programs = doubt_ends_programs
         self.kind, self.rule, self.fold, self.claims = kind, rule, fold, claims
-        self.deduplicates = provider_knows_keys and kind is Kind.IDEMPOTENT
+        self.deduplicates = provider_knows_keys and kind is EffectKind.IDEMPOTENT
         self.undo_is_written_first = undo_is_written_first
         self.person_makes_certain = person_makes_certain
 
@@ -206,29 +208,29 @@ class Model:
 
     def decide(self, world: World, number: int, worker: Worker) -> Steps:
         match self.rule(worker.state, self.kind, worker.quiet, worker.verdict):
-            case Move.EXECUTE:
+            case EffectMove.EXECUTE:
                 yield "starts", self.write(world, number, EffectState.STARTED, Doing.ACTING)
-            case Move.PROBE:
+            case EffectMove.PROBE:
                 found = Verdict.HAPPENED if world.happened else Verdict.DID_NOT_HAPPEN
                 for verdict in (found, Verdict.UNKNOWN):
                     yield (
                         f"probes: {verdict}",
                         world.having(number, worker._replace(verdict=verdict)),
                     )
-            case Move.RECORD:
+            case EffectMove.RECORD:
                 yield "records", self.write(world, number, EffectState.CONFIRMED, over=True)
-            case Move.UNDO if self.undo_is_written_first:
+            case EffectMove.UNDO if self.undo_is_written_first:
                 after = self.write(world, number, EffectState.STARTED, Doing.UNDOING)
                 yield "writes that it will undo", after
-            case Move.UNDO:
+            case EffectMove.UNDO:
                 undoing = worker._replace(doing=Doing.UNDOING)
                 yield "is about to undo", world.having(number, undoing)
-            case Move.ASK:
+            case EffectMove.ASK:
                 doubt = EffectState.IN_DOUBT
                 after = self.write(world, number, doubt, quiet=worker.quiet, over=True)
                 asking = world.owner == worker.fence
                 yield "asks", after._replace(asking=asking or world.asking)
-            case Move.ANSWER:
+            case EffectMove.ANSWER:
                 raise AssertionError("a run that has its outcome was claimed")
 
     def act(self, world: World, number: int, worker: Worker) -> Steps:
@@ -322,7 +324,7 @@ class Model:
         if self.person_makes_certain and (at_it or world.programs):
             return
         verdict = Verdict.HAPPENED if world.happened else Verdict.DID_NOT_HAPPEN
-        happened = after_answer(verdict) is Move.RECORD
+        happened = after_answer(verdict) is EffectMove.RECORD
         state = EffectState.CONFIRMED if happened else EffectState.PLANNED
         ledger = world.ledger._replace(state=state, quiet=False)
         yield f"a person says: {verdict}", world._replace(asking=False, ledger=ledger)
@@ -385,13 +387,15 @@ def stuck(search: Search, claims: int) -> list[World]:
 
 
 # A pure effect changes nothing outside, so nothing about it can go wrong there.
-CHANGING = sorted(set(Kind) - {Kind.PURE})
+CHANGING = sorted(set(EffectKind) - {EffectKind.PURE})
 
 
 # ── what is searched with a rule taken away ───────────────────────────────────────────────────────
 
 
-def always_quiet(state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict) -> Move:
+def always_quiet(
+    state: EffectState | None, kind: EffectKind, quiet: bool, verdict: Verdict
+) -> EffectMove:
     return next_move(state, kind, quiet=True, verdict=verdict)
 
 
@@ -399,8 +403,10 @@ def process_is_enough(sight: Sight, has_started: bool) -> bool:
     return sight is not Sight.NOTHING
 
 
-def repeats(state: EffectState | None, kind: Kind, quiet: bool, verdict: Verdict) -> Move:
-    return Move.EXECUTE
+def repeats(
+    state: EffectState | None, kind: EffectKind, quiet: bool, verdict: Verdict
+) -> EffectMove:
+    return EffectMove.EXECUTE
 
 
 def last_writer(ledger: Ledger, state: EffectState, fence: int) -> int:

@@ -60,7 +60,7 @@ POINTS = (
 _ACTIONS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
 
-class Fault:
+class SignalAtPoint:
     """Sends a signal to this process when it passes a point for the nth time."""
 
     def __init__(self, name: str, action: signal.Signals, nth: int) -> None:
@@ -75,7 +75,7 @@ class Fault:
             signal.pthread_kill(get_ident(), self.action)
 
 
-def fault(text: str) -> Fault | None:
+def fault(text: str) -> SignalAtPoint | None:
     """Parse ANDON_FAULTS."""
     if not text:
         return None
@@ -83,7 +83,7 @@ def fault(text: str) -> Fault | None:
     action, _, count = rest.partition("@")
     if name not in POINTS or action not in _ACTIONS or not (count or "1").isdigit():
         raise SystemExit(f"ANDON_FAULTS={text!r}: expected POINT=kill|freeze[@COUNT]")
-    return Fault(name, _ACTIONS[action], max(int(count or "1"), 1))
+    return SignalAtPoint(name, _ACTIONS[action], max(int(count or "1"), 1))
 
 
 # Called at every point that is passed, with the operation that the point is about, if any.

@@ -104,7 +104,7 @@ def _stop_between_transactions(store: Any) -> None:
 
     world.between = store._writing
     stops = points.watch
-    if not isinstance(stops, points.Fault) or stops.action != signal.SIGSTOP:
+    if not isinstance(stops, points.SignalAtPoint) or stops.action != signal.SIGSTOP:
         return
 
     def watch(name: str, about: object) -> None:

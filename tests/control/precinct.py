@@ -11,7 +11,7 @@ from tests.store.parts import Held, do, effect, new_run
 from andon.host.proc import start_ticks
 from andon.runtime.worker.peers import this_process
 from andon.store.messages.stops import Enlist, Order, SupervisorRow
-from andon.store.store import Claim, Move, Start
+from andon.store.store import Claim, MoveRun, Start
 
 
 class Precinct(Yard):
@@ -34,7 +34,7 @@ class Precinct(Yard):
         do(self.store, append.but(effects=(row,)))
 
     def move(self, run: str, seen: str, state: str) -> None:
-        do(self.store, Move(run_id=run, seen=seen, state=state))
+        do(self.store, MoveRun(run_id=run, seen=seen, state=state))
 
     def order(self, kind: str, scope: str = "fleet", name: str = "", **changes: Any) -> str:
         plain: dict[str, Any] = {"id": f"rcp_{kind}{scope}{name}", "by": "bo", "why": "fire"}

@@ -13,10 +13,10 @@ from tests.control.yard import Yard
 from tests.store.parts import do
 
 from andon.control import events, obligations
-from andon.core.stop import Kind
+from andon.core.stop import StopKind
 from andon.store import open_store
 from andon.store.messages.rows import Obligation
-from andon.store.store import Note
+from andon.store.store import NoteEvent
 
 KIND = re.compile(r"(worker|version|run|limit)\.[a-z_]+")
 
@@ -62,7 +62,7 @@ def test_events_are_followed_one_document_per_line(andon: Terminal, yard: Yard) 
 
 def test_an_event_cannot_act_on_the_terminal(local: Terminal) -> None:
     store = open_store(local.url)
-    do(store, Note(kind="run.odd", body=json.dumps({"why": "\x1b[2J"}), run_id="\x1b[31mr"))
+    do(store, NoteEvent(kind="run.odd", body=json.dumps({"why": "\x1b[2J"}), run_id="\x1b[31mr"))
     store.close()
     text = local("events")
     assert "\x1b" not in text
@@ -91,7 +91,10 @@ def test_every_kind_of_event_has_a_row_and_every_row_is_a_kind() -> None:
 def test_every_order_and_how_it_ended_has_a_row() -> None:
     page = pages.entries(pages.ROOT / "docs/reference/events.md")
     ends = {"overran", "proved", "unproved", "resumed", "reauthorized"}
-    named = {f"stop.{word}" for word in {*Kind, *ends}} | {"supervisor.started", "supervisor.ended"}
+    named = {f"stop.{word}" for word in {*StopKind, *ends}} | {
+        "supervisor.started",
+        "supervisor.ended",
+    }
     assert not named - page
 
 

@@ -18,7 +18,7 @@ from andon.control.stop.target import Whom
 from andon.errors import Conflict
 from andon.host.latch import Latch
 from andon.store import open_store
-from andon.store.messages.stops import Bury
+from andon.store.messages.stops import WorkerGone
 from andon.store.store import Start
 
 FLEET = Whom(scope="fleet")
@@ -60,7 +60,7 @@ def test_it_lifts_both_latches_and_restarts_nothing(
     yard.start("q")
     yard.order("halt")
     latch.pull(by="bo", why="fire", order="rcp_haltfleet")
-    do(yard.store, Bury(worker_id="w", evidence="killed"))
+    do(yard.store, WorkerGone(worker_id="w", evidence="killed"))
     text = andon("reauthorize", *SAID)
     assert "by bo: fire: halt of everything, epoch 1  (rcp_haltfleet)" in text
     assert f"the latch of this host, {latch.home}" in text

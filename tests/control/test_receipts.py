@@ -10,7 +10,7 @@ from tests.store.parts import do
 
 from andon.control.stop import receipts
 from andon.store import open_store
-from andon.store.messages.stops import Bury, Report
+from andon.store.messages.stops import TargetReport, WorkerGone
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_what_a_resumed_run_does_is_not_told_of_the_stop_before(yard: Precinct) 
 def test_the_worst_row_is_the_headline_and_comes_first(andon: Terminal, yard: Precinct) -> None:
     yard.begin("a", "w1"), yard.begin("b", "w2")
     yard.order("kill")
-    do(yard.store, Bury(worker_id="w1", evidence="its process is gone", ordered=True))
+    do(yard.store, WorkerGone(worker_id="w1", evidence="its process is gone", ordered=True))
     yard.worker("other")
     yard.kill_silently("w2", "other")
     page = andon("show", "rcp_killfleet")
@@ -68,7 +68,7 @@ def test_a_receipt_has_what_supervisors_measured(andon: Terminal, yard: Precinct
     yard.supervisor("s")
     yard.order("halt")
     body = json.dumps({"s": {"killed_ms": 3.5, "processes": 12, "children": [{"pid": 1}]}})
-    report = Report(
+    report = TargetReport(
         stop_id="rcp_haltfleet", target="supervisor:s", stage="verified", evidence="ok", body=body
     )
     do(yard.store, report)

@@ -10,7 +10,7 @@ from andon.errors import Conflict, IllegalTransition
 from andon.runtime.client import Client
 from andon.runtime.requests import requests
 from andon.store import open_store
-from andon.store.store import Move
+from andon.store.store import MoveRun
 
 
 async def step(number: int) -> int:
@@ -61,6 +61,6 @@ def test_a_run_that_is_not_stranded_is_not_resumed(store_url: str) -> None:
     run_id = requests.start(store, agent_with(1, asyncio.Event()))
     with pytest.raises(IllegalTransition, match="cannot resume while queued"):
         requests.resume(store, run_id)
-    [refused] = store.write([Move(run_id=run_id, seen="stranded", state="queued")])
+    [refused] = store.write([MoveRun(run_id=run_id, seen="stranded", state="queued")])
     assert isinstance(refused, Conflict)
     store.close()

@@ -16,12 +16,12 @@ from tests.control.terminal import Terminal, until
 from tests.store.parts import do, new_run
 
 from andon.control.stop import target
-from andon.control.stop.proof import Stopping
-from andon.core.stop import Kind
+from andon.control.stop.proof import StopProof
+from andon.core.stop import StopKind
 from andon.errors import Refused
 from andon.runtime.client import Client
 from andon.store import open_store
-from andon.store.messages.stops import Bury, Ended, Escalate, Stall
+from andon.store.messages.stops import Ended, Escalate, StallReport, WorkerGone
 from andon.store.store import Settle, Start
 
 GATED = """
@@ -92,7 +92,7 @@ def test_a_stop_is_not_called_one_before_it_is_proved(
         do(yard.store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
         [receipt] = andon.json("receipts")
         assert not EARLY.search(andon("show", receipt["id"])), "its word does not prove a kill"
-        do(yard.store, Bury(worker_id="w", evidence="seen from its host", ordered=True))
+        do(yard.store, WorkerGone(worker_id="w", evidence="seen from its host", ordered=True))
     else:
         yard.back(held)
     [receipt] = andon.json("receipts")
@@ -277,7 +277,7 @@ def test_a_worker_that_said_so_while_the_command_was_slow_is_left_alone_if_that_
             return now() + 1
 
         monkeypatch.setattr(small.store, "now", slow)
-        assert Stopping(small.store, row, lambda _: None).look()
+        assert StopProof(small.store, row, lambda _: None).look()
         assert (process.poll() is None) == alone
     assert state(small) == ({"pause": "paused", "kill": "killed"}[kind], False)
 
@@ -451,7 +451,7 @@ def test_what_sleeps_in_a_held_scope_is_not_shown_as_if_it_would_wake(
 
 def test_a_run_whose_worker_makes_no_progress_is_stalled(andon: Terminal, yard: Precinct) -> None:
     yard.begin()
-    do(yard.store, Stall(worker_id="w", stalled='{"why": "silent for 10 s", "seconds": 10}'))
+    do(yard.store, StallReport(worker_id="w", stalled='{"why": "silent for 10 s", "seconds": 10}'))
     [line] = andon.json("ps", "--state", "stalled")
     assert line["stalled"]["why"] == "silent for 10 s"
     assert "its worker is stalled: silent for 10 s" in andon("ps")
@@ -540,7 +540,7 @@ def test_a_killed_run_is_resumed_with_its_children(andon: Terminal, yard: Precin
     andon("kill", "p", "--no-wait", code=3)
     refused = andon.error("resume", "p", code=1)
     assert "run p is being stopped, and that is not proved yet: andon show rcp_" in refused
-    do(yard.store, Bury(worker_id="w", evidence="seen from its host", ordered=True))
+    do(yard.store, WorkerGone(worker_id="w", evidence="seen from its host", ordered=True))
     assert andon("resume", "p") == "resumed: p, it was killed\n"
     assert (state(yard, "p"), state(yard, "c")) == (("queued", False), ("queued", False))
 
@@ -615,6 +615,6 @@ def test_the_order_is_signed_when_it_is_known_by_whom(small: Precinct) -> None:
     small.worker("w")
     small.start("r")
     whom = target.Whom(scope="run", name="r")
-    order = target.order_for(Kind.PAUSE, whom, within=1.0, by="", why="", via="a test")
+    order = target.order_for(StopKind.PAUSE, whom, within=1.0, by="", why="", via="a test")
     row = target.give(small.store, order)
     assert (row.by, row.why, row.via, row.within) == ("", "", "a test", 1.0)

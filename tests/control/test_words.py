@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from andon.cli import stop_options
-from andon.cli.app import Asked, cli
+from andon.cli.app import GlobalOptions, cli
 
 PIECES = [
     "r-1",
@@ -50,7 +50,7 @@ def long_way(verb: str, line: list[str]) -> dict[str, Any]:
         command = cli.get_command(group, verb)
         assert command is not None
         with command.make_context(verb, line, parent=group) as ctx:
-            told = ctx.ensure_object(Asked)
+            told = ctx.ensure_object(GlobalOptions)
             return {**ctx.params, "store": told.store, "json": told.json}
 
 

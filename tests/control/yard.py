@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.store.parts import Held, agent_row, do, effect, eventually, new_run, worker_row
 
-from andon.store.messages.stops import Bury
+from andon.store.messages.stops import WorkerGone
 from andon.store.store import (
     AskDrain,
     Claim,
@@ -82,7 +82,7 @@ class Yard:
             dead=((worker, f"dead:{words}"),),
             seen=((worker, seen_at),),
         )
-        bury = Bury(worker_id=worker, evidence=words, seen_at=seen_at)
+        bury = WorkerGone(worker_id=worker, evidence=words, seen_at=seen_at)
         do(self.store, bury if buried else message)
 
     def later(self) -> None:

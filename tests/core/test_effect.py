@@ -13,9 +13,9 @@ from andon.core.effect import (
     OPEN,
     SETTLED,
     TRANSITIONS,
+    EffectKind,
+    EffectMove,
     EffectState,
-    Kind,
-    Move,
     Sight,
     Verdict,
     after_answer,
@@ -24,29 +24,29 @@ from andon.core.effect import (
     next_move,
 )
 
-S, K, V, M = EffectState, Kind, Verdict, Move
+S, K, V, M = EffectState, EffectKind, Verdict, EffectMove
 
 REPEATABLE = frozenset({K.PURE, K.IDEMPOTENT})
 
 
 class Case(NamedTuple):
     state: EffectState | None
-    kind: Kind
+    kind: EffectKind
     quiet: bool
     verdict: Verdict
 
     @property
-    def move(self) -> Move:
+    def move(self) -> EffectMove:
         return next_move(self.state, self.kind, quiet=self.quiet, verdict=self.verdict)
 
 
 # A run whose effects are being undone calls no code that could ask what to do next.
 STATES = [None, *(state for state in EffectState if state is not EffectState.UNDOING)]
-CASES = [Case(*case) for case in product(STATES, Kind, (False, True), Verdict)]
+CASES = [Case(*case) for case in product(STATES, EffectKind, (False, True), Verdict)]
 OPEN_CASES = [case for case in CASES if case.state in OPEN]
 
 
-def moves(cases: Iterable[Case]) -> set[Move]:
+def moves(cases: Iterable[Case]) -> set[EffectMove]:
     return {case.move for case in cases}
 
 
@@ -72,8 +72,8 @@ def test_what_is_certainly_not_there_is_done() -> None:
     assert moves(certainly_not) == {M.EXECUTE}
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_what_is_being_undone_is_not_executed(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", EffectKind)
+def test_what_is_being_undone_is_not_executed(kind: EffectKind) -> None:
     assert next_move(S.UNDOING, kind, quiet=True) is M.ASK
 
 
@@ -107,7 +107,7 @@ def test_only_the_outside_makes_an_outcome_of_a_doubt() -> None:
     ],
 )
 def test_a_probe_decides_unless_it_does_not_know(
-    state: EffectState, verdict: Verdict, move: Move
+    state: EffectState, verdict: Verdict, move: EffectMove
 ) -> None:
     assert next_move(state, K.PROBEABLE, quiet=True, verdict=verdict) is move
 
@@ -127,7 +127,7 @@ def test_what_can_be_undone_is_undone_before_it_is_done_again(state: EffectState
         (V.UNKNOWN, M.ASK),
     ],
 )
-def test_a_person_who_does_not_know_is_asked_again(verdict: Verdict, move: Move) -> None:
+def test_a_person_who_does_not_know_is_asked_again(verdict: Verdict, move: EffectMove) -> None:
     assert after_answer(verdict) is move
 
 
@@ -148,7 +148,7 @@ def test_every_state_can_be_reached() -> None:
 
 
 # Where a move leads, when it is carried out.
-LEADS_TO: dict[Move, set[EffectState]] = {
+LEADS_TO: dict[EffectMove, set[EffectState]] = {
     M.EXECUTE: {S.STARTED},
     M.PROBE: {S.PLANNED, S.CONFIRMED, S.IN_DOUBT},
     M.RECORD: {S.CONFIRMED},
@@ -204,10 +204,10 @@ def test_what_can_only_be_undone_is_compensatable() -> None:
     assert kind_of(None, probe=False, undo=True) is K.COMPENSATABLE
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", EffectKind)
 @pytest.mark.parametrize("functions", list(product((False, True), repeat=2)))
 def test_a_declared_kind_counts_more_than_its_functions(
-    kind: Kind, functions: tuple[bool, bool]
+    kind: EffectKind, functions: tuple[bool, bool]
 ) -> None:
     probe, undo = functions
     assert kind_of(str(kind), probe=probe, undo=undo) is kind

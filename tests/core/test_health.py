@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from andon.core.fleet.health import Seen, begun, live, ready
+from andon.core.fleet.health import Vitals, begun, live, ready
 
 LIMIT = 30.0
-WELL = Seen(started=True, draining=False, loop_silent=0.0, contact_age=1.0, store_up_for=100.0)
+WELL = Vitals(started=True, draining=False, loop_silent=0.0, contact_age=1.0, store_up_for=100.0)
 
 
 def test_a_worker_that_works_is_live_and_ready() -> None:

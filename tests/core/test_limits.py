@@ -8,8 +8,8 @@ from andon.core.queue import (
     Bucket,
     Candidate,
     Limit,
-    Scope,
-    Slot,
+    LimitScope,
+    LimitSlot,
     admit,
     rate_of,
     tally,
@@ -32,7 +32,7 @@ candidates = st.lists(
 limits = st.lists(
     st.builds(
         Limit,
-        st.sampled_from(Scope),
+        st.sampled_from(LimitScope),
         st.sampled_from(["a", "b", "tenant", "team"]),
         st.none() | st.integers(1, 4),
         st.integers(0, 4),
@@ -41,7 +41,7 @@ limits = st.lists(
     max_size=4,
     unique_by=lambda limit: (limit.scope, limit.name),
 )
-slots = st.builds(Slot, st.sampled_from(Scope), st.sampled_from(["a", "tenant"]), names)
+slots = st.builds(LimitSlot, st.sampled_from(LimitScope), st.sampled_from(["a", "tenant"]), names)
 counts = st.dictionaries(slots, st.integers(0, 5), max_size=4)
 buckets = st.dictionaries(slots, st.builds(Bucket, st.floats(0, 4), st.floats(0, 200)), max_size=4)
 rooms = st.integers(0, 10)
@@ -57,8 +57,8 @@ def run(run_id: str = "r", *, spends: bool = True, **given: str) -> Candidate:
 def test_no_slot_ever_has_more_than_its_limit(
     waiting: list[Candidate],
     limits: list[Limit],
-    running: dict[Slot, int],
-    left: dict[Slot, Bucket],
+    running: dict[LimitSlot, int],
+    left: dict[LimitSlot, Bucket],
     room: int,
 ) -> None:
     found = admit(waiting, limits, running, left, now=NOW, room=room)
@@ -81,8 +81,8 @@ def test_no_slot_ever_has_more_than_its_limit(
 def test_whatever_is_left_out_is_held_back_by_a_limit_or_finds_no_room(
     waiting: list[Candidate],
     limits: list[Limit],
-    running: dict[Slot, int],
-    left: dict[Slot, Bucket],
+    running: dict[LimitSlot, int],
+    left: dict[LimitSlot, Bucket],
     room: int,
 ) -> None:
     found = admit(waiting, limits, running, left, now=NOW, room=room)
@@ -98,8 +98,8 @@ def test_whatever_is_left_out_is_held_back_by_a_limit_or_finds_no_room(
 def test_a_second_page_admits_what_one_long_page_would_have(
     waiting: list[Candidate],
     limits: list[Limit],
-    running: dict[Slot, int],
-    left: dict[Slot, Bucket],
+    running: dict[LimitSlot, int],
+    left: dict[LimitSlot, Bucket],
     room: int,
 ) -> None:
     whole = admit(waiting, limits, running, left, now=NOW, room=room)
@@ -115,8 +115,8 @@ def test_a_second_page_admits_what_one_long_page_would_have(
 def test_part_of_what_was_admitted_may_start_without_the_rest(
     waiting: list[Candidate],
     limits: list[Limit],
-    running: dict[Slot, int],
-    left: dict[Slot, Bucket],
+    running: dict[LimitSlot, int],
+    left: dict[LimitSlot, Bucket],
 ) -> None:
     ids = admit(waiting, limits, running, left, now=NOW, room=10).ids
     part = [one for one in waiting if one.id in ids[::2]]
@@ -128,8 +128,8 @@ def test_part_of_what_was_admitted_may_start_without_the_rest(
 def test_a_rate_holds_over_every_time_but_for_one_full_bucket(
     rate: int, period: float, pauses: list[float]
 ) -> None:
-    limit = Limit(Scope.QUEUE, "q", None, rate, period)
-    now, begun, left = 0.0, 0, dict[Slot, Bucket]()
+    limit = Limit(LimitScope.QUEUE, "q", None, rate, period)
+    now, begun, left = 0.0, 0, dict[LimitSlot, Bucket]()
     for number, pause in enumerate(pauses):
         now += pause
         found = admit([run(str(number))], [limit], {}, left, now=now, room=1)
@@ -140,8 +140,8 @@ def test_a_rate_holds_over_every_time_but_for_one_full_bucket(
 
 @given(st.integers(1, 50), st.floats(0.1, 3600), st.floats(0, 0.99))
 def test_who_waits_as_long_as_told_is_admitted(rate: int, period: float, unspent: float) -> None:
-    limit = Limit(Scope.AGENT, "a", None, rate, period)
-    left = {Slot(Scope.AGENT, "a"): Bucket(unspent, NOW)}
+    limit = Limit(LimitScope.AGENT, "a", None, rate, period)
+    left = {LimitSlot(LimitScope.AGENT, "a"): Bucket(unspent, NOW)}
     found = admit([run()], [limit], {}, left, now=NOW, room=1)
     assert found.ids == []
     [wait] = found.spent.values()
@@ -150,7 +150,10 @@ def test_who_waits_as_long_as_told_is_admitted(rate: int, period: float, unspent
 
 
 def test_a_run_that_is_held_back_holds_up_nobody_behind_it() -> None:
-    limits = [Limit(Scope.QUEUE, "slow", at_most=1), Limit(Scope.LABEL, "tenant", at_most=1)]
+    limits = [
+        Limit(LimitScope.QUEUE, "slow", at_most=1),
+        Limit(LimitScope.LABEL, "tenant", at_most=1),
+    ]
     waiting = [
         run("1", queue="slow"),
         run("2", queue="slow"),
@@ -162,25 +165,25 @@ def test_a_run_that_is_held_back_holds_up_nobody_behind_it() -> None:
     found = admit(waiting, limits, {}, {}, now=NOW, room=10)
     assert found.ids == ["1", "3", "5", "6"]
     assert found.full == {
-        Slot("queue", "slow"),
-        Slot("label", "tenant", "x"),
-        Slot("label", "tenant", "y"),
+        LimitSlot("queue", "slow"),
+        LimitSlot("label", "tenant", "x"),
+        LimitSlot("label", "tenant", "y"),
     }
 
 
 def test_what_was_begun_before_is_not_held_back_by_a_rate_but_counts_as_running() -> None:
-    limits = [Limit(Scope.AGENT, "a", at_most=2, rate=1, per_seconds=60)]
-    empty = {Slot("agent", "a"): Bucket(0.0, NOW)}
+    limits = [Limit(LimitScope.AGENT, "a", at_most=2, rate=1, per_seconds=60)]
+    empty = {LimitSlot("agent", "a"): Bucket(0.0, NOW)}
     waiting = [run("new"), *(run(str(n), spends=False) for n in range(3))]
     found = admit(waiting, limits, {}, empty, now=NOW, room=10)
     assert found.ids == ["0", "1"]
     assert found.buckets == {}
-    assert found.spent == {Slot("agent", "a"): 60.0}
+    assert found.spent == {LimitSlot("agent", "a"): 60.0}
 
 
 def test_a_clock_that_was_set_back_stops_no_bucket_from_filling() -> None:
-    limits = [Limit(Scope.QUEUE, "q", rate=1, per_seconds=10)]
-    ahead = {Slot("queue", "q"): Bucket(0.0, NOW + 3600)}
+    limits = [Limit(LimitScope.QUEUE, "q", rate=1, per_seconds=10)]
+    ahead = {LimitSlot("queue", "q"): Bucket(0.0, NOW + 3600)}
     found = admit([run()], limits, {}, ahead, now=NOW, room=1)
     assert found.ids == []
     assert admit([run()], limits, {}, found.buckets, now=NOW + 10, room=1).ids == ["r"]
@@ -214,6 +217,9 @@ def test_a_value_that_no_database_keeps_still_counts_alone(value: str) -> None:
 
 
 def test_runs_are_counted_in_each_slot_that_they_are_in() -> None:
-    limits = [Limit(Scope.QUEUE, "q", 3, 0, 1.0), Limit(Scope.LABEL, "tenant", 1, 0, 1.0)]
+    limits = [Limit(LimitScope.QUEUE, "q", 3, 0, 1.0), Limit(LimitScope.LABEL, "tenant", 1, 0, 1.0)]
     found = tally([(run(tenant="x"), 2), (run("s"), 1)], limits)
-    assert found == {Slot(Scope.QUEUE, "q"): 3, Slot(Scope.LABEL, "tenant", "x"): 2}
+    assert found == {
+        LimitSlot(LimitScope.QUEUE, "q"): 3,
+        LimitSlot(LimitScope.LABEL, "tenant", "x"): 2,
+    }

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andon.core.fleet.restart import Action, Mode, Next, Policy, after, backoff, recent
+from andon.core.fleet.restart import Action, Mode, Next, RestartPolicy, after, backoff, recent
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from andon.core.fleet.restart import Action, Mode, Next, Policy, after, backoff,
 def test_the_mode_decides_what_follows_a_first_end(
     mode: Mode, failed: bool, expected: Next
 ) -> None:
-    assert after(Policy(mode), [100.0], 100.0, failed=failed) == expected
+    assert after(RestartPolicy(mode), [100.0], 100.0, failed=failed) == expected
 
 
 def test_each_further_end_doubles_the_pause_up_to_its_limit() -> None:
-    policy = Policy(Mode.ALWAYS)
+    policy = RestartPolicy(Mode.ALWAYS)
     found = [backoff(policy, count) for count in range(9)]
     assert found == [0.5, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
@@ -33,21 +33,21 @@ def test_each_further_end_doubles_the_pause_up_to_its_limit() -> None:
 @pytest.mark.parametrize(("ends", "given_up"), [(5, False), (6, True), (60, True)])
 def test_more_ends_than_the_limit_within_the_time_are_too_many(ends: int, given_up: bool) -> None:
     times = [40.0 + n / 1000 for n in range(ends)]
-    found = after(Policy(Mode.ON_FAILURE), times, 60.0, failed=True)
+    found = after(RestartPolicy(Mode.ON_FAILURE), times, 60.0, failed=True)
     assert (found.action is Action.GIVE_UP) == given_up
 
 
 def test_ends_of_long_ago_do_not_count() -> None:
     times = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 100.0]
     assert recent(times, 100.0, 60.0) == [100.0]
-    assert after(Policy(Mode.ALWAYS), times, 100.0, failed=True) == Next(Action.RESTART, 0.5)
+    assert after(RestartPolicy(Mode.ALWAYS), times, 100.0, failed=True) == Next(Action.RESTART, 0.5)
 
 
 def test_without_a_limit_it_is_never_given_up_but_never_spins_either() -> None:
-    policy = Policy(Mode.ALWAYS, limit=None)
+    policy = RestartPolicy(Mode.ALWAYS, limit=None)
     assert after(policy, [1.0] * 10_000, 1.0, failed=True) == Next(Action.RESTART, 30.0)
 
 
 @given(st.integers(min_value=0, max_value=10**9))
 def test_a_pause_is_never_nothing_and_never_without_end(count: int) -> None:
-    assert 0.5 <= backoff(Policy(Mode.ALWAYS), count) <= 30.0
+    assert 0.5 <= backoff(RestartPolicy(Mode.ALWAYS), count) <= 30.0

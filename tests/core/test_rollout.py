@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from andon.core.fleet.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
+    Departure,
     Hold,
-    Leaving,
     Part,
     deploys,
     doubled,
@@ -47,7 +47,9 @@ holds = st.lists(
     )
 )
 leavings = st.lists(
-    st.builds(Leaving, worker=st.text("abc", min_size=1, max_size=4), told_at=maybe, ended_at=maybe)
+    st.builds(
+        Departure, worker=st.text("abc", min_size=1, max_size=4), told_at=maybe, ended_at=maybe
+    )
 )
 
 
@@ -149,7 +151,7 @@ def test_the_median_and_the_worst_are_told() -> None:
 
 
 @given(leavings)
-def test_everybody_who_left_is_in_one_deploy(found: list[Leaving]) -> None:
+def test_everybody_who_left_is_in_one_deploy(found: list[Departure]) -> None:
     groups = deploys(found, NOW)
     assert sorted(one.worker for group in groups for one in group) == sorted(
         one.worker for one in found
@@ -158,7 +160,7 @@ def test_everybody_who_left_is_in_one_deploy(found: list[Leaving]) -> None:
 
 
 @given(leavings)
-def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Leaving]) -> None:
+def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Departure]) -> None:
     groups = [[one.window(NOW) for one in group] for group in deploys(found, NOW)]
     for earlier, later in pairwise(groups):
         assert min(begin for begin, _ in later) > max(end for _, end in earlier) + GAP_SECONDS
@@ -170,9 +172,9 @@ def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Leaving]) ->
 
 
 def test_a_worker_that_still_drains_drains_until_now() -> None:
-    assert Leaving(worker="w", told_at=5.0, ended_at=None).window(NOW) == (5.0, NOW)
-    assert Leaving(worker="w", told_at=None, ended_at=7.0).window(NOW) == (7.0, 7.0)
-    set_back = Leaving(worker="w", told_at=9.0, ended_at=7.0)
+    assert Departure(worker="w", told_at=5.0, ended_at=None).window(NOW) == (5.0, NOW)
+    assert Departure(worker="w", told_at=None, ended_at=7.0).window(NOW) == (7.0, 7.0)
+    set_back = Departure(worker="w", told_at=9.0, ended_at=7.0)
     assert set_back.window(NOW) == (7.0, 7.0), "a clock that was set back"
 
 

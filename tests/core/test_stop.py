@@ -11,9 +11,9 @@ from andon.core.stop import (
     OPEN,
     POLITE,
     Deed,
-    Kind,
-    Scope,
     Stage,
+    StopKind,
+    StopScope,
     after_word,
     afterwards,
     deed,
@@ -26,74 +26,76 @@ from andon.core.stop import (
     verdict,
 )
 
-kinds = st.sampled_from(list(Kind))
+kinds = st.sampled_from(list(StopKind))
 
 
-@pytest.mark.parametrize(("kind", "state"), list(itertools.product(Kind, sorted(TERMINAL))))
-def test_a_stop_after_the_end_changes_nothing(kind: Kind, state: State) -> None:
+@pytest.mark.parametrize(("kind", "state"), list(itertools.product(StopKind, sorted(TERMINAL))))
+def test_a_stop_after_the_end_changes_nothing(kind: StopKind, state: State) -> None:
     assert deed(kind, state, owes=True) is Deed.NOTHING
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_only_polite_orders_ask(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", StopKind)
+def test_only_polite_orders_ask(kind: StopKind) -> None:
     asks = deed(kind, State.RUNNING, owes=False) is Deed.ASK
-    assert asks == (kind in (Kind.PAUSE, Kind.CANCEL))
+    assert asks == (kind in (StopKind.PAUSE, StopKind.CANCEL))
     assert asks or deed(kind, State.RUNNING, owes=False) is Deed.FENCE
 
 
 @pytest.mark.parametrize(
     ("kind", "state", "owes", "what"),
     [
-        (Kind.PAUSE, State.QUEUED, False, Deed.HOLD),
-        (Kind.PAUSE, State.SUSPENDED, True, Deed.HOLD),
-        (Kind.PAUSE, State.KILLED, False, Deed.NOTHING),
-        (Kind.PAUSE, State.STRANDED, False, Deed.NOTHING),
-        (Kind.CANCEL, State.PAUSED, False, Deed.END),
-        (Kind.CANCEL, State.KILLED, True, Deed.UNDO),
-        (Kind.KILL, State.STRANDED, True, Deed.PUT_AWAY),
-        (Kind.HALT, State.PAUSED, False, Deed.PUT_AWAY),
-        (Kind.KILL, State.KILLED, False, Deed.NOTHING),
+        (StopKind.PAUSE, State.QUEUED, False, Deed.HOLD),
+        (StopKind.PAUSE, State.SUSPENDED, True, Deed.HOLD),
+        (StopKind.PAUSE, State.KILLED, False, Deed.NOTHING),
+        (StopKind.PAUSE, State.STRANDED, False, Deed.NOTHING),
+        (StopKind.CANCEL, State.PAUSED, False, Deed.END),
+        (StopKind.CANCEL, State.KILLED, True, Deed.UNDO),
+        (StopKind.KILL, State.STRANDED, True, Deed.PUT_AWAY),
+        (StopKind.HALT, State.PAUSED, False, Deed.PUT_AWAY),
+        (StopKind.KILL, State.KILLED, False, Deed.NOTHING),
     ],
 )
 def test_what_becomes_of_a_run_that_nobody_executes(
-    kind: Kind, state: State, owes: bool, what: Deed
+    kind: StopKind, state: State, owes: bool, what: Deed
 ) -> None:
     assert deed(kind, state, owes=owes) is what
 
 
 def test_only_a_cancelled_run_is_over() -> None:
-    ends = {kind: afterwards(kind, owes=False) for kind in Kind}
+    ends = {kind: afterwards(kind, owes=False) for kind in StopKind}
     assert ends == {
-        Kind.PAUSE: Deed.HOLD,
-        Kind.CANCEL: Deed.END,
-        Kind.KILL: Deed.PUT_AWAY,
-        Kind.HALT: Deed.PUT_AWAY,
+        StopKind.PAUSE: Deed.HOLD,
+        StopKind.CANCEL: Deed.END,
+        StopKind.KILL: Deed.PUT_AWAY,
+        StopKind.HALT: Deed.PUT_AWAY,
     }
-    assert afterwards(Kind.CANCEL, owes=True) is Deed.UNDO
+    assert afterwards(StopKind.CANCEL, owes=True) is Deed.UNDO
 
 
 @given(st.lists(kinds))
-def test_the_severest_latch_on_the_path_is_in_force(found: list[Kind]) -> None:
-    assert severest(found) == (max(found, key=list(Kind).index) if found else None)
+def test_the_severest_latch_on_the_path_is_in_force(found: list[StopKind]) -> None:
+    assert severest(found) == (max(found, key=list(StopKind).index) if found else None)
 
 
 def test_a_cancelled_scope_may_be_used_again_and_a_run_is_held_by_its_state() -> None:
-    held = {(k, s) for k in Kind for s in Scope if latches(k, s)}
-    assert held == {(k, s) for k in Kind for s in Scope if k != Kind.CANCEL and s != Scope.RUN}
+    held = {(k, s) for k in StopKind for s in StopScope if latches(k, s)}
+    assert held == {
+        (k, s) for k in StopKind for s in StopScope if k != StopKind.CANCEL and s != StopScope.RUN
+    }
 
 
 def test_to_start_again_after_a_hard_stop_costs_more_than_a_word() -> None:
-    assert {kind: lifted_by(kind) for kind in (Kind.PAUSE, Kind.KILL, Kind.HALT)} == {
-        Kind.PAUSE: "resume",
-        Kind.KILL: "reauthorize",
-        Kind.HALT: "reauthorize",
+    assert {kind: lifted_by(kind) for kind in (StopKind.PAUSE, StopKind.KILL, StopKind.HALT)} == {
+        StopKind.PAUSE: "resume",
+        StopKind.KILL: "reauthorize",
+        StopKind.HALT: "reauthorize",
     }
 
 
 @given(kinds, kinds)
-def test_a_milder_order_does_not_soften_a_severer_one(new: Kind, old: Kind) -> None:
-    order = list(Kind)
-    assert replaces(new, old) == (new is Kind.CANCEL or order.index(new) > order.index(old))
+def test_a_milder_order_does_not_soften_a_severer_one(new: StopKind, old: StopKind) -> None:
+    order = list(StopKind)
+    assert replaces(new, old) == (new is StopKind.CANCEL or order.index(new) > order.index(old))
 
 
 @given(st.lists(st.sampled_from(list(Stage))))
@@ -130,9 +132,9 @@ def test_a_hard_stop_ends_the_process_unless_it_is_spared(
     assert ends_worker(spare, embedded=embedded) is ends
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", StopKind)
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_word_proves_polite_stops_and_no_hard_one(kind: Kind, ends: bool) -> None:
+def test_a_word_proves_polite_stops_and_no_hard_one(kind: StopKind, ends: bool) -> None:
     stage = after_word(kind, ends=ends)
     if kind in POLITE:
         assert stage is Stage.VERIFIED

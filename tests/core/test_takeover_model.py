@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from andon.core.effect import OPEN, EffectState, Kind
+from andon.core.effect import OPEN, EffectKind, EffectState
 from verify.takeover import (
     CHANGING,
     MOST_CLAIMS,
@@ -26,7 +26,7 @@ from verify.takeover import (
 
 
 @cache
-def searched(kind: Kind) -> Search:
+def searched(kind: EffectKind) -> Search:
     return Search(Model(kind))
 
 
@@ -53,33 +53,33 @@ every_kind = pytest.mark.parametrize("kind", CHANGING)
 
 
 @every_kind
-def test_no_effect_happens_twice(kind: Kind) -> None:
+def test_no_effect_happens_twice(kind: EffectKind) -> None:
     assert not [w for w in searched(kind).came_from if twice(w)]
 
 
 @every_kind
-def test_what_is_confirmed_did_happen(kind: Kind) -> None:
+def test_what_is_confirmed_did_happen(kind: EffectKind) -> None:
     assert not [w for w in searched(kind).came_from if confirmed_in_vain(w)]
 
 
 def test_an_idempotent_effect_is_called_again_and_still_happens_once() -> None:
-    worlds = searched(Kind.IDEMPOTENT).came_from
+    worlds = searched(EffectKind.IDEMPOTENT).came_from
     ended = [world for world in worlds if world.ledger.state is EffectState.CONFIRMED]
     assert {world.happened for world in ended} == {1}
     assert {world.calls for world in ended} == {1, 2}
 
 
 @every_kind
-def test_every_run_can_still_end(kind: Kind) -> None:
+def test_every_run_can_still_end(kind: EffectKind) -> None:
     search = searched(kind)
     found = stuck(search, MOST_CLAIMS)
     assert not found, search.path(found[0])
 
 
 @every_kind
-def test_only_what_needs_a_person_asks_one(kind: Kind) -> None:
+def test_only_what_needs_a_person_asks_one(kind: EffectKind) -> None:
     asked = any(world.asking for world in searched(kind).came_from)
-    assert asked == (kind is not Kind.IDEMPOTENT)
+    assert asked == (kind is not EffectKind.IDEMPOTENT)
 
 
 def test_the_search_meets_every_state_of_an_open_effect() -> None:
@@ -89,7 +89,7 @@ def test_the_search_meets_every_state_of_an_open_effect() -> None:
 
 def test_an_effect_that_acts_through_a_program_happens_once_and_its_run_can_end() -> None:
     """The other kinds too, in the model of `make verify`; this one has the most to go wrong."""
-    search = Search(Model(Kind.PROBEABLE, apart=True))
+    search = Search(Model(EffectKind.PROBEABLE, apart=True))
     assert not [w for w in search.came_from if twice(w) or confirmed_in_vain(w)]
     assert not stuck(search, MOST_CLAIMS)
 
@@ -98,7 +98,7 @@ def test_an_effect_that_acts_through_a_program_happens_once_and_its_run_can_end(
 
 
 def test_a_rule_that_ignores_quiet_lets_a_frozen_worker_act_after_the_probe() -> None:
-    path = accident(Model(Kind.PROBEABLE, rule=always_quiet), twice)
+    path = accident(Model(EffectKind.PROBEABLE, rule=always_quiet), twice)
     assert in_order(
         path,
         "A claims",
@@ -114,23 +114,23 @@ def test_a_rule_that_ignores_quiet_lets_a_frozen_worker_act_after_the_probe() ->
 
 
 def test_a_rule_that_ignores_quiet_lets_a_late_one_follow_an_undoing() -> None:
-    path = accident(Model(Kind.COMPENSATABLE, rule=always_quiet), twice)
+    path = accident(Model(EffectKind.COMPENSATABLE, rule=always_quiet), twice)
     assert in_order(path, "A starts", "A freezes", "B claims", "B undoes", "B acts")
     assert in_order(path, "B undoes", "A acts")
 
 
 def test_a_rule_that_repeats_an_irreversible_effect_does_it_twice() -> None:
-    path = accident(Model(Kind.IRREVERSIBLE, rule=repeats), twice)
+    path = accident(Model(EffectKind.IRREVERSIBLE, rule=repeats), twice)
     assert in_order(path, "A acts, and sees an error", "A doubts", "A starts", "A acts")
 
 
 def test_a_provider_that_ignores_keys_makes_an_idempotent_effect_happen_twice() -> None:
-    model = Model(Kind.IDEMPOTENT, provider_knows_keys=False)
+    model = Model(EffectKind.IDEMPOTENT, provider_knows_keys=False)
     assert in_order(accident(model, twice), "A acts, and sees an error", "A acts")
 
 
 def test_the_end_of_a_worker_that_only_asked_says_nothing_about_the_one_that_started() -> None:
-    path = accident(Model(Kind.PROBEABLE, fold=last_writer), twice)
+    path = accident(Model(EffectKind.PROBEABLE, fold=last_writer), twice)
     assert in_order(
         path,
         "A starts",
@@ -147,14 +147,16 @@ def test_the_end_of_a_worker_that_only_asked_says_nothing_about_the_one_that_sta
 
 
 def test_an_undoing_that_is_not_written_first_takes_back_what_another_worker_did() -> None:
-    model = Model(Kind.COMPENSATABLE, undo_is_written_first=False)
+    model = Model(EffectKind.COMPENSATABLE, undo_is_written_first=False)
     path = accident(model, confirmed_in_vain)
     assert in_order(path, "A freezes", "A has its lease end", "B undoes", "B acts", "A undoes")
 
 
-@pytest.mark.parametrize("kind", [Kind.IRREVERSIBLE, Kind.PROBEABLE, Kind.COMPENSATABLE])
+@pytest.mark.parametrize(
+    "kind", [EffectKind.IRREVERSIBLE, EffectKind.PROBEABLE, EffectKind.COMPENSATABLE]
+)
 def test_a_person_who_says_no_while_the_first_worker_may_still_act_causes_a_second_one(
-    kind: Kind,
+    kind: EffectKind,
 ) -> None:
     path = accident(Model(kind, person_makes_certain=False), twice)
     assert in_order(
@@ -163,7 +165,7 @@ def test_a_person_who_says_no_while_the_first_worker_may_still_act_causes_a_seco
 
 
 def test_a_successor_that_leaves_orphans_alive_acts_beside_one() -> None:
-    path = accident(Model(Kind.PROBEABLE, apart=True, programs_are_ended=False), twice)
+    path = accident(Model(EffectKind.PROBEABLE, apart=True, programs_are_ended=False), twice)
     assert in_order(
         path,
         "A starts a program",
@@ -175,7 +177,7 @@ def test_a_successor_that_leaves_orphans_alive_acts_beside_one() -> None:
 
 
 def test_a_process_that_is_gone_says_nothing_of_what_it_had_started() -> None:
-    path = accident(Model(Kind.PROBEABLE, apart=True, certain=process_is_enough), twice)
+    path = accident(Model(EffectKind.PROBEABLE, apart=True, certain=process_is_enough), twice)
     assert in_order(
         path,
         "A starts a program",
@@ -186,11 +188,11 @@ def test_a_process_that_is_gone_says_nothing_of_what_it_had_started() -> None:
 
 
 def test_a_program_that_is_noted_after_its_start_is_unknown_to_another_host() -> None:
-    path = accident(Model(Kind.PROBEABLE, apart=True, programs_are_noted_first=False), twice)
+    path = accident(Model(EffectKind.PROBEABLE, apart=True, programs_are_noted_first=False), twice)
     assert in_order(path, "A starts a program", "A dies", "A probes: did_not_happen")
     assert "A notes that it has started a program" not in path
 
 
 def test_a_call_that_raised_and_left_its_program_alive_acts_after_the_probe() -> None:
-    path = accident(Model(Kind.PROBEABLE, apart=True, doubt_ends_programs=False), twice)
+    path = accident(Model(EffectKind.PROBEABLE, apart=True, doubt_ends_programs=False), twice)
     assert in_order(path, "A sees an error", "A doubts", "A probes: did_not_happen")

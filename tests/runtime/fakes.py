@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from andon.settings import Settings
-from andon.store.messages.rows import EventRow, Forsaken, Waiting
+from andon.store.messages.rows import EventRow, Forsaken, WaitingRuns
 from andon.store.messages.stops import StopRow
 from andon.store.store import WorkerRow
 
@@ -34,12 +34,12 @@ class NoStore:
         self.broken: Exception | None = None
         self.held = threading.Event()
         self.held.set()
-        self.rows: list[Waiting] = []
+        self.rows: list[WaitingRuns] = []
         self.fleet: list[WorkerRow] = []
         self.happened: list[EventRow] = []
         self.asked = 0
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[WaitingRuns]:
         self.asked += 1
         self.held.wait(LIMIT_SECONDS)
         if self.broken:

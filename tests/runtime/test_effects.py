@@ -406,7 +406,7 @@ async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
 
     async def undo(result: Any, amount: int) -> None:
         [attempt] = workers[0].attempts.values()
-        await until(lambda: "answer" in {letter.kind for letter in attempt.letters})
+        await until(lambda: "answer" in {message.kind for message in attempt.inbox})
         raise ConnectionError("it may be undone")
 
     async def pay(ctx: andon.Context) -> str:

@@ -22,7 +22,7 @@ from andon.runtime.health.http_server import parse
 from andon.runtime.health.probes import Health, refusal
 from andon.runtime.worker.triggers import reachable
 from andon.store import open_store
-from andon.store.messages.rows import EventRow, Filter, Waiting
+from andon.store.messages.rows import EventRow, Filter, WaitingRuns
 from andon.store.store import AgentRow, Register, Start
 from andon.testing.postgres import Cluster
 
@@ -48,7 +48,7 @@ def server(worker: FakeWorker) -> Iterator[Health]:
         yield found
 
 
-def waiting(**changes: Any) -> Waiting:
+def waiting(**changes: Any) -> WaitingRuns:
     plain: dict[str, Any] = {
         "state": "queued",
         "queue": "q",
@@ -57,7 +57,7 @@ def waiting(**changes: Any) -> Waiting:
         "runs": 3,
         "oldest_seconds": 1.0,
     }
-    return Waiting(**plain | changes)
+    return WaitingRuns(**plain | changes)
 
 
 def away(store: NoStore) -> None:

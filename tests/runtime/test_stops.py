@@ -13,7 +13,7 @@ from andon.errors import Stopped
 from andon.runtime.client import Client
 from andon.runtime.requests.requests import Receipt
 from andon.settings import Settings
-from andon.store.messages.stops import Bury, Heard, Order, Reauthorize, Told
+from andon.store.messages.stops import Heard, Order, Reauthorize, StopNotice, WorkerGone
 
 SPARED = (
     "its worker: nothing of it executes any more. Its process was spared: nobody outside can "
@@ -789,7 +789,7 @@ async def test_what_a_worker_has_said_is_proved_once_its_process_is_gone(lab: La
         await seen.reached.wait()
         receipt = await lab.client.kill(run)
         await ended_by_word(lab, receipt)
-        bury = Bury(worker_id=worker.worker_id, evidence="its process is gone", ordered=True)
+        bury = WorkerGone(worker_id=worker.worker_id, evidence="its process is gone", ordered=True)
         await asyncio.to_thread(lab.store.write, [bury])
         found = await closed(lab, receipt)
         assert found.proved
@@ -869,7 +869,7 @@ async def test_a_parent_whose_child_was_cancelled_gets_the_outcome_of_the_child(
 
 async def test_a_worker_that_is_halted_leaves_everything_and_ends(lab: Lab) -> None:
     seen = Seen()
-    told: list[Told] = []
+    told: list[StopNotice] = []
 
     @agent
     async def long(ctx: andon.Context) -> Any:

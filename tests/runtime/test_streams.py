@@ -9,7 +9,7 @@ from tests.runtime.harness import Held, Lab, agent
 import andon
 from andon import transcript
 from andon.testing import FakeModel
-from andon.testing.model.wire import Call, Turn
+from andon.testing.model.wire import ModelToolCall, Turn
 from andon.transcript import Call as Planned
 
 SAID = "I charge Ann now, and tell you what the bank said."
@@ -18,7 +18,7 @@ TALK: list[Any] = [{"role": "user", "content": "charge Ann"}]
 
 @pytest.fixture
 def fake() -> Iterator[FakeModel]:
-    script: list[Any] = [Turn(text=SAID, calls=(Call("charge", {"eur": 10}),)), "Done."]
+    script: list[Any] = [Turn(text=SAID, calls=(ModelToolCall("charge", {"eur": 10}),)), "Done."]
     with FakeModel(script) as found:
         yield found
 

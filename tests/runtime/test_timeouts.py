@@ -72,7 +72,7 @@ async def test_a_timeout_around_a_wait_ends_it_in_time(local: Lab, limit: Limit)
         assert await local.replayed(run) == "nothing came"
 
 
-async def test_a_wait_that_is_cancelled_while_its_end_is_written_loses_no_letter(
+async def test_a_wait_that_is_cancelled_while_its_end_is_written_loses_no_message(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On replay it is cancelled again, and whoever waits next gets what came."""

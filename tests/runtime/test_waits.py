@@ -153,7 +153,7 @@ async def test_an_event_that_comes_while_the_run_goes_to_sleep_is_not_lost(lab: 
 
 
 async def test_one_event_is_never_two(local: Lab) -> None:
-    """Letters are read while their use is being committed; they must not be used again."""
+    """Messages are read while their use is being committed; they must not be used again."""
     go = asyncio.Event()
 
     async def body(ctx: andon.Context) -> list[Any]:
@@ -163,25 +163,25 @@ async def test_one_event_is_never_two(local: Lab) -> None:
         return found
 
     async with local.working(agent(body)) as worker:
-        letters = worker.store.letters
+        messages = worker.store.inbox
         stale: list[Any] = []
 
         def late(run_ids: list[str]) -> Any:
             if stale:
                 return stale.pop()  # read before, arrived after the commit
-            found = letters(run_ids)
+            found = messages(run_ids)
             if found:
                 stale.append(found)
             return found
 
-        worker.store.letters = late
+        worker.store.inbox = late
         run = await local.client.start("agent")
         await until(lambda: any(attempt.waits for attempt in worker.attempts.values()))
         await local.client.send(run, "n", 1)
         await until(lambda: stale)
         worker.wake()
         await until(lambda: not stale)
-        worker.store.letters = letters
+        worker.store.inbox = messages
         await local.client.send(run, "n", 2)
         await until(lambda: not any(attempt.waits for attempt in worker.attempts.values()))
         go.set()

@@ -560,16 +560,16 @@ async def test_a_claim_that_fails_is_not_the_last_one(
         return "over"
 
     async with local.working(agent(body), poll_seconds=0.02) as worker:
-        letters = worker._deliver_letters
+        messages = worker._deliver_messages
         failures: list[int] = []
 
         async def broken() -> None:
             failures.append(1)
             if len(failures) < 3:
                 raise ZeroDivisionError("a bug")
-            await letters()
+            await messages()
 
-        worker._deliver_letters = broken  # type: ignore[method-assign]
+        worker._deliver_messages = broken  # type: ignore[method-assign]
         worker.wake()
         await until(lambda: len(failures) >= 3)
         assert await local.result(await local.client.start("agent")) == "over"

@@ -13,7 +13,7 @@ from andon.errors import StoreError, StoreUnavailable
 from andon.store.sqlite import store as sqlite
 from andon.store.sqlite.errors import BUSY_SECONDS
 from andon.store.sqlite.store import SqliteStore
-from andon.store.store import Log, Note
+from andon.store.store import Log, NoteEvent
 from andon.store.writer.writer import Writer
 
 
@@ -26,8 +26,8 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     store.close()
 
 
-def said(kind: str) -> Note:
-    return Note(kind=kind, body="{}")
+def said(kind: str) -> NoteEvent:
+    return NoteEvent(kind=kind, body="{}")
 
 
 @pytest.fixture

@@ -126,14 +126,14 @@ def test_a_start_that_is_under_way_is_not_lost_when_the_writer_closes(store: Sto
 
 def test_a_claim_brings_the_start_of_what_nobody_has_touched(store: Store, carry: Carry) -> None:
     register(store)
-    run, later = new_run("new"), new_run("letter")
+    run, later = new_run("new"), new_run("message")
     store.write([Start(run=run), Start(run=later)])
     held = begin(store, "touched")
     store.write([held.append()])
     do(store, held.settle("queued", returned=True))
     result = carry(store, claiming(number=1))
     found = {one.id: one.start for one in result.runs}
-    assert found == {"new": run.entry, "letter": later.entry, "touched": None}
+    assert found == {"new": run.entry, "message": later.entry, "touched": None}
     [touched] = [one for one in result.runs if one.id == "touched"]
     assert (touched.attempt, touched.fence.counter, touched.head_seq) == (2, 2, 1)
     assert [attempt.worker for attempt in store.attempts("touched")] == ["w", "w"]

@@ -126,7 +126,7 @@ def test_a_parent_hears_of_a_child_that_ended_among_many(store: Store) -> None:
     outcomes = store.write([end(other), end(kid), parent.settle("suspended")])
     assert outcomes[:2] == ["succeeded", "succeeded"]
     assert states(store, "parent") == ["queued"]
-    assert [letter.name for letter in store.letters(["parent"])["parent"]] == ["child"]
+    assert [message.name for message in store.inbox(["parent"])["parent"]] == ["child"]
 
 
 def take_child(store: Store, root: str) -> Held:

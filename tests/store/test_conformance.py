@@ -52,7 +52,7 @@ from andon.store.store import (
     Depart,
     Log,
     Message,
-    Move,
+    MoveRun,
     Register,
     Settle,
     Start,
@@ -483,7 +483,9 @@ def test_an_ask_is_open_until_it_is_answered(store: Store) -> None:
     assert store.asks() == []
     [row] = store.asks("r", open_only=False)
     assert (row.answer, row.answered_at is not None) == ('"yes"', True)
-    assert [(letter.kind, letter.name) for letter in store.letters(["r"])["r"]] == [("answer", "q")]
+    assert [(message.kind, message.name) for message in store.inbox(["r"])["r"]] == [
+        ("answer", "q")
+    ]
 
 
 def test_an_answer_that_comes_too_late_is_refused_and_wakes_nobody(store: Store) -> None:
@@ -494,7 +496,7 @@ def test_an_answer_that_comes_too_late_is_refused_and_wakes_nobody(store: Store)
     refused(store, answer("second"), Conflict)
     refused(store, answer("third", "no such ask"), Conflict)
     assert state_of(store) == "suspended"
-    assert len(store.letters(["r"])["r"]) == 1
+    assert len(store.inbox(["r"])["r"]) == 1
 
 
 def test_an_answer_whose_outcome_was_lost_may_be_sent_again(store: Store) -> None:
@@ -558,21 +560,21 @@ def test_a_message_wakes_a_run_that_waits(store: Store) -> None:
     assert claim(store).runs == []
     assert do(store, event()) is True
     again = take(store)
-    [letter] = store.load("r").letters
-    assert (letter.kind, letter.name, letter.body) == ("event", "go", "1")
-    do(store, again.append(take=letter.id))
-    assert store.letters(["r"]) == {}
+    [message] = store.load("r").inbox
+    assert (message.kind, message.name, message.body) == ("event", "go", "1")
+    do(store, again.append(take=message.id))
+    assert store.inbox(["r"]) == {}
 
 
 def test_a_message_that_nobody_has_got_is_there_again(store: Store) -> None:
     held = begin(store)
     do(store, event())
-    letters = store.letters(["r"])
-    [letter] = letters["r"]
-    do(store, held.append(take=letter.id))
-    assert store.letters(["r"]) == {}
-    do(store, held.append(give_back=letter.id))
-    assert store.letters(["r"]) == letters
+    messages = store.inbox(["r"])
+    [message] = messages["r"]
+    do(store, held.append(take=message.id))
+    assert store.inbox(["r"]) == {}
+    do(store, held.append(give_back=message.id))
+    assert store.inbox(["r"]) == messages
 
 
 def test_a_message_that_came_before_the_run_lay_down_keeps_it_awake(store: Store) -> None:
@@ -595,7 +597,7 @@ def test_a_message_delivered_twice_wakes_once(store: Store) -> None:
     do(store, held.settle("suspended", seen_inbox=1))
     assert do(store, event()) is False
     assert state_of(store) == "suspended"
-    assert len(store.letters(["r"])["r"]) == 1
+    assert len(store.inbox(["r"])["r"]) == 1
 
 
 def test_a_message_to_a_finished_run_is_refused(store: Store) -> None:
@@ -738,8 +740,8 @@ def test_a_finished_child_wakes_its_parent_in_the_same_commit(store: Store, endi
     kid = take(store, "child")
     do(store, kid.settle(ending))
     assert state_of(store) == "queued"
-    [letter] = store.letters(["r"])["r"]
-    assert (letter.kind, letter.name, json.loads(letter.body)) == ("child", "child", ending)
+    [message] = store.inbox(["r"])["r"]
+    assert (message.kind, message.name, json.loads(message.body)) == ("child", "child", ending)
 
 
 def test_a_child_that_only_waits_does_not_wake_its_parent(store: Store) -> None:
@@ -748,7 +750,7 @@ def test_a_child_that_only_waits_does_not_wake_its_parent(store: Store) -> None:
     do(store, held.settle("suspended"))
     do(store, take(store, "child").settle("suspended"))
     assert state_of(store) == "suspended"
-    assert store.letters(["r"]) == {}
+    assert store.inbox(["r"]) == {}
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
@@ -933,7 +935,7 @@ def test_a_run_that_kills_its_workers_is_buried(store: Store) -> None:
     assert (journal[-1].kind, journal[-1].state) == (EntryKind.END, "dead")
     assert check_chain(journal, run_id="fatal") == run.head_hash
     assert state_of(store) == "queued", "its parent was not told"
-    assert json.loads(store.letters(["r"])["r"][0].body) == "dead"
+    assert json.loads(store.inbox(["r"])["r"][0].body) == "dead"
 
 
 def test_a_run_that_makes_progress_is_not_buried(store: Store) -> None:
@@ -976,7 +978,7 @@ def test_a_checkpoint_that_only_comes_back_is_no_progress(store: Store) -> None:
 
 def test_a_checkpoint_that_is_never_the_same_ends_too(store: Store) -> None:
     assert _die_with(store, [f"at {number}" for number in range(101)], limit=1) == "dead after 100"
-    move = Move(run_id="r", seen="dead", state="queued", fresh=True)
+    move = MoveRun(run_id="r", seen="dead", state="queued", fresh=True)
     do(store, move)
     held = take(store, "r", register(store, "again"))
     do(store, Checkpoint(run_id="r", fence=held.fence, op=":0", body="further"))
@@ -1113,7 +1115,7 @@ def test_hostile_text_is_only_text(store: Store) -> None:
         do(store, held.append(of={"name": text, "key": text}, step=text))
         assert store.journal(held.id)[-1].name == text
         do(store, event(held.id, message_id=text, name=text))
-        assert store.letters([held.id])[held.id][0].name == text
+        assert store.inbox([held.id])[held.id][0].name == text
 
 
 def test_the_store_tells_about_itself(store: Store) -> None:

@@ -20,8 +20,8 @@ from tests.store.parts import (
     worker_row,
 )
 
-from andon.core.queue import Slot
-from andon.store.store import Drain, Move, Promote, Register, SetLimit, Settle, Store
+from andon.core.queue import LimitSlot
+from andon.store.store import Drain, MoveRun, Promote, Register, SetLimit, Settle, Store
 
 
 def limit(store: Store, what: str, **terms: Any) -> Any:
@@ -172,7 +172,7 @@ def test_a_suspect_that_is_to_be_undone_is_undone_by_any_version(
     if limited:
         limit(store, "agent:agent", at_most=9)
     start(store, "old", version="0")
-    do(store, Move(run_id="old", seen="queued", state="queued", undoing="{}"))
+    do(store, MoveRun(run_id="old", seen="queued", state="queued", undoing="{}"))
     register(store, "lost")
     assert ids(store, "lost") == ["old"]
     register(store)
@@ -231,7 +231,7 @@ def test_what_was_begun_before_is_not_held_back_by_a_rate(store: Store) -> None:
     assert ids(store) == ["a"]
     settle(store, "a", state="queued", ending="returned", returned=True)
     assert ids(store) == ["a"]
-    assert store.usage().buckets[Slot("label", "tenant", "x")].unspent < 1
+    assert store.usage().buckets[LimitSlot("label", "tenant", "x")].unspent < 1
 
 
 def test_a_run_that_is_to_be_undone_is_not_held_back_by_a_rate(store: Store) -> None:
@@ -239,7 +239,7 @@ def test_a_run_that_is_to_be_undone_is_not_held_back_by_a_rate(store: Store) -> 
     limit(store, "agent:agent", rate=1, per_seconds=3600)
     start(store, "a", "b", "c")
     assert ids(store) == ["a"]
-    do(store, Move(run_id="b", seen="queued", state="queued", undoing="{}"))
+    do(store, MoveRun(run_id="b", seen="queued", state="queued", undoing="{}"))
     assert ids(store) == ["b"]
 
 
@@ -382,7 +382,7 @@ def test_runs_that_no_live_worker_would_take_are_forsaken(store: Store) -> None:
     [row] = store.forsaken(0)
     assert (row.agent, row.version, row.runs) == ("agent", "2", 1)
     assert row.oldest_available_at <= store.now()
-    do(store, Move(run_id="new", seen="queued", state="queued", undoing="{}"))
+    do(store, MoveRun(run_id="new", seen="queued", state="queued", undoing="{}"))
     assert store.forsaken(0) == [], "any version may undo it"
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.store.parts import begin, claim, do, register, take
 from tests.store.test_stops import closed, order, stages, state
 
-from andon.store.messages.stops import Bury, Report, Started
+from andon.store.messages.stops import ProcessStarted, TargetReport, WorkerGone
 from andon.store.sql import processes
 from andon.store.store import Beat, Claim, Depart, Settle, Store
 
@@ -12,7 +12,7 @@ MARK = 1 << 62
 
 
 def launch(store: Store, fence: int = 1, mark: int = MARK) -> None:
-    do(store, Started(run_id="r", fence=fence, mark=mark))
+    do(store, ProcessStarted(run_id="r", fence=fence, mark=mark))
 
 
 def lose(store: Store, how: str, worker_id: str = "w") -> None:
@@ -52,7 +52,7 @@ def test_a_worker_that_says_goodbye_does_not_speak_for_what_it_had_started(store
     launch(store)
     do(store, Depart(worker_id="w"))
     assert store.load("r").quiet_fences == set()
-    do(store, Bury(worker_id="w", evidence="and all that it had started"))
+    do(store, WorkerGone(worker_id="w", evidence="and all that it had started"))
     assert store.load("r").quiet_fences == {1}
 
 
@@ -67,7 +67,7 @@ def test_what_an_earlier_attempt_has_started_is_not_proved_by_the_end_of_a_later
     do(store, Settle(run_id="r", fence=later.fence, state="queued", ending="returned"))
     assert stages(store, stop_id) == {"run:r": "verified", "run:r:1": "fenced"}
     assert not closed(store, stop_id)
-    report = Report(stop_id=stop_id, target="run:r:1", stage="verified", evidence="looked")
+    report = TargetReport(stop_id=stop_id, target="run:r:1", stage="verified", evidence="looked")
     do(store, report)
     assert closed(store, stop_id)
     assert state(store) == ("paused", False)

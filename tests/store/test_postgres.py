@@ -363,10 +363,10 @@ def test_writers_that_lock_each_others_runs_do_not_deadlock(
             barrier.wait(LONG)
             messages: list[Message] = [kids[number].settle("succeeded")]
             for run_id in names[1 - number]:
-                letter = Deliver(
+                message = Deliver(
                     run_id=run_id, kind="event", name="e", body="1", message_id=f"{number}"
                 )
-                messages.append(letter)
+                messages.append(message)
             return stores[number].write(messages)
 
         with ThreadPoolExecutor(2) as threads:

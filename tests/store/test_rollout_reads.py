@@ -4,11 +4,11 @@ import time
 
 from tests.store.parts import agent_row, begin, do, register, start, take, worker_row
 
-from andon.store.store import AskDrain, Depart, Drain, Note, Register, Store
+from andon.store.store import AskDrain, Depart, Drain, NoteEvent, Register, Store
 
 
 def note(store: Store, kind: str) -> None:
-    do(store, Note(kind=kind, body="{}"))
+    do(store, NoteEvent(kind=kind, body="{}"))
 
 
 def test_events_are_found_by_number_and_by_time(store: Store) -> None:

@@ -299,7 +299,7 @@ def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
 
 
 def test_who_listened_on_a_loop_that_is_closed_leaves_no_socket_open(tmp_path: Path) -> None:
-    ears = notifier.Bell(str(tmp_path))
+    ears = notifier.HostNotifier(str(tmp_path))
     loop = asyncio.new_event_loop()
     end = ears.listen_on(loop, lambda: None)
     loop.close()

@@ -7,14 +7,14 @@ import pytest
 from tests.store.parts import agent_row, begin, claim, do, register, start, take, worker_row
 from tests.store.test_stops import closed, give_back, order, stages, state
 
-from andon.store.messages.stops import Bury, Ended, Report, Started
+from andon.store.messages.stops import Ended, ProcessStarted, TargetReport, WorkerGone
 from andon.store.store import Depart, Register, Store
 
 MARK = 1 << 62 | 5 << 34 | 1 << 12
 
 
-def started(fence: int = 1, run_id: str = "r", **changes: Any) -> Started:
-    return Started(run_id=run_id, fence=fence, **{"mark": MARK, **changes})
+def started(fence: int = 1, run_id: str = "r", **changes: Any) -> ProcessStarted:
+    return ProcessStarted(run_id=run_id, fence=fence, **{"mark": MARK, **changes})
 
 
 def suspend(store: Store, held: Any, **changes: Any) -> None:
@@ -28,7 +28,7 @@ def embedded(store: Store, worker_id: str = "w") -> None:
 
 
 def verify(store: Store, receipt: str, target: str) -> None:
-    report = Report(stop_id=receipt, target=target, stage="verified", evidence="none is left")
+    report = TargetReport(stop_id=receipt, target=target, stage="verified", evidence="none is left")
     do(store, report)
 
 
@@ -187,7 +187,7 @@ def test_the_end_of_its_worker_and_of_all_it_had_started_proves_it(store: Store)
     do(store, started(held.fence.counter))
     suspend(store, held)
     receipt = order(store, "kill", "run:r")
-    do(store, Bury(worker_id="w", evidence="its process is gone", ordered=True))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone", ordered=True))
     assert stages(store, receipt) == {f"run:r:{held.fence.counter}": "verified"}
     assert state(store) == ("killed", False)
     assert stages(store, order(store, "cancel", "run:r")) == {}
@@ -234,7 +234,7 @@ def test_a_thread_of_a_living_worker_is_ended_with_its_process(store: Store) -> 
     receipt = order(store, "kill", "run:r")
     [row] = store.targets(receipt)
     assert (row.stage, row.mark, row.worker) == ("fenced", None, "w")
-    do(store, Bury(worker_id="w", evidence="its process is gone", ordered=True))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone", ordered=True))
     assert state(store) == ("killed", False)
 
 
@@ -281,7 +281,7 @@ def test_a_word_about_a_kill_is_the_last_one_only_where_nobody_ends_the_process(
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
     assert stages(store, receipt) == {"run:r": word}
     assert closed(store, receipt) == (word == "unproved")
-    do(store, Bury(worker_id="w", evidence="its process is gone", ordered=True))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone", ordered=True))
     assert stages(store, receipt) == {"run:r": "verified"}
 
 
@@ -301,7 +301,7 @@ def test_whoever_is_ended_for_another_run_is_not_to_blame(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     order(store, "kill", "run:r")
-    do(store, Bury(worker_id="w", evidence="its process is gone", ordered=True))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone", ordered=True))
     run = store.run("other")
     assert run is not None
     assert (run.state, run.interruptions) == ("queued", 0)
@@ -324,5 +324,5 @@ def test_a_later_order_waits_for_what_an_earlier_one_has_not_proved(store: Store
     pause = order(store, "pause", "run:r")
     assert stages(store, pause) == stages(store, kill) != {}
     assert not closed(store, pause)
-    do(store, Bury(worker_id="w", evidence="it ended"))
+    do(store, WorkerGone(worker_id="w", evidence="it ended"))
     assert (closed(store, kill), closed(store, pause)) == (True, True)

@@ -37,16 +37,16 @@ from tests.store.test_stops import (
 from andon.core.journal import check_chain
 from andon.store import open_store
 from andon.store.messages.stops import (
-    Bury,
     Dismiss,
     Ended,
     Enlist,
     Order,
     Reauthorize,
-    Report,
     Resume,
+    TargetReport,
+    WorkerGone,
 )
-from andon.store.store import Beat, Claim, Move, Register, Store
+from andon.store.store import Beat, Claim, MoveRun, Register, Store
 from andon.testing.postgres import Cluster
 
 OTHER = ("other", "1")
@@ -192,8 +192,8 @@ def test_a_supervisor_that_ends_meanwhile_leaves_no_open_row(traffic: Traffic) -
     assert "fenced" not in stages(store, "rcp_halt_fleet").values()
 
 
-def seen_to_end(receipt: str, target: str) -> Report:
-    return Report(stop_id=receipt, target=target, stage="verified", evidence="seen to end")
+def seen_to_end(receipt: str, target: str) -> TargetReport:
+    return TargetReport(stop_id=receipt, target=target, stage="verified", evidence="seen to end")
 
 
 def test_two_who_prove_the_last_two_targets_close_the_order(opened: Any) -> None:
@@ -203,7 +203,7 @@ def test_two_who_prove_the_last_two_targets_close_the_order(opened: Any) -> None
     together = threading.Barrier(2)
     receipts = []
 
-    def prove(store: Store, said: Report) -> None:
+    def prove(store: Store, said: TargetReport) -> None:
         together.wait()
         do(store, said)
 
@@ -229,12 +229,12 @@ def test_an_old_proof_does_not_free_a_run_that_somebody_else_may_execute(store: 
     order(store, "kill", "run:r")
     claimed = claim(register_other(store), "x", dead=(("w", "silent:its lease ended"),))
     assert claimed.runs == []
-    do(store, Move(run_id="r", seen="killed", state="queued"))
+    do(store, MoveRun(run_id="r", seen="killed", state="queued"))
     second = take(store, "r", "x")
     receipt = order(store, "cancel", "run:r", within=0.0)
     claim(store, "x")
     assert state(store) == ("killed", True)
-    do(store, Bury(worker_id="w", evidence="gone"))
+    do(store, WorkerGone(worker_id="w", evidence="gone"))
     assert state(store) == ("killed", True)
     assert stages(store, receipt) == {"run:r": "fenced"}
     do(store, Ended(worker_id="x", run_id="r", fence=second.fence.counter))
@@ -255,7 +255,7 @@ def test_a_word_that_nobody_asked_for_proves_nothing(store: Store, kind: str) ->
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
     assert state(store) == ("running", True)
     assert stages(store, receipt) == {"run:r": "requested"}
-    do(store, Bury(worker_id="w", evidence="gone"))
+    do(store, WorkerGone(worker_id="w", evidence="gone"))
     assert state(store) == ({"pause": "paused", "cancel": "cancelled"}[kind], False)
     assert stages(store, receipt) == {"run:r": "verified"}
 
@@ -278,7 +278,7 @@ def test_what_was_frozen_is_not_stopped_before_its_process_is_gone(
     [told] = attend(store).told
     assert (told.target, told.hard) == ("run:r", True)
     assert not closed(store, receipt)
-    do(store, Report(stop_id=receipt, target="run:r", stage="verified", evidence="gone"))
+    do(store, TargetReport(stop_id=receipt, target="run:r", stage="verified", evidence="gone"))
     assert state(store) == ({"cancel": "cancelled", "kill": "killed"}[kind], False)
     assert closed(store, receipt)
 
@@ -312,7 +312,7 @@ def test_what_ends_a_stop_may_be_said_twice(store: Store, message: str) -> None:
     receipt = order(store, "kill", "run:r")
     said: Any = {
         "ended": Ended(worker_id="w", run_id="r", fence=held.fence.counter),
-        "bury": Bury(worker_id="w", evidence="gone"),
+        "bury": WorkerGone(worker_id="w", evidence="gone"),
         "resume": Resume(scope="fleet"),
     }[message]
     if message == "resume":
@@ -394,7 +394,7 @@ def test_a_cancelled_crowd_is_over_one_by_one(store: Store) -> None:
         assert check_chain(entries, run_id=name) == run.head_hash
         assert (entries[-1].kind, entries[-1].state) == ("end", "cancelled")
         assert "ana" in str(entries[-1].body)
-    assert {one.name for one in store.letters(["parent"])["parent"]} == {"a", "b"}
+    assert {one.name for one in store.inbox(["parent"])["parent"]} == {"a", "b"}
     assert state(store, "parent") == ("queued", False)
 
 

@@ -21,7 +21,6 @@ from tests.store.parts import (
 from andon.errors import BadInput, Conflict, Fenced, NotFound, Refused
 from andon.store.messages.stops import (
     Attend,
-    Bury,
     Dismiss,
     Ended,
     Enlist,
@@ -29,12 +28,13 @@ from andon.store.messages.stops import (
     Heard,
     Order,
     Reauthorize,
-    Report,
     Resume,
-    Stall,
+    StallReport,
     SupervisorRow,
+    TargetReport,
+    WorkerGone,
 )
-from andon.store.store import Append, Beat, Claim, Depart, Move, Register, Settle, Start, Store
+from andon.store.store import Append, Beat, Claim, Depart, MoveRun, Register, Settle, Start, Store
 
 NUMBER = iter(range(1000))
 
@@ -167,7 +167,7 @@ def test_a_kill_fences_at_once_and_is_shown_as_done_only_when_it_is_proved(store
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
     assert state(store) == ("killed", True), "a worker's word does not prove a kill"
     assert not closed(store, receipt)
-    do(store, Bury(worker_id="w", evidence="its process is gone", ordered=True))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone", ordered=True))
     assert state(store) == ("killed", False)
     assert closed(store, receipt)
     assert stages(store, receipt) == {"run:r": "verified"}
@@ -211,7 +211,7 @@ def test_a_goodbye_proves_a_kill_once_the_process_is_seen_to_be_gone(store: Stor
     receipt = order(store, "kill", "run:r")
     do(store, Depart(worker_id="w"))
     assert stages(store, receipt) == {"run:r": "unproved"}
-    do(store, Bury(worker_id="w", evidence="its process is gone"))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone"))
     assert stages(store, receipt) == {"run:r": "verified"}
 
 
@@ -225,7 +225,7 @@ def test_a_goodbye_leaves_a_kill_open_while_a_supervisor_looks(store: Store) -> 
     do(store, Depart(worker_id="w"))
     assert stages(store, receipt) == {"run:r": "fenced"}
     assert state(store) == ("killed", True)
-    do(store, Bury(worker_id="w", evidence="its process is gone"))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone"))
     assert stages(store, receipt) == {"run:r": "verified"}
     assert state(store) == ("killed", False)
 
@@ -236,7 +236,7 @@ def test_what_was_unproved_may_be_proved_later(store: Store) -> None:
     register(store, "other")
     claim(store, "other", dead=(("w", "silent:seen"),))
     assert [row.stop_id for row in store.unproved()] == [receipt]
-    do(store, Bury(worker_id="w", evidence="its process is gone"))
+    do(store, WorkerGone(worker_id="w", evidence="its process is gone"))
     assert stages(store, receipt) == {"run:r": "verified"}
     assert store.unproved() == []
 
@@ -244,7 +244,7 @@ def test_what_was_unproved_may_be_proved_later(store: Store) -> None:
 def test_a_run_that_died_while_it_was_asked_to_pause_is_paused(store: Store) -> None:
     begin(store)
     receipt = order(store, "pause", "run:r")
-    do(store, Bury(worker_id="w", evidence="killed"))
+    do(store, WorkerGone(worker_id="w", evidence="killed"))
     assert state(store) == ("paused", False)
     assert closed(store, receipt)
 
@@ -261,10 +261,10 @@ def test_a_polite_stop_of_a_silent_worker_is_not_proved(store: Store) -> None:
 def test_what_is_being_stopped_cannot_be_resumed_yet(store: Store) -> None:
     begin(store)
     order(store, "kill", "run:r")
-    resume = Move(run_id="r", seen="killed", state="queued")
+    resume = MoveRun(run_id="r", seen="killed", state="queued")
     with pytest.raises(Conflict):
         do(store, resume)
-    do(store, Bury(worker_id="w", evidence="killed"))
+    do(store, WorkerGone(worker_id="w", evidence="killed"))
     do(store, resume)
     assert state(store) == ("queued", False)
 
@@ -307,7 +307,7 @@ def test_the_severer_of_two_orders_decides(
 ) -> None:
     begin(store)
     receipts = [order(store, first, "run:r"), order(store, then, "run:r")]
-    do(store, Bury(worker_id="w", evidence="killed"))
+    do(store, WorkerGone(worker_id="w", evidence="killed"))
     assert state(store) == (becomes, False)
     assert all(closed(store, one) for one in receipts)
 
@@ -321,7 +321,7 @@ def test_an_order_about_everything_waits_for_what_another_one_is_ending(
     receipt = order(store, kind)
     assert stages(store, receipt)["run:r"] == "fenced"
     assert not closed(store, receipt)
-    do(store, Bury(worker_id="w", evidence="killed"))
+    do(store, WorkerGone(worker_id="w", evidence="killed"))
     assert closed(store, first)
     assert closed(store, receipt)
     assert state(store) == ("killed", False)
@@ -496,10 +496,10 @@ def test_a_halt_is_proved_when_every_process_is(store: Store) -> None:
     told = attend(store)
     assert told.halt.id == receipt
     assert {one.target for one in told.told} == {"run:r", "worker:w", "supervisor:s"}
-    do(store, Bury(worker_id="w", evidence="killed by its supervisor"))
+    do(store, WorkerGone(worker_id="w", evidence="killed by its supervisor"))
     assert not closed(store, receipt)
     body = json.dumps({"s": {"killed_ms": 3}})
-    report = Report(stop_id=receipt, target="supervisor:s", stage="verified", body=body)
+    report = TargetReport(stop_id=receipt, target="supervisor:s", stage="verified", body=body)
     assert do(store, report)
     assert not do(store, report)
     assert closed(store, receipt)
@@ -540,7 +540,7 @@ def test_reauthorize_restarts_nothing_and_resume_does(store: Store) -> None:
     begin(store)
     start(store, "q")
     receipt = order(store, "halt")
-    do(store, Bury(worker_id="w", evidence="killed"))
+    do(store, WorkerGone(worker_id="w", evidence="killed"))
     register(store, "w2")
     with pytest.raises(Refused, match="reauthorize"):
         do(store, Resume(scope="fleet"))
@@ -627,10 +627,10 @@ def test_a_heartbeat_tells_what_a_worker_does_and_a_stall_is_kept(store: Store) 
     [row] = store.workers()
     assert (row.progress, row.stalled) == ('{"tick": 3}', None)
     assert row.beaten_at is not None
-    assert do(store, Stall(worker_id="w", stalled='{"why": "silent"}'))
-    assert not do(store, Stall(worker_id="w", stalled='{"why": "silent"}'))
+    assert do(store, StallReport(worker_id="w", stalled='{"why": "silent"}'))
+    assert not do(store, StallReport(worker_id="w", stalled='{"why": "silent"}'))
     assert store.workers()[0].stalled == '{"why": "silent"}'
-    assert do(store, Stall(worker_id="w", stalled=None))
+    assert do(store, StallReport(worker_id="w", stalled=None))
 
 
 def test_a_claim_in_flight_does_not_slip_past_a_halt(opened: Any) -> None:

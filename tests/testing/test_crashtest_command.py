@@ -156,7 +156,7 @@ def test_a_terminal_gets_a_line_that_counts_below_what_was_found(
     monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
     found = Finding(about="effect", name="pay", what="it happened twice", why="", do="")
     tried = Tried(kills=(), reached=True, state="", findings=[], asked=[], seconds=0)
-    line = progress.Line(shown=True)
+    line = progress.ProgressLine(shown=True)
     crashtest_view._told(line, 1, 3, tried)
     crashtest_view._told(line, 2, 3, msgspec.structs.replace(tried, findings=[found]))
     line.clear()

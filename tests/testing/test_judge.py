@@ -9,7 +9,7 @@ import pytest
 from andon.testing.crash import judge, kills
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import Line, seen
-from andon.testing.crash.trial import Outcome
+from andon.testing.crash.trial import TrialOutcome
 
 _calls = itertools.count()
 
@@ -37,13 +37,13 @@ def step(value: str = "1", *, stored: bool = True, **facts: Any) -> list[Line]:
     return [line("begun", "step", **facts), line("ended", "step", value=value, **facts), *passed]
 
 
-def outcome(*lines: Line | Iterable[Line], state: str = "succeeded", **facts: Any) -> Outcome:
+def outcome(*lines: Line | Iterable[Line], state: str = "succeeded", **facts: Any) -> TrialOutcome:
     flat = [one for part in lines for one in ([part] if isinstance(part, Line) else part)]
     died = sum(one.what == "killed" for one in flat)
-    return Outcome(kills=(), died=died, state=state, lines=flat, **facts)
+    return TrialOutcome(kills=(), died=died, state=state, lines=flat, **facts)
 
 
-def findings(plain: Outcome, trial: Outcome) -> list[tuple[str, str]]:
+def findings(plain: TrialOutcome, trial: TrialOutcome) -> list[tuple[str, str]]:
     return [(one.about, one.name) for one in judge.judged(plain, trial, other=plain)]
 
 
@@ -67,7 +67,7 @@ KEYED: dict[str, Any] = {"kind": "idempotent", "keyed": True}
     ],
     ids=["once", "asked", "not yet", "probed", "idempotent", "pure", "undone", "raised"],
 )  # fmt: skip
-def test_what_happened_once_is_no_finding(trial: Outcome) -> None:
+def test_what_happened_once_is_no_finding(trial: TrialOutcome) -> None:
     assert findings(ONCE, trial) == []
 
 
@@ -99,7 +99,7 @@ def test_what_happened_once_is_no_finding(trial: Outcome) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_happened_twice_is_found_with_its_reason(trial: Outcome, why: str) -> None:
+def test_what_happened_twice_is_found_with_its_reason(trial: TrialOutcome, why: str) -> None:
     [found] = judge.judged(ONCE, trial, other=ONCE)
     assert (found.about, found.name) == ("twice", "pay")
     assert found.why.startswith(why)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from andon.testing.model import chat, messages, responses
-from andon.testing.model.wire import Refused
+from andon.testing.model.wire import ModelRefusal
 
 
 def refusal(talk: Any, form: str) -> str:
@@ -16,6 +16,6 @@ def refusal(talk: Any, form: str) -> str:
                 chat.check({"model": "m", "messages": talk})
             case _:
                 responses.check({"model": "m", "input": talk}, {})
-    except Refused as refused:
+    except ModelRefusal as refused:
         return refused.message
     return ""

@@ -7,7 +7,7 @@ from tests.transcript.judge import refusal
 
 from andon import transcript
 from andon.testing.model import messages as server
-from andon.testing.model.wire import Refused
+from andon.testing.model.wire import ModelRefusal
 from andon.transcript import IN_DOUBT, NOT_STARTED, UNKNOWN, Change, Done
 
 ASK = {"role": "user", "content": "go"}
@@ -297,5 +297,5 @@ def test_the_server_refuses_what_the_provider_refuses(talk: list[Any], said_of_i
 
 def test_the_server_wants_thinking_while_tools_are_in_use() -> None:
     body = {"model": "m", "max_tokens": 1, "thinking": {"type": "enabled"}}
-    with pytest.raises(Refused, match="Expected `thinking`"):
+    with pytest.raises(ModelRefusal, match="Expected `thinking`"):
         server.check({**body, "messages": [ASK, said(use("a")), user(result("a"))]})

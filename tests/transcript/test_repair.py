@@ -26,7 +26,7 @@ from andon.transcript import (
     Policy,
     State,
 )
-from andon.transcript.ledger import Move, next_move
+from andon.transcript.ledger import CallMove, next_move
 
 # One turn: "call_0a" is answered, "call_0b" and "call_0c" are not.
 OPEN = [talks.Turn(True, True, 3, False, False, False, False, 0)]
@@ -58,9 +58,9 @@ def untouched(form: str) -> list[Any]:
         (Done("paid"), Policy.JOURNAL, True, Done("paid")),
         (Done("paid"), Policy.RESTART, True, Done("paid")),
         (Done("paid"), Policy.INTERRUPTED, True, Done("paid")),
-        (NOT_STARTED, Policy.JOURNAL, True, Move.RUN),
+        (NOT_STARTED, Policy.JOURNAL, True, CallMove.RUN),
         (NOT_STARTED, Policy.JOURNAL, False, Done(NOT_EXECUTED)),
-        (NOT_STARTED, Policy.RESTART, True, Move.CUT),
+        (NOT_STARTED, Policy.RESTART, True, CallMove.CUT),
         (NOT_STARTED, Policy.RESTART, False, Done(NOT_EXECUTED)),
         (NOT_STARTED, Policy.INTERRUPTED, True, Done(NOT_EXECUTED)),
         (IN_DOUBT, Policy.JOURNAL, True, Done(UNKNOWN)),
@@ -71,14 +71,14 @@ def untouched(form: str) -> list[Any]:
     ],
 )
 def test_what_follows_from_what_a_ledger_knows(
-    state: State | None, policy: Policy, last: bool, move: Done | Move
+    state: State | None, policy: Policy, last: bool, move: Done | CallMove
 ) -> None:
     assert next_move(state, policy, asked=True, last=last) == move
 
 
 def test_without_a_ledger_nothing_is_known() -> None:
     found = [next_move(None, policy, asked=False, last=True) for policy in Policy]
-    assert found == [Done(UNKNOWN), Move.CUT, Done(UNKNOWN)]
+    assert found == [Done(UNKNOWN), CallMove.CUT, Done(UNKNOWN)]
 
 
 @every_format

@@ -214,7 +214,7 @@ async def step(ctx: andon.Context, number: int, function: Any = work, tail: str 
 
 
 async def events(ctx: andon.Context, number: int) -> list[Any]:
-    """Two of one name, while another branch works: each letter is for one of them."""
+    """Two of one name, while another branch works: each message is for one of them."""
     name = f"event-{number}"
     *found, _ = await asyncio.gather(ctx.event(name), ctx.event(name), step(ctx, number))
     return sorted(found)

@@ -52,7 +52,7 @@ POISON_LIMIT, NO_LIMIT = 4, 1000
 HEALING_LEASES = 150
 FAULTY_LEASES = 8
 ANEW_LEASES = 5
-LETTERS = {"event": 1, "events": 2, "impatient": 1}  # that a word waits for
+MESSAGES = {"event": 1, "events": 2, "impatient": 1}  # that a word waits for
 SAGAS = 0.1  # of all runs
 LATE = 0.3  # of all waits of somebody who has no patience
 HASTE = 0.3  # of all shields, where there are orders at all
@@ -370,7 +370,7 @@ class Fleet:
         requests.write(self.store, Start(run=run))
         self._started += 1
         for number, what in enumerate(script):
-            for given in range(LETTERS.get(what, 0)):
+            for given in range(MESSAGES.get(what, 0)):
                 self.later(self._sometime(), partial(self._send, run_id, number, given))
 
     def _send(self, run_id: str, number: int, given: int) -> None:
@@ -383,7 +383,7 @@ class Fleet:
             self.later(self.chance.uniform(0.0, AGAIN_SECONDS), again)
 
     def send_late(self, run_id: str, number: int, seconds: float) -> None:
-        """A letter often comes when whoever waits for it is about to give up."""
+        """A message often comes when whoever waits for it is about to give up."""
         if self.faulty and self.chance.random() < LATE:
             late = seconds - self.chance.uniform(0.0, 3 * AGAIN_SECONDS)
             self.later(late, partial(self._send, run_id, number, 0))

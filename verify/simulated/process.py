@@ -21,7 +21,7 @@ from andon.runtime.processes import attribution
 from andon.runtime.worker import cleanup, peers, progress
 from andon.runtime.worker import worker as runtime
 from andon.settings import Settings
-from andon.store.store import Claim, Message, Seen, WorkerRow
+from andon.store.store import Claim, FleetState, Message, WorkerRow
 from andon.store.writer import writer as store_writer
 from andon.store.writer.writer import Writer
 from verify.simulated import scripts
@@ -285,7 +285,7 @@ class _Watch:
                 self._process.told.add(worker_id)
                 self._on_death(worker_id, self._process.evidence(worker_id, dead), 0.0)
 
-    def see(self, _: Seen) -> None:
+    def see(self, _: FleetState) -> None:
         self.refresh()
 
     def close(self) -> None: ...

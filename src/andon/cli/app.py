@@ -50,7 +50,7 @@ _FILES["init"] = "init"  # runs before there is a store or an agent
 _FILES["crashtest"] = "crashtest"  # the only command that needs andon.testing
 
 
-class Asked:
+class GlobalOptions:
     """The options that every command takes, given before or after its name."""
 
     store: str | None = None
@@ -110,7 +110,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Family(click.Group):
+class CommandGroup(click.Group):
     """A command that has subcommands."""
 
     command_class = Command
@@ -141,7 +141,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
 
 def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
     if given:
-        setattr(ctx.ensure_object(Asked), option.name or "", given)
+        setattr(ctx.ensure_object(GlobalOptions), option.name or "", given)
 
 
 _EVERYWHERE: dict[str, Any] = {"expose_value": False, "callback": _remember, "is_eager": True}
@@ -177,8 +177,8 @@ def cli() -> None:
     """
 
 
-def asked() -> Asked:
-    return click.get_current_context().ensure_object(Asked)
+def asked() -> GlobalOptions:
+    return click.get_current_context().ensure_object(GlobalOptions)
 
 
 def advise(text: str) -> None:

@@ -20,7 +20,7 @@ from andon.store.store import Store, WorkerRow
 DONE, LATE = 0, 3
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one `andon drain`. Without names and without `this` it means every worker."""
 
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 def drain(
     settings: Settings,
-    order: Order,
+    order: DrainOptions,
     patience: Patience,
     advise: Callable[[str], None],
     *,
@@ -49,7 +49,12 @@ def drain(
 
 
 def _through(
-    store: Store, order: Order, patience: Patience, advise: Callable[[str], None], *, json: bool
+    store: Store,
+    order: DrainOptions,
+    patience: Patience,
+    advise: Callable[[str], None],
+    *,
+    json: bool,
 ) -> int:
     try:
         chosen = _meant(store, order)
@@ -86,13 +91,13 @@ def _through(
     return _answer(watch, order, json=json)
 
 
-def _meant(store: Store, order: Order) -> list[WorkerRow]:
+def _meant(store: Store, order: DrainOptions) -> list[WorkerRow]:
     if order.names:
         return workers.find(store, order.names)
     return workers.here(store) if order.this else workers.live(store)
 
 
-def _answer(watch: drains.Watch, order: Order, *, json: bool) -> int:
+def _answer(watch: drains.Watch, order: DrainOptions, *, json: bool) -> int:
     if not order.waits:
         watch.look()
     ended = all(line["ended"] for line in watch.lines)
@@ -121,7 +126,7 @@ def _count(lines: Sequence[Any]) -> str:
 
 
 def _signal_processes(
-    url: str, order: Order, error: AndonError, advise: Callable[[str], None], *, json: bool
+    url: str, order: DrainOptions, error: AndonError, advise: Callable[[str], None], *, json: bool
 ) -> int:
     """Signal the workers of this container, the only ones that can be reached without the store."""
     if not order.this or not isinstance(error, StoreError):
@@ -131,7 +136,7 @@ def _signal_processes(
 
 def _signal(
     pids: list[int],
-    order: Order,
+    order: DrainOptions,
     error: AndonError,
     advise: Callable[[str], None],
     *,

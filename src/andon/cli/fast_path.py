@@ -11,7 +11,7 @@ import sys
 
 from andon.cli import output, stop_options
 from andon.control.stop import target
-from andon.core.stop import Kind
+from andon.core.stop import StopKind
 from andon.core.text import clean, command, sentence
 from andon.core.values.struct import Struct
 from andon.errors import BadInput, NotFound
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int | None:
 class Stop(Struct):
     """The options of one stop, except its target."""
 
-    kind: Kind
+    kind: StopKind
     within: float
     limit: float  # how long to wait for the proof
     by: str
@@ -95,7 +95,7 @@ def stop(
     if spare_worker and end_worker:
         raise BadInput("expected --spare-worker or --end-worker, found both: say one of them")
     asked = Stop(
-        kind=Kind(verb),
+        kind=StopKind(verb),
         within=within,
         limit=limit,
         by=named(by),
@@ -177,10 +177,10 @@ def _tell_if_alone(asked: Stop, store: Any, found: dict[str, Any]) -> None:
 def _wait(asked: Stop, store: Any, row: StopRow, patience_seconds: float) -> dict[str, Any]:
     """Wait until the proof or the time limit; return the outcomes of ending processes here."""
     from andon.control.changes import Patience
-    from andon.control.stop.proof import Stopping
+    from andon.control.stop.proof import StopProof
 
     mark = output.symbol("stopping")
-    stopping = Stopping(store, row, lambda text: asked.tell(f"{mark} {text}"))
+    stopping = StopProof(store, row, lambda text: asked.tell(f"{mark} {text}"))
     patience = Patience(
         patience_seconds,
         lambda error: asked.tell(f"{sentence(clean(error))} Waiting for the store."),

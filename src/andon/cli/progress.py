@@ -19,7 +19,7 @@ LEAST_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
 
 
-class Line:
+class ProgressLine:
     """The progress line and the permanent lines above it; without a terminal only the latter."""
 
     def __init__(self, *, shown: bool) -> None:
@@ -65,9 +65,9 @@ class Line:
 
 
 @contextlib.contextmanager
-def line(*, json: bool = False) -> Iterator[Line]:
+def line(*, json: bool = False) -> Iterator[ProgressLine]:
     """Provide a progress line while the block runs, and erase it afterwards."""
-    found = Line(shown=sys.stderr.isatty() and not json)
+    found = ProgressLine(shown=sys.stderr.isatty() and not json)
     try:
         yield found
     finally:

@@ -15,7 +15,7 @@ from andon.core.run import Event, State, advance
 from andon.errors import Refused
 from andon.runtime.requests import requests
 from andon.store.messages.rows import Filter, RunRow
-from andon.store.store import Move, Note, Store
+from andon.store.store import MoveRun, NoteEvent, Store
 
 PAGE = 500
 
@@ -79,7 +79,9 @@ def redrive(store: Store, run_id: str, *, by: str) -> RunRow:
     ]
     note = _note("run.redriven", row, by)
     entries = _chained(store, row, drafts)
-    move = Move(run_id=row.id, seen=row.state, state=state, entries=entries, fresh=True, note=note)
+    move = MoveRun(
+        run_id=row.id, seen=row.state, state=state, entries=entries, fresh=True, note=note
+    )
     requests.write(store, move)
     return row
 
@@ -98,7 +100,7 @@ def drop(store: Store, run_id: str, *, by: str) -> RunRow:
     end = Entry(seq=0, kind=EntryKind.END, state=state, name=row.agent, body=row.error)
     note = _note("run.dropped", row, by)
     entries = _chained(store, row, [end])
-    move = Move(
+    move = MoveRun(
         run_id=row.id, seen=row.state, state=state, entries=entries, forgets=False, note=note
     )
     requests.write(store, move)
@@ -124,6 +126,6 @@ def _chained(store: Store, row: RunRow, drafts: Sequence[Entry]) -> tuple[Entry,
     return tuple(drafts)
 
 
-def _note(kind: str, row: RunRow, by: str) -> Note:
+def _note(kind: str, row: RunRow, by: str) -> NoteEvent:
     error = json.loads(row.error) if row.error else None
-    return Note(kind=kind, run_id=row.id, body=json.dumps({"by": by, "error": error}))
+    return NoteEvent(kind=kind, run_id=row.id, body=json.dumps({"by": by, "error": error}))

@@ -15,8 +15,8 @@ from andon.core.effect import EffectState
 from andon.core.fleet.rollout import (
     GAP_SECONDS,
     GIVEN_BACK,
+    Departure,
     Hold,
-    Leaving,
     Part,
     deploys,
     doubled,
@@ -66,7 +66,7 @@ def recent(
     around = Surroundings(store)
     rows = {worker.id: worker for worker in store.fleet(since)}
     leaving = [
-        Leaving(worker=one.id, told_at=fleet.told_at(one), ended_at=one.ended_at)
+        Departure(worker=one.id, told_at=fleet.told_at(one), ended_at=one.ended_at)
         for one in rows.values()
         # A worker embedded in a program serves no agents: its end is the program's, not a deploy.
         if one.agents != "[]" and (one.ended_at is not None or fleet.told_at(one) is not None)
@@ -81,7 +81,7 @@ def _deploy(
     store: Store,
     around: Surroundings,
     rows: Mapping[str, WorkerRow],
-    group: Sequence[Leaving],
+    group: Sequence[Departure],
     lease_seconds: float | None,
 ) -> dict[str, Any]:
     began = min(one.window(around.now)[0] for one in group)

@@ -8,7 +8,7 @@ from andon.control import workers
 from andon.control.runs.runs import STALLED, STOPPING, Surroundings, as_ask, doing
 from andon.control.stop.target import UNFINISHED
 from andon.core.run import TERMINAL, State
-from andon.core.stop import Kind, Scope
+from andon.core.stop import StopKind, StopScope
 from andon.host import home as homes
 from andon.host.latch import Latch
 from andon.runtime.requests import scope_latches
@@ -117,8 +117,8 @@ def _halted(around: Surroundings) -> dict[str, Any] | None:
 
     A kill or halt comes before a pause.
     """
-    everything = [one for one in around.latches if one.scope == Scope.FLEET]
-    hard = [one for one in everything if one.kind != Kind.PAUSE]
+    everything = [one for one in around.latches if one.scope == StopScope.FLEET]
+    hard = [one for one in everything if one.kind != StopKind.PAUSE]
     if not hard:
         pulled = Latch(homes.find()).look()
         if pulled.unreadable:

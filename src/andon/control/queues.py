@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.control.runs.runs import Surroundings
-from andon.core.queue import Bucket, Limit, Scope, Slot, rate_of, tally
+from andon.core.queue import Bucket, Limit, LimitScope, LimitSlot, rate_of, tally
 from andon.errors import BadInput, NotFound
 from andon.runtime.requests.requests import write
 from andon.runtime.requests.start import checked_queue
@@ -24,7 +24,7 @@ _PERIODS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 def queues(store: Store) -> list[dict[str, Any]]:
     """Every queue that has runs, an agent or a limit."""
     now, found = store.now(), {row.name: row for row in store.queues()}
-    limits = {row.name: row for row in store.limits() if row.scope == Scope.QUEUE}
+    limits = {row.name: row for row in store.limits() if row.scope == LimitScope.QUEUE}
     names = found.keys() | limits.keys() | {row.queue for row in store.agents()}
     listed = []
     for name in sorted(names):
@@ -65,13 +65,13 @@ def limits(store: Store) -> list[dict[str, Any]]:
 
 
 def _used(
-    limit: Limit, running: dict[Slot, int], buckets: dict[Slot, Bucket], now: float
+    limit: Limit, running: dict[LimitSlot, int], buckets: dict[LimitSlot, Bucket], now: float
 ) -> list[dict[str, Any]]:
     """The usage of each slot: one per value of a label, a single one for any other limit."""
     slots = {slot for slot in buckets if (slot.scope, slot.name) == (limit.scope, limit.name)}
     slots |= running.keys()
-    if limit.scope != Scope.LABEL:
-        slots.add(Slot(limit.scope, limit.name))
+    if limit.scope != LimitScope.LABEL:
+        slots.add(LimitSlot(limit.scope, limit.name))
     found = []
     for slot in sorted(slots):
         bucket = limit.fill(buckets.get(slot), now) if limit.rate else None
@@ -91,9 +91,9 @@ def set_limit(
 ) -> dict[str, Any]:
     """Set or remove a limit; the part that is left out is unlimited."""
     scope, colon, name = what.partition(":")
-    if scope not in set(Scope) or not colon or not name:
+    if scope not in set(LimitScope) or not colon or not name:
         raise BadInput(f"limit {what!r:.80}: expected queue:NAME, agent:NAME or label:NAME")
-    if scope == Scope.QUEUE:
+    if scope == LimitScope.QUEUE:
         checked_queue(name)
     if len(name) > LONGEST_NAME:
         raise BadInput(f"limit {what!r:.80}: expected a name of at most {LONGEST_NAME} characters")

@@ -33,7 +33,7 @@ _LEDGER: dict[str, frozenset[str]] = {
 }
 
 
-class Tally(msgspec.Struct, kw_only=True):
+class VerifyTally(msgspec.Struct, kw_only=True):
     """Counts of what was checked, and the damage found."""
 
     runs: int = 0
@@ -47,10 +47,12 @@ class Tally(msgspec.Struct, kw_only=True):
 
 
 def verify(
-    store: Store, run_id: str | None = None, on_progress: Callable[[Tally], None] = lambda _: None
-) -> Tally:
+    store: Store,
+    run_id: str | None = None,
+    on_progress: Callable[[VerifyTally], None] = lambda _: None,
+) -> VerifyTally:
     """Check one run, or the database itself and every run."""
-    tally = Tally()
+    tally = VerifyTally()
     if run_id is not None:
         _check(store, operations.find(store, run_id), tally)
         return tally
@@ -73,7 +75,7 @@ def _unreadable(error: Exception) -> str:
     return f"cannot be read ({type(error).__name__}: {error})"
 
 
-def _check(store: Store, row: RunRow, tally: Tally) -> None:
+def _check(store: Store, row: RunRow, tally: VerifyTally) -> None:
     tally.runs += 1
     try:
         for what in _wrong(store, row, tally):
@@ -82,7 +84,7 @@ def _check(store: Store, row: RunRow, tally: Tally) -> None:
         tally.add(row.id, _unreadable(error))
 
 
-def _wrong(store: Store, row: RunRow, tally: Tally) -> Iterator[str]:
+def _wrong(store: Store, row: RunRow, tally: VerifyTally) -> Iterator[str]:
     effects: dict[tuple[str, str], list[Entry]] = {}
     blobs: set[str] = set()
     first: Entry | None = None

@@ -19,7 +19,7 @@ from andon.control_process.children import OVER, Ward
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
 from andon.core.run import TERMINAL, Event, State, advance
-from andon.core.stop import Kind, Scope
+from andon.core.stop import StopKind, StopScope
 from andon.errors import Fenced, Refused
 from andon.runtime.requests import scope_latches
 from andon.runtime.requests.requests import write
@@ -27,7 +27,7 @@ from andon.runtime.requests.start import new_run
 from andon.runtime.worker.peers import end_remains, is_gone, this_process
 from andon.settings import Settings
 from andon.store.messages.rows import RunRow
-from andon.store.messages.stops import Order, Report, SupervisorRow, Told
+from andon.store.messages.stops import Order, StopNotice, SupervisorRow, TargetReport
 from andon.store.store import (
     AgentRow,
     Claim,
@@ -45,7 +45,7 @@ PARAMETERS = {"parameters": [{"name": "argv", "required": True}], "extra": False
 _RETURNS = {"drain": "returned", "lost contact": "interrupted"}
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class CommandRun(msgspec.Struct, frozen=True, kw_only=True):
     """The command that `andon exec -- CMD` passes to the control process."""
 
     child: str
@@ -70,7 +70,7 @@ class Box:
     """The run of one command, for as long as its supervisor lives."""
 
     def __init__(
-        self, command: Command, supervisor: SupervisorRow, settings: Settings, send: Any
+        self, command: CommandRun, supervisor: SupervisorRow, settings: Settings, send: Any
     ) -> None:
         self.command, self._supervisor, self._settings = command, supervisor, settings
         self._send = send
@@ -83,7 +83,7 @@ class Box:
 
     # ── each turn ─────────────────────────────────────────────────────────────────────────────
 
-    def attend(self, store: Store, ward: Ward, told: list[Told]) -> None:
+    def attend(self, store: Store, ward: Ward, told: list[StopNotice]) -> None:
         """Bring the run's row and the child into agreement, by one action or several."""
         if not self.worker_id:
             self._register(store, ward)
@@ -103,7 +103,7 @@ class Box:
     def is_mine(self, row: RunRow) -> bool:
         return row.state == State.RUNNING and row.worker == self.worker_id
 
-    def concerns(self, told: Told) -> bool:
+    def concerns(self, told: StopNotice) -> bool:
         return told.run_id == self.command.run or told.worker == self.worker_id
 
     def lost(self) -> None:
@@ -215,7 +215,7 @@ class Box:
         """Carry out a polite order: freeze the command for a pause, else terminate it."""
         assert row.stop is not None
         mark = json.loads(row.stop)
-        if mark["kind"] == Kind.PAUSE:
+        if mark["kind"] == StopKind.PAUSE:
             if ward.state == "frozen":
                 grade = ward.containment.get("pause", "none")
                 self._settle(store, row, Event.RETURN, f"frozen, grade {grade}")
@@ -262,8 +262,8 @@ class Box:
         """An order that records a kill given through the supervisor's socket."""
         return Order(
             id=ward.order or f"rcp_{uuid.uuid4().hex[:12]}",
-            kind=Kind.KILL,
-            scope=Scope.RUN,
+            kind=StopKind.KILL,
+            scope=StopScope.RUN,
             name=self.command.run,
             via="the supervisor's socket",
         )
@@ -297,7 +297,7 @@ class Box:
         except Fenced:  # an order came first; the next turn sees it
             return
 
-    def _prove(self, store: Store, ward: Ward, told: list[Told]) -> None:
+    def _prove(self, store: Store, ward: Ward, told: list[StopNotice]) -> None:
         """Report to the store that no process of the command is left."""
         if ward.alive or not ward.quiet:
             return
@@ -307,7 +307,7 @@ class Box:
             if self.concerns(one) and one.hard:
                 write(
                     store,
-                    Report(
+                    TargetReport(
                         stop_id=one.stop_id,
                         target=one.target,
                         stage="verified",

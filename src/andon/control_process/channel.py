@@ -15,7 +15,7 @@ from typing import Any
 LONGEST_LINE = 8_388_608
 
 
-class Wire:
+class Channel:
     """The channel. The reading thread calls `at_once` for each message, before it can be taken."""
 
     def __init__(

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from andon.control.halt import store_halt as halted
 from andon.core.latch import Pulled
-from andon.core.stop import Kind, Scope, Stage
+from andon.core.stop import Stage, StopKind, StopScope
 from andon.host.latch import Latch
-from andon.store.messages.stops import Attendance, Order, Report, StopRow, SupervisorRow, Told
+from andon.store.messages.stops import (
+    Attendance,
+    Order,
+    StopNotice,
+    StopRow,
+    SupervisorRow,
+    TargetReport,
+)
 from andon.store.store import Store
 
 if TYPE_CHECKING:
@@ -101,8 +108,8 @@ class Latching:
     def _order(self, found: Pulled, name: str) -> None:
         message = Order(
             id=name,
-            kind=Kind.HALT,
-            scope=Scope.FLEET,
+            kind=StopKind.HALT,
+            scope=StopScope.FLEET,
             by=found.by,
             why=found.why,
             via=found.via or "the latch of a host",
@@ -153,7 +160,7 @@ class Latching:
 
     # ── from the store to here ────────────────────────────────────────────────────────────────
 
-    def obey(self, store: Store, attendance: Attendance, told: list[Told]) -> None:
+    def obey(self, store: Store, attendance: Attendance, told: list[StopNotice]) -> None:
         mine = [one for one in told if one.target == self._target]
         found = self._latch.look()
         receipt = self._receipt
@@ -188,7 +195,7 @@ class Latching:
             evidence = f"still there: {receipt.get('survivors')}; they are hit again and again"
             self._unproved.add(stop_id)
         self._own.report(
-            Report(
+            TargetReport(
                 stop_id=stop_id,
                 target=self._target,
                 stage=Stage.VERIFIED if proved else Stage.UNPROVED,

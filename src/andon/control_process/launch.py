@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from andon.control.runs.command_run import VERSION, again
-from andon.control_process.black_box import Command, held, refusal_of
+from andon.control_process.black_box import CommandRun, held, refusal_of
 from andon.core.run import TERMINAL
 from andon.core.values import value
 from andon.errors import BadInput, Refused
@@ -82,7 +82,7 @@ def refuse_latched(home: str) -> None:
         )
 
 
-def refuse_held(store: Store, command: Command) -> None:
+def refuse_held(store: Store, command: CommandRun) -> None:
     """Refuse a run that could not begin."""
     row = store.run(command.run)
     if row is not None and row.state not in TERMINAL:
@@ -95,7 +95,7 @@ def refuse_held(store: Store, command: Command) -> None:
         raise Refused(f"not started: {why}")
 
 
-def _other_than(store: Store, row: RunRow, command: Command) -> str:
+def _other_than(store: Store, row: RunRow, command: CommandRun) -> str:
     """Why a run cannot continue with this command: no worker would take it with another one."""
     [first, *_] = requests.journal(store, row.id)
     given = value.decode(requests.body_of(store, first))
@@ -106,13 +106,13 @@ def _other_than(store: Store, row: RunRow, command: Command) -> str:
     return f"run {row.id} is another command's: {again(row.id, row.agent, given['argv'])}"
 
 
-def command_of(argv: Sequence[str], options: Mapping[str, Any]) -> Command:
+def command_of(argv: Sequence[str], options: Mapping[str, Any]) -> CommandRun:
     if not argv:
         raise BadInput("expected a command after --, as in: andon exec -- python my_agent.py")
     run_id = options.get("id") or uuid.uuid4().hex[:16]
     refuse_bad_id(run_id)
     name = options.get("name") or os.path.basename(argv[0])
-    return Command(
+    return CommandRun(
         child="command",
         run=run_id,
         agent=name,
@@ -142,7 +142,7 @@ def spec(
     *,
     children: Sequence[dict[str, Any]],
     require: Mapping[str, str] | None = None,
-    command: Command | None = None,
+    command: CommandRun | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """The specification that a supervisor starts from."""
@@ -219,7 +219,7 @@ def workers(
 
 def boxed(
     settings: Settings,
-    command: Command,
+    command: CommandRun,
     uid: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:

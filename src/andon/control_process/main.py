@@ -24,8 +24,8 @@ import msgspec
 from andon.control.log import prepare_logging
 from andon.control_process import overruns
 from andon.control_process.alerts import Alerts
-from andon.control_process.black_box import Box, Command
-from andon.control_process.channel import Wire
+from andon.control_process.black_box import Box, CommandRun
+from andon.control_process.channel import Channel
 from andon.control_process.children import Wards
 from andon.control_process.latch_sync import Latching
 from andon.control_process.overruns import Overruns
@@ -40,12 +40,12 @@ from andon.store.messages.stops import (
     Attendance,
     Dismiss,
     Enlist,
-    Report,
+    StopNotice,
     StopRow,
     SupervisorRow,
-    Told,
+    TargetReport,
 )
-from andon.store.store import Beat, Look, Message, Seen, Store
+from andon.store.store import Beat, FleetQuery, FleetState, Message, Store
 
 log = logging.getLogger("andon")
 
@@ -65,10 +65,10 @@ LEAVE_SECONDS = 4.0
 class Attending:
     """One control process, for one supervisor."""
 
-    def __init__(self, settings: Settings, wire_fd: int, command: Command | None = None) -> None:
+    def __init__(self, settings: Settings, wire_fd: int, command: CommandRun | None = None) -> None:
         self.settings = settings
         self._rung = threading.Event()
-        self.wire = Wire(wire_fd, self._rung.set, self._alert)
+        self.wire = Channel(wire_fd, self._rung.set, self._alert)
         self.wards = Wards()
         self.alerts = Alerts(settings)
         self.store: Store | None = None
@@ -83,7 +83,7 @@ class Attending:
         self._looked = 0.0
         self._due = 0.0
         self._newest: tuple[str, ...] = ()
-        self._told: list[Told] = []
+        self._told: list[StopNotice] = []
 
     def run(self) -> int:
         """Serve until the supervisor has ended and all its events are written; the exit code."""
@@ -318,17 +318,17 @@ class Attending:
             raise outcome
         return outcome
 
-    def report(self, message: Report) -> None:
+    def report(self, message: TargetReport) -> None:
         self.write(message)
         point("attend:reported")
 
-    def _beat(self, store: Store) -> tuple[Seen, Attendance]:
+    def _beat(self, store: Store) -> tuple[FleetState, Attendance]:
         """Write all that is due in one commit, Look first: an order in between is seen again."""
         assert self.supervisor is not None
         lease = self.settings.lease_seconds
         body = json.dumps({"children": self.wards.described(), "latch": self.latching.said()})
         batch: list[Message] = [
-            Look(),
+            FleetQuery(),
             Attend(supervisor_id=self.supervisor.id, lease_seconds=lease, body=body),
         ]
         if self.box is not None and self.box.worker_id:
@@ -392,7 +392,7 @@ def main() -> int:
     prepare_logging(0)
     faulthandler.enable()  # prints the stack when the supervisor ends this process for a stall
     said = os.environ.get("ANDON_COMMAND")
-    command = msgspec.json.decode(said, type=Command) if said else None
+    command = msgspec.json.decode(said, type=CommandRun) if said else None
     return Attending(load(), int(os.environ["ANDON_SUPERVISOR_FD"]), command).run()
 
 

@@ -14,10 +14,17 @@ from andon.control.stop.processes import Enders, workers_of
 from andon.control_process import stalls
 from andon.control_process.children import Ward
 from andon.core.lease import SUPERVISED_END
-from andon.core.stop import POLITE, Kind, ends_worker
+from andon.core.stop import POLITE, StopKind, ends_worker
 from andon.runtime.worker.peers import end_remains, is_gone, remains_of, this_process
-from andon.store.messages.stops import Attend, Bury, Dismiss, Stall, SupervisorRow, Told
-from andon.store.store import Seen, Store, WorkerRow
+from andon.store.messages.stops import (
+    Attend,
+    Dismiss,
+    StallReport,
+    StopNotice,
+    SupervisorRow,
+    WorkerGone,
+)
+from andon.store.store import FleetState, Store, WorkerRow
 
 if TYPE_CHECKING:
     from andon.control_process.main import Attending
@@ -31,7 +38,7 @@ GHOST_SECONDS = 0.005
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedProcess:
     """A worker's process that has ended."""
 
     pid: int
@@ -44,7 +51,7 @@ class Ended:
 class Tending:
     def __init__(self, own: "Attending", supervisor: SupervisorRow) -> None:
         self._own, self._supervisor = own, supervisor
-        self._ended: list[Ended] = []
+        self._ended: list[EndedProcess] = []
         self._seen: dict[tuple[str, str], float] = {}  # orders, and when each was first seen
         self._killed: set[tuple[int, int]] = set()
         self._with_them: dict[tuple[int, int], str] = {}  # killed together, by pid and start time
@@ -82,7 +89,7 @@ class Tending:
         evidence = f"{SUPERVISED_END} ({ward.how()}{by})"
         with_it = self._with_them.pop((ward.pid, ward.ticks), "")
         evidence += f"; ended with it: {with_it}" if with_it else ""
-        self._ended.append(Ended(ward.pid, ward.ticks, evidence, ward, time.monotonic()))
+        self._ended.append(EndedProcess(ward.pid, ward.ticks, evidence, ward, time.monotonic()))
 
     def bury(self, store: Store) -> None:
         """Record ended workers once they have left no process, which gives back their runs."""
@@ -111,7 +118,7 @@ class Tending:
             self._own.overruns.local("unproved", row.id, words)
             return  # not recorded: its lease must expire first
         limit = self._own.settings.interruption_limit
-        message = Bury(
+        message = WorkerGone(
             worker_id=row.id,
             evidence=words,
             interruption_limit=limit,
@@ -122,7 +129,7 @@ class Tending:
 
     # ── orders of the store ───────────────────────────────────────────────────────────────────
 
-    def inherited(self, seen: Seen) -> list[Told]:
+    def inherited(self, seen: FleetState) -> list[StopNotice]:
         """Orders for workers of a dead supervisor that this one has adopted."""
         adopted = {ward.pid for ward in self._own.wards.by_name.values() if ward.alive}
         others = {
@@ -130,13 +137,13 @@ class Tending:
             for row in seen.workers
             if row.supervisor and row.supervisor != self._supervisor.id and row.pid in adopted
         }
-        found: list[Told] = []
+        found: list[StopNotice] = []
         for other in sorted(others):
             attendance = self._own.write(Attend(supervisor_id=other, lease_seconds=0.0))
             found += [one for one in attendance.told if one.worker is not None]
         return found
 
-    def obey(self, seen: Seen, told: list[Told]) -> None:
+    def obey(self, seen: FleetState, told: list[StopNotice]) -> None:
         rows = {row.id: row for row in seen.workers}
         now = time.monotonic()
         wanted = {(one.stop_id, one.target): one for one in told if self._is_wanted(one)}
@@ -167,7 +174,9 @@ class Tending:
         pids = sorted(set(remains.look()) - {row.pid})
         self._with_them[row.pid, row.start_ticks] = remains.named(pids)
 
-    def _look_for(self, store: Store, one: Told, row: WorkerRow | None, enders: Enders) -> None:
+    def _look_for(
+        self, store: Store, one: StopNotice, row: WorkerRow | None, enders: Enders
+    ) -> None:
         """Kill what an attempt had started, or record a worker that deregistered and is gone."""
         row = row or workers_of(store, {one.worker or ""}).get(one.worker or "")
         if row is None or not enders.is_here(row):
@@ -178,11 +187,11 @@ class Tending:
         elif enders.is_gone(row):
             self._bury(row, f"process {row.pid} is gone", ordered=True)
 
-    def _is_wanted(self, one: Told) -> bool:
+    def _is_wanted(self, one: StopNotice) -> bool:
         """Whether this process must act on an order. A halt is the supervisor's: it kills all."""
         box = self._own.box
         ours = one.worker is not None and (box is None or not box.concerns(one))
-        return ours and one.hard and one.kind != Kind.HALT
+        return ours and one.hard and one.kind != StopKind.HALT
 
     def _reconcile(self, supervisors: list[SupervisorRow], rows: dict[str, WorkerRow]) -> None:
         """Record deaths that were missed while this process or a supervisor was not running."""
@@ -225,11 +234,11 @@ class Tending:
             known = self._stalled.pop(row.pid, "")
             if known:
                 self._stuck[row.id] = stalls.tick(row)
-                self._own.write(Stall(worker_id=row.id, stalled=known))
+                self._own.write(StallReport(worker_id=row.id, stalled=known))
             elif row.id in self._stuck:
                 if stalls.tick(row) != self._stuck[row.id]:  # its event loop runs again
                     del self._stuck[row.id]
-                    self._own.write(Stall(worker_id=row.id, stalled=None))
+                    self._own.write(StallReport(worker_id=row.id, stalled=None))
             elif row.supervisor == self._supervisor.id:
                 self._look_at_step(row)
 
@@ -238,7 +247,7 @@ class Tending:
         ward = self._own.wards.of(row)
         if found is None or ward is None:
             if row.stalled is not None and found is None:
-                self._own.write(Stall(worker_id=row.id, stalled=None))
+                self._own.write(StallReport(worker_id=row.id, stalled=None))
             return
         run_id, step, seconds = found
         if (row.id, f"{run_id} {step}") in self._shown:
@@ -248,7 +257,7 @@ class Tending:
         home, owner = self._supervisor.home, self._supervisor.id
         path, lines = stalls.evidence(home, owner, ward.name, ward.pid)
         self._own.write(
-            Stall(worker_id=row.id, stalled=stalls.described(why, seconds, path, lines))
+            StallReport(worker_id=row.id, stalled=stalls.described(why, seconds, path, lines))
         )
         text = f"{ward.name}: {why} for {seconds:.1f} s; its stack: {path}"
         self._own.overruns.local("stall", f"{row.id} {run_id}", text)

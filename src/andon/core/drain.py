@@ -38,7 +38,7 @@ _MOST: dict[Phase, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrainPlan:
     """Each phase's share, and its latest end in seconds since the order."""
 
     grace_seconds: float
@@ -46,7 +46,7 @@ class Plan:
     ends: dict[Phase, float]
 
 
-def plan(grace_seconds: float) -> Plan:
+def plan(grace_seconds: float) -> DrainPlan:
     """Divide the grace period; the steps in hand get most of it."""
     share = {phase: min(most, part * grace_seconds) for phase, (most, part) in _MOST.items()}
     share[Phase.BOUNDARY] = grace_seconds - sum(share.values())
@@ -54,4 +54,4 @@ def plan(grace_seconds: float) -> Plan:
     for phase in Phase:
         end += share[phase]
         ends[phase] = end
-    return Plan(grace_seconds, share, ends)
+    return DrainPlan(grace_seconds, share, ends)

@@ -14,7 +14,7 @@ program that outlives its worker can act just as a worker that wakes up can.
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class EffectKind(StrEnum):
     """The kind an effect declares."""
 
     PURE = "pure"  # changes nothing outside
@@ -53,7 +53,7 @@ class Sight(StrEnum):
     NOTHING = "silent"  # it no longer reports
 
 
-class Move(StrEnum):
+class EffectMove(StrEnum):
     """The next action for an effect."""
 
     EXECUTE = "execute"
@@ -105,46 +105,46 @@ SETTLED = frozenset({EffectState.CONFIRMED, EffectState.FAILED})
 OPEN = frozenset({EffectState.STARTED, EffectState.IN_DOUBT})
 OWED = frozenset({EffectState.CONFIRMED, EffectState.UNDOING})  # only if the effect has an undo
 
-_WHEN_PROBED: dict[Verdict, Move] = {
-    Verdict.NOT_ASKED: Move.PROBE,
-    Verdict.HAPPENED: Move.RECORD,
-    Verdict.DID_NOT_HAPPEN: Move.EXECUTE,
-    Verdict.UNKNOWN: Move.ASK,  # guessing would produce duplicates
+_WHEN_PROBED: dict[Verdict, EffectMove] = {
+    Verdict.NOT_ASKED: EffectMove.PROBE,
+    Verdict.HAPPENED: EffectMove.RECORD,
+    Verdict.DID_NOT_HAPPEN: EffectMove.EXECUTE,
+    Verdict.UNKNOWN: EffectMove.ASK,  # guessing would produce duplicates
 }
 
 
-def kind_of(kind: str | None, *, probe: bool, undo: bool) -> Kind:
+def kind_of(kind: str | None, *, probe: bool, undo: bool) -> EffectKind:
     """Return the declared kind, or the one implied by the declared functions."""
     if kind is not None:
-        return Kind(kind)
+        return EffectKind(kind)
     if probe:
-        return Kind.PROBEABLE
-    return Kind.COMPENSATABLE if undo else Kind.IRREVERSIBLE
+        return EffectKind.PROBEABLE
+    return EffectKind.COMPENSATABLE if undo else EffectKind.IRREVERSIBLE
 
 
 def next_move(
     state: EffectState | None,
-    kind: Kind,
+    kind: EffectKind,
     *,
     quiet: bool,
     verdict: Verdict = Verdict.NOT_ASKED,
-) -> Move:
+) -> EffectMove:
     """Return what to do about an effect in `state` (None: it is not in the ledger yet).
 
     `quiet` means that nobody can still be executing it: its owner recorded that itself, or is
     confirmed dead.
     """
     if state in SETTLED:
-        return Move.ANSWER
+        return EffectMove.ANSWER
     if state is EffectState.UNDOING:  # the agent's code no longer runs
-        return Move.ASK
-    if state not in OPEN or kind in (Kind.PURE, Kind.IDEMPOTENT):
-        return Move.EXECUTE
-    if kind is Kind.IRREVERSIBLE or not quiet:
-        return Move.ASK
-    if kind is Kind.PROBEABLE:
+        return EffectMove.ASK
+    if state not in OPEN or kind in (EffectKind.PURE, EffectKind.IDEMPOTENT):
+        return EffectMove.EXECUTE
+    if kind is EffectKind.IRREVERSIBLE or not quiet:
+        return EffectMove.ASK
+    if kind is EffectKind.PROBEABLE:
         return _WHEN_PROBED[verdict]
-    return Move.UNDO
+    return EffectMove.UNDO
 
 
 def is_certain(sight: Sight, *, has_started: bool) -> bool:
@@ -155,6 +155,6 @@ def is_certain(sight: Sight, *, has_started: bool) -> bool:
     return sight is Sight.ALL or (sight is Sight.PROCESS and not has_started)
 
 
-def after_answer(verdict: Verdict) -> Move:
+def after_answer(verdict: Verdict) -> EffectMove:
     """Return what to do once a person has answered about an effect in doubt."""
-    return _WHEN_PROBED[verdict] if verdict is not Verdict.NOT_ASKED else Move.ASK
+    return _WHEN_PROBED[verdict] if verdict is not Verdict.NOT_ASKED else EffectMove.ASK

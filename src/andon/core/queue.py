@@ -118,7 +118,7 @@ def note_begin(interruptions: int) -> bool:
 # ── limits ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Scope(StrEnum):
+class LimitScope(StrEnum):
     """The kinds of things a limit can apply to."""
 
     QUEUE = "queue"
@@ -126,7 +126,7 @@ class Scope(StrEnum):
     LABEL = "label"  # each value of the label separately
 
 
-class Slot(NamedTuple):
+class LimitSlot(NamedTuple):
     """A group of runs that are counted together: a queue, an agent, or one value of a label."""
 
     scope: str
@@ -144,16 +144,16 @@ class Limit:
     rate: int = 0  # no limit
     per_seconds: float = 1.0
 
-    def slot(self, run: "Candidate") -> Slot | None:
+    def slot(self, run: "Candidate") -> LimitSlot | None:
         """Return the slot the run counts in, or None if this limit does not apply to it."""
         match self.scope:
-            case Scope.QUEUE:
-                return Slot(self.scope, self.name) if run.queue == self.name else None
-            case Scope.AGENT:
-                return Slot(self.scope, self.name) if run.agent == self.name else None
+            case LimitScope.QUEUE:
+                return LimitSlot(self.scope, self.name) if run.queue == self.name else None
+            case LimitScope.AGENT:
+                return LimitSlot(self.scope, self.name) if run.agent == self.name else None
             case _:
                 value = run.labels.get(self.name)
-                return None if value is None else Slot(self.scope, self.name, _short(value))
+                return None if value is None else LimitSlot(self.scope, self.name, _short(value))
 
     def fill(self, bucket: "Bucket | None", now: float) -> "Bucket":
         """Return the bucket refilled up to now. A new bucket is full, as after a whole period."""
@@ -203,19 +203,21 @@ class Admission(NamedTuple):
     """The runs that may start, and the state of the slots afterwards."""
 
     ids: list[str]
-    running: dict[Slot, int]
-    buckets: dict[Slot, Bucket]  # only the buckets that changed
-    full: set[Slot]  # no run of these slots may start
-    spent: dict[Slot, float]  # seconds for which no run of the slot may begin
+    running: dict[LimitSlot, int]
+    buckets: dict[LimitSlot, Bucket]  # only the buckets that changed
+    full: set[LimitSlot]  # no run of these slots may start
+    spent: dict[LimitSlot, float]  # seconds for which no run of the slot may begin
 
 
 # Rounding errors of added fractions must not delay a run by a billionth.
 _WHOLE = 1 - 1e-6
 
 
-def tally(running: Iterable[tuple[Candidate, int]], limits: Sequence[Limit]) -> dict[Slot, int]:
+def tally(
+    running: Iterable[tuple[Candidate, int]], limits: Sequence[Limit]
+) -> dict[LimitSlot, int]:
     """Count the runs in each slot."""
-    found: dict[Slot, int] = {}
+    found: dict[LimitSlot, int] = {}
     for run, count in running:
         for limit in limits:
             slot = limit.slot(run)
@@ -227,8 +229,8 @@ def tally(running: Iterable[tuple[Candidate, int]], limits: Sequence[Limit]) -> 
 def admit(
     candidates: Iterable[Candidate],
     limits: Sequence[Limit],
-    running: Mapping[Slot, int],
-    buckets: Mapping[Slot, Bucket],
+    running: Mapping[LimitSlot, int],
+    buckets: Mapping[LimitSlot, Bucket],
     *,
     now: float,
     room: int,
@@ -271,7 +273,7 @@ def _is_full(limit: Limit, running: int) -> bool:
     return limit.at_most is not None and running >= limit.at_most
 
 
-def _full(limits: Sequence[Limit], running: Mapping[Slot, int]) -> set[Slot]:
+def _full(limits: Sequence[Limit], running: Mapping[LimitSlot, int]) -> set[LimitSlot]:
     return {
         slot
         for limit in limits
@@ -281,9 +283,9 @@ def _full(limits: Sequence[Limit], running: Mapping[Slot, int]) -> set[Slot]:
 
 
 def _spent(
-    limits: Sequence[Limit], buckets: Mapping[Slot, Bucket], now: float
-) -> dict[Slot, float]:
-    found: dict[Slot, float] = {}
+    limits: Sequence[Limit], buckets: Mapping[LimitSlot, Bucket], now: float
+) -> dict[LimitSlot, float]:
+    found: dict[LimitSlot, float] = {}
     for limit in (one for one in limits if one.rate):
         for slot in _slots_of(limit, buckets):
             bucket = limit.fill(buckets[slot], now)
@@ -292,7 +294,7 @@ def _spent(
     return found
 
 
-def _slots_of(limit: Limit, slots: Iterable[Slot]) -> list[Slot]:
+def _slots_of(limit: Limit, slots: Iterable[LimitSlot]) -> list[LimitSlot]:
     return [slot for slot in slots if (slot.scope, slot.name) == (limit.scope, limit.name)]
 
 

@@ -15,7 +15,7 @@ from andon.core.run import TERMINAL, State
 WITHIN_SECONDS = 10.0
 
 
-class Kind(StrEnum):
+class StopKind(StrEnum):
     """The kinds of orders, mildest first."""
 
     PAUSE = "pause"  # can be resumed
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     HALT = "halt"  # a kill for everything
 
 
-class Scope(StrEnum):
+class StopScope(StrEnum):
     """The kinds of targets of an order; the children of each are included."""
 
     RUN = "run"
@@ -55,60 +55,60 @@ class Deed(StrEnum):
     PUT_AWAY = "put away"  # nobody executes it, and nobody will
 
 
-POLITE = frozenset({Kind.PAUSE, Kind.CANCEL})
+POLITE = frozenset({StopKind.PAUSE, StopKind.CANCEL})
 OPEN = frozenset({Stage.REQUESTED, Stage.ACKNOWLEDGED, Stage.FENCED})
-_SEVERITY = {kind: number for number, kind in enumerate(Kind)}
+_SEVERITY = {kind: number for number, kind in enumerate(StopKind)}
 _WAITS = frozenset({State.QUEUED, State.SUSPENDED})
 
 
-def severest(kinds: Iterable[str]) -> Kind | None:
+def severest(kinds: Iterable[str]) -> StopKind | None:
     """Return the order in force when several latches apply to a run."""
-    return max((Kind(kind) for kind in kinds), key=_SEVERITY.__getitem__, default=None)
+    return max((StopKind(kind) for kind in kinds), key=_SEVERITY.__getitem__, default=None)
 
 
-def latches(kind: Kind, scope: Scope) -> bool:
+def latches(kind: StopKind, scope: StopScope) -> bool:
     """Whether the order keeps holding its scope, so that nothing in it may begin.
 
     A single run is held by its own state, and a cancelled scope may be used again.
     """
-    return scope is not Scope.RUN and kind is not Kind.CANCEL
+    return scope is not StopScope.RUN and kind is not StopKind.CANCEL
 
 
-def lifted_by(kind: Kind) -> str:
+def lifted_by(kind: StopKind) -> str:
     """Return the command that lifts a latch. After a hard stop it asks for a name and a reason."""
     return "resume" if kind in POLITE else "reauthorize"
 
 
-def deed(kind: Kind, state: State, *, owes: bool) -> Deed:
+def deed(kind: StopKind, state: State, *, owes: bool) -> Deed:
     """Return what an order does to a run in that state; `owes` means its effects can be undone."""
     if state in TERMINAL:
         return Deed.NOTHING
     if state is State.RUNNING:
         return Deed.ASK if kind in POLITE else Deed.FENCE
-    if kind is Kind.CANCEL:
+    if kind is StopKind.CANCEL:
         return Deed.UNDO if owes else Deed.END
-    if kind is Kind.PAUSE:
+    if kind is StopKind.PAUSE:
         return Deed.HOLD if state in _WAITS else Deed.NOTHING
     return Deed.NOTHING if state is State.KILLED else Deed.PUT_AWAY
 
 
-def afterwards(kind: Kind, *, owes: bool) -> Deed:
+def afterwards(kind: StopKind, *, owes: bool) -> Deed:
     """Return what happens to the run once nobody executes it any more."""
     match kind:
-        case Kind.PAUSE:
+        case StopKind.PAUSE:
             return Deed.HOLD
-        case Kind.CANCEL:
+        case StopKind.CANCEL:
             return Deed.UNDO if owes else Deed.END
         case _:
             return Deed.PUT_AWAY
 
 
-def replaces(new: Kind, old: Kind) -> bool:
+def replaces(new: StopKind, old: StopKind) -> bool:
     """Whether a later order takes over a run that another one is stopping.
 
     The more severe order does, and so does cancel, which is final even after a kill.
     """
-    return new is Kind.CANCEL or _SEVERITY[new] > _SEVERITY[old]
+    return new is StopKind.CANCEL or _SEVERITY[new] > _SEVERITY[old]
 
 
 def ends_worker(spare: bool | None, *, embedded: bool) -> bool:
@@ -120,7 +120,7 @@ def ends_worker(spare: bool | None, *, embedded: bool) -> bool:
     return not embedded if spare is None else not spare
 
 
-def after_word(kind: Kind, *, ends: bool) -> Stage:
+def after_word(kind: StopKind, *, ends: bool) -> Stage:
     """Return the stage after a worker reports that its process executes nothing of the run.
 
     The report proves a polite stop, never a hard one. The run is stopping until the process has

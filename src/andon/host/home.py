@@ -26,7 +26,7 @@ LONGEST_RECEIPT = 1 << 24
 LONGEST_SOCKET = 107
 
 
-class Entry(NamedTuple):
+class HostEntry(NamedTuple):
     """A live supervisor, or a worker without one."""
 
     id: str
@@ -117,14 +117,14 @@ def write(path: str, content: bytes, *, durable: bool = False) -> None:
 # ── entries of live processes ─────────────────────────────────────────────────────────────────
 
 
-def this_process(name: str, kind: str, **more: Any) -> Entry:
+def this_process(name: str, kind: str, **more: Any) -> HostEntry:
     """Return the entry of the calling process."""
     pid = os.getpid()
     more |= {"boot": proc.boot_id(), "namespace": proc.pid_namespace()}
-    return Entry(name, kind, pid, proc.start_ticks(pid), **more)
+    return HostEntry(name, kind, pid, proc.start_ticks(pid), **more)
 
 
-def register(home: str, entry: Entry) -> str:
+def register(home: str, entry: HostEntry) -> str:
     """Write the entry to disk and return its path.
 
     Its owner unregisters it; `sweep` removes it if the owner died.
@@ -157,7 +157,7 @@ def within_reach(path: str) -> Iterator[str]:
         os.close(folder)
 
 
-def entries(home: str) -> list[Entry]:
+def entries(home: str) -> list[HostEntry]:
     """Return all registered entries, dead or alive, and skip the unreadable ones."""
     try:
         names = sorted(os.listdir(os.path.join(home, "run")))
@@ -167,7 +167,7 @@ def entries(home: str) -> list[Entry]:
     return [entry for entry in found if entry is not None]
 
 
-def left(home: str) -> list[Entry]:
+def left(home: str) -> list[HostEntry]:
     """Return supervisors that are no longer registered but have left a state file."""
     known = {entry.id for entry in entries(home)}
     try:
@@ -178,12 +178,12 @@ def left(home: str) -> list[Entry]:
     return [entry for entry in found if entry is not None and entry.id not in known]
 
 
-def live(home: str) -> list[Entry]:
+def live(home: str) -> list[HostEntry]:
     """Return the entries whose process is alive, or cannot be checked from here."""
     return [entry for entry in entries(home) if not is_gone(entry)]
 
 
-def sweep(home: str) -> list[Entry]:
+def sweep(home: str) -> list[HostEntry]:
     """Unregister the entries that are certainly gone, and return them."""
     gone = [entry for entry in entries(home) if is_gone(entry)]
     for entry in gone:
@@ -191,13 +191,13 @@ def sweep(home: str) -> list[Entry]:
     return gone
 
 
-def is_here(entry: Entry) -> bool:
+def is_here(entry: HostEntry) -> bool:
     """Whether the entry's pid means the same process in this boot and pid namespace."""
     boot, namespace = proc.boot_id(), proc.pid_namespace()
     return (entry.boot or boot, entry.namespace or namespace) == (boot, namespace)
 
 
-def is_gone(entry: Entry) -> bool:
+def is_gone(entry: HostEntry) -> bool:
     """Whether the process is certainly gone.
 
     Pid and start time identify a process for ever, and a reboot ends all of them.
@@ -234,10 +234,12 @@ def _entry_path(home: str, name: str) -> str:
     return os.path.join(home, "run", f"{name}.json")
 
 
-def _entry(path: str) -> Entry | None:
+def _entry(path: str) -> HostEntry | None:
     found = read_json(path)
     try:
-        entry = Entry(**{name: found[name] for name in Entry._fields if name in (found or ())})
+        entry = HostEntry(
+            **{name: found[name] for name in HostEntry._fields if name in (found or ())}
+        )
     except TypeError:
         return None
     numbers = isinstance(entry.pid, int) and isinstance(entry.start_ticks, int)

@@ -23,7 +23,7 @@ from andon.runtime.requests.requests import Receipt, Run
 from andon.runtime.requests.start import resolve
 from andon.runtime.requests.waiters import POLL_SECONDS, Awaiting
 from andon.runtime.worker.clock import StoreClock, own_time
-from andon.runtime.worker.embedded_latch import Leaving, refuse_if_pulled
+from andon.runtime.worker.embedded_latch import EmbeddedLatch, refuse_if_pulled
 from andon.runtime.worker.worker import Worker
 from andon.settings import Settings
 from andon.settings import load as load_settings
@@ -52,7 +52,7 @@ class Client:
         if store is not None:
             self.settings = self.settings.but(store=store)
         self._store: Any = None
-        self._leaving: Leaving | None = None  # holds the worker inside this program
+        self._leaving: EmbeddedLatch | None = None  # holds the worker inside this program
         self._starting = asyncio.Lock()
         self._writer: Writer | None = None
         self._asked: dict[str, asyncio.Task[AgentRow]] = {}  # lookups in flight, by agent name
@@ -328,7 +328,7 @@ class Client:
         if self._worker is not None:
             self._worker.tell("its program released it", seconds)
 
-    async def _wait_unless_halted(self, run_id: str, leaving: Leaving) -> Run:
+    async def _wait_unless_halted(self, run_id: str, leaving: EmbeddedLatch) -> Run:
         """Wait for the run, and give up when this host's latch stops it."""
         waiting = asyncio.ensure_future(self.wait(run_id))
         halted = asyncio.ensure_future(leaving.halted.wait())
@@ -345,7 +345,7 @@ class Client:
                 task.cancel()
             await asyncio.wait({waiting, halted})
 
-    async def _embedded(self, agent: Agent) -> Leaving:
+    async def _embedded(self, agent: Agent) -> EmbeddedLatch:
         """Return the worker in this program; it executes only runs that the program asked for."""
         async with self._starting:
             # The latch was lifted after it stopped the previous worker: start a new one.
@@ -355,6 +355,6 @@ class Client:
             if self._leaving is None:
                 worker = Worker(self._store, [agent], self.settings, only=Counter())
                 await worker.__aenter__()
-                self._leaving = Leaving(worker)
+                self._leaving = EmbeddedLatch(worker)
             self._leaving.worker.carry(agent)
         return self._leaving

@@ -27,7 +27,7 @@ from andon.runtime.attempt.journal import Durable
 from andon.runtime.operations import asks, snapshots, steps
 from andon.runtime.operations.asks import Answer
 from andon.runtime.operations.calls import refuse_wrong_arguments
-from andon.runtime.operations.model_loop import Loop
+from andon.runtime.operations.model_loop import ModelLoop
 from andon.runtime.operations.operation import (
     Operation,
     how_called,
@@ -39,7 +39,7 @@ from andon.runtime.operations.operation import (
 )
 
 
-class Context(Loop):
+class Context(ModelLoop):
     """The agent's handle to its run.
 
     Durable operations belong in the agent's own code. Inside a step, only `checkpoint`, `partial`,
@@ -259,15 +259,15 @@ class Context(Loop):
         if operation.answered:
             return await self._outcome(operation)
         until = None
-        if operation.record or timeout is not None or not self._attempt.has_letter("event", name):
+        if operation.record or timeout is not None or not self._attempt.has_message("event", name):
             until = await self._deadline(operation, timeout)
-        letter = await wait_noting_cancel(operation, "event", name, until)
-        with operation.noting(letter):
-            if letter is None:
+        message = await wait_noting_cancel(operation, "event", name, until)
+        with operation.noting(message):
+            if message is None:
                 await operation.write(Mark.FAILED, b'{"type": "Unresolved"}')
                 raise Unresolved(f"event {name!r} did not come within {timeout} s")
-            await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
-        return value.decode(letter.body)
+            await operation.write(Mark.DONE, message.body.encode(), take=message.id)
+        return value.decode(message.body)
 
     async def ask(
         self,
@@ -295,13 +295,13 @@ class Context(Loop):
         self, operation: Operation, question: str, about: Any, expires: float | None
     ) -> Any:
         ask_id, until = await asks.opened(operation, question, about, expires)
-        letter = await wait_noting_cancel(operation, "answer", ask_id, until)
+        message = await wait_noting_cancel(operation, "answer", ask_id, until)
         with operation.noting():
-            if letter is None:
+            if message is None:
                 await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
                 raise Unresolved(f"no answer to {question!r} within {expires} s")
-            await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
-        return value.decode(letter.body)
+            await operation.write(Mark.DONE, message.body.encode(), take=message.id)
+        return value.decode(message.body)
 
     async def child(
         self,

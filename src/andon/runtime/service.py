@@ -10,7 +10,7 @@ from typing import Any
 
 from andon.runtime.agent import Agent
 from andon.runtime.attempt.journal import close
-from andon.runtime.worker.embedded_latch import Leaving, refuse_if_pulled
+from andon.runtime.worker.embedded_latch import EmbeddedLatch, refuse_if_pulled
 from andon.runtime.worker.worker import Worker
 from andon.settings import Settings, load
 from andon.store import open_store
@@ -31,7 +31,7 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         self._settings = settings or load({"store": store})
         if store is not None:
             self._settings = self._settings.but(store=store)
-        self._leaving: Leaving | None = None
+        self._leaving: EmbeddedLatch | None = None
 
     async def __aenter__(self) -> Worker:
         refuse_if_pulled()
@@ -42,7 +42,7 @@ class serving:  # noqa: N801 (it is written like the function it stands for)
         except BaseException:
             await close(opened)
             raise
-        self._leaving = Leaving(worker)
+        self._leaving = EmbeddedLatch(worker)
         return worker
 
     async def __aexit__(self, *_: Any) -> None:

@@ -78,7 +78,7 @@ def is_free(folder: str, worker_id: str) -> bool:
         os.close(descriptor)
 
 
-class Bell:
+class HostNotifier:
     """Sends and receives notifications through the sockets in one folder."""
 
     def __init__(self, folder: str) -> None:

@@ -482,10 +482,10 @@ RETURNING id;
 UPDATE andon.asks SET answered_at = andon.now()
  WHERE run_id = %(run_id)s AND answered_at IS NULL;
 
--- take_letter --
+-- take_message --
 UPDATE andon.inbox SET taken = true WHERE id = %(id)s;
 
--- give_letter_back --
+-- give_message_back --
 UPDATE andon.inbox SET taken = false WHERE id = %(id)s;
 
 -- drop_checkpoint --
@@ -573,7 +573,7 @@ UPDATE andon.runs
    AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint) AND stop IS NULL
 RETURNING id;
 
--- insert_letter --
+-- insert_message --
 INSERT INTO andon.inbox (run_id, kind, name, body, message_id, at)
 VALUES (%(run_id)s, %(kind)s, %(name)s, %(body)s, %(message_id)s, andon.now())
 ON CONFLICT (run_id, message_id) DO NOTHING
@@ -613,7 +613,7 @@ SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at,
 SELECT body FROM andon.inbox
  WHERE run_id = %(run_id)s AND kind = 'event' AND name = %(name)s ORDER BY id;
 
--- letters --
+-- inbox --
 SELECT run_id, id, kind, name, body FROM andon.inbox
  WHERE run_id IN (SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)) AND NOT taken ORDER BY id;
 

@@ -444,10 +444,10 @@ RETURNING id;
 UPDATE andon_asks SET answered_at = unixepoch('subsec')
  WHERE run_id = :run_id AND answered_at IS NULL;
 
--- take_letter --
+-- take_message --
 UPDATE andon_inbox SET taken = 1 WHERE id = :id;
 
--- give_letter_back --
+-- give_message_back --
 UPDATE andon_inbox SET taken = 0 WHERE id = :id;
 
 -- drop_checkpoint --
@@ -526,7 +526,7 @@ UPDATE andon_runs
    AND stop IS NULL
 RETURNING id;
 
--- insert_letter --
+-- insert_message --
 INSERT INTO andon_inbox (run_id, kind, name, body, message_id, at)
 VALUES (:run_id, :kind, :name, :body, :message_id, unixepoch('subsec'))
 ON CONFLICT (run_id, message_id) DO NOTHING
@@ -564,7 +564,7 @@ SELECT seq, kind, state, place, name, key, digest, body, blob, fence, since, at,
 SELECT body FROM andon_inbox
  WHERE run_id = :run_id AND kind = 'event' AND name = :name ORDER BY id;
 
--- letters --
+-- inbox --
 SELECT run_id, id, kind, name, body FROM andon_inbox
  WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND taken = 0 ORDER BY id;
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from andon.core.journal import Entry
     from andon.core.lease import Fence
-    from andon.store.messages.stops import StopRow, SupervisorRow, Told
+    from andon.store.messages.stops import StopNotice, StopRow, SupervisorRow
 else:
     Any = Protocol = object
 
@@ -143,11 +143,11 @@ class Beat(Struct):
     progress: str | None = None  # JSON
 
 
-class Look(Struct):
+class FleetQuery(Struct):
     """Ask for the state of the fleet, in one round trip with a heartbeat. Answers a Seen."""
 
 
-class Seen(Struct):
+class FleetState(Struct):
     """The workers not known to have ended, and the facts a worker needs to judge them."""
 
     workers: list[WorkerRow]
@@ -181,7 +181,7 @@ class AskDrain(Struct):
     by: str = ""
 
 
-class Move(Struct):
+class MoveRun(Struct):
     """Move a run that no worker holds from the state the caller saw to another one."""
 
     run_id: str
@@ -193,7 +193,7 @@ class Move(Struct):
     forgets: bool = True  # drop its error
     version: str | None = None
     trial: str | None = None  # JSON: its old version, until the new one is known to fit its journal
-    note: Note | None = None
+    note: NoteEvent | None = None
 
 
 class Recall(Struct):
@@ -201,7 +201,7 @@ class Recall(Struct):
 
     run_id: str
     undoing: str
-    note: Note | None = None
+    note: NoteEvent | None = None
 
 
 class Promote(Struct):
@@ -223,7 +223,7 @@ class SetLimit(Struct):
     by: str = ""
 
 
-class Note(Struct):
+class NoteEvent(Struct):
     """An event to keep, so that people can look it up later with `andon events`."""
 
     kind: str
@@ -278,7 +278,7 @@ class ClaimResult(Struct):
     returned: int  # runs taken back from dead or overdue workers
     drain: bool = False  # somebody asked this worker to drain
     recalled: Sequence[str] = ()  # runs it holds whose effects must be undone
-    told: Sequence[Told] = ()  # orders about runs it holds
+    told: Sequence[StopNotice] = ()  # orders about runs it holds
     halted: bool = False  # the whole fleet is halted: the worker claims nothing
 
 
@@ -366,14 +366,14 @@ class Log(Struct):
 Message = (
     Register
     | Beat
-    | Look
+    | FleetQuery
     | Drain
     | AskDrain
     | Depart
     | Promote
     | SetLimit
-    | Note
-    | Move
+    | NoteEvent
+    | MoveRun
     | Recall
     | Claim
     | Start

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 READ, WRITE = select.POLLIN, select.POLLOUT
 
 
-class Loop:
+class PollLoop:
     """Calls a callback when its descriptor is ready. No callback may block."""
 
     def __init__(self, failed: Callable[[Exception], None] | None = None) -> None:
@@ -50,7 +50,7 @@ class Loop:
 class Signals:
     """Records signals for the loop to act on; none is lost, and no handler runs other code."""
 
-    def __init__(self, loop: Loop, numbers: Iterable[signal.Signals]) -> None:
+    def __init__(self, loop: PollLoop, numbers: Iterable[signal.Signals]) -> None:
         self._noted: list[int] = []
         self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from andon.core.fleet.restart import Mode, Policy
+from andon.core.fleet.restart import Mode, RestartPolicy
 from andon.errors import BadInput
 
 KINDS = ("control", "worker", "command")
@@ -44,10 +44,10 @@ class ChildSpec:
     log: bool | str = True  # "tee": on the terminal as well
     stdin: bool = False
 
-    def policy(self, limits: Limits) -> Policy:
+    def policy(self, limits: Limits) -> RestartPolicy:
         if self.kind == "control":  # never given up: it has to report to the store
-            return Policy(Mode.ALWAYS, None)
-        return Policy(Mode(self.restart), limits.restart_limit, limits.restart_seconds)
+            return RestartPolicy(Mode.ALWAYS, None)
+        return RestartPolicy(Mode(self.restart), limits.restart_limit, limits.restart_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,16 @@ from typing import Any
 from andon.host import home as homes
 from andon.supervisor.adoption import adopt, save
 from andon.supervisor.api.control_channel import Link
-from andon.supervisor.api.requests import Orders
+from andon.supervisor.api.requests import RequestHandler
 from andon.supervisor.api.socket_server import Socketry
 from andon.supervisor.children.child import Child
 from andon.supervisor.children.lifecycle import Lives
-from andon.supervisor.children.logs import Terminal
+from andon.supervisor.children.logs import OutputStream
 from andon.supervisor.children.watchdog import Watchdog
 from andon.supervisor.exit import Ending
 from andon.supervisor.halt.kill import Killing
 from andon.supervisor.halt.state import Cord
-from andon.supervisor.poll import Loop, Signals
+from andon.supervisor.poll import PollLoop, Signals
 from andon.supervisor.spec import Spec
 from andon.supervisor.trees.tree import Mechanism
 from andon.supervisor.upgrade import Upgrade
@@ -52,8 +52,8 @@ class Supervisor:
         self.spec, self.limits, self.mechanism, self.id = spec, spec.limits, mechanism, name
         self.started_at = time.time()
         self.file_limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.loop = Loop(self.failed)
-        self.out, self.err = Terminal(1), Terminal(2)
+        self.loop = PollLoop(self.failed)
+        self.out, self.err = OutputStream(1), OutputStream(2)
         self.children = [Child(each, run=each.run) for each in spec.children]
         self.killings: list[Killing] = []
         self.probes: dict[int, Callable[[int], None]] = {}
@@ -64,7 +64,7 @@ class Supervisor:
         self._complained = -1.0
         self._more = self._changed = False
         self._ticked = time.monotonic()
-        self.lives, self.watchdog, self.orders = Lives(self), Watchdog(self), Orders(self)
+        self.lives, self.watchdog, self.orders = Lives(self), Watchdog(self), RequestHandler(self)
         self.cord = Cord(self)
         self.ending, self.upgrading = Ending(self), Upgrade(self)
         self.link = Link(self.loop, self.orders.from_control)

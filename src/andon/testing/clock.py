@@ -79,9 +79,9 @@ class Clock:
         """Notify workers, so that they look now instead of at their next poll."""
         folder = None if self._path is None else Path(f"{self._path}.d")
         if folder is not None and folder.is_dir():
-            from andon.store.notifier import Bell
+            from andon.store.notifier import HostNotifier
 
-            bell: Any = Bell(str(folder))
+            bell: Any = HostNotifier(str(folder))
             bell.ring()
             bell.close()
 

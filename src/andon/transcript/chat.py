@@ -3,7 +3,7 @@
 from typing import Any
 
 from andon.transcript.ledger import Call, Ledger, Policy
-from andon.transcript.pairs import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
+from andon.transcript.pairs import WHOLE, CallSlot, Change, Fault, Given, RepairPlan, answers, pair
 from andon.transcript.wire import as_text, parsed, quoted, refuse, word
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -100,7 +100,9 @@ def _body(call: dict[str, Any]) -> dict[str, Any]:
 # ── repair ────────────────────────────────────────────────────────────────────────────────────
 
 
-def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[list[Any], Plan]:
+def repaired(
+    messages: list[Any], ledger: Ledger | None, policy: Policy
+) -> tuple[list[Any], RepairPlan]:
     """Return the transcript in a form the provider accepts, and the decisions made."""
     for number, message in enumerate(messages):
         shape = _shape(number, message)
@@ -111,8 +113,8 @@ def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tupl
     return _written(messages, plan), plan
 
 
-def _read(messages: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], int]:
-    slots: list[Slot] = []
+def _read(messages: list[dict[str, Any]]) -> tuple[list[CallSlot], list[Given], int]:
+    slots: list[CallSlot] = []
     givens: list[Given] = []
     turn, home, last, speaking = 0, -1, -1, False
     for number, message in enumerate(messages):
@@ -135,12 +137,12 @@ def _read(messages: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], int]
             arguments, whole = parsed(body.get("arguments", body.get("input", "")))
             whole = whole or "custom" in call
             found = Call(name, body["name"], arguments, number, place)
-            slots.append(Slot(found, (number, place), turn, number, whole))
+            slots.append(CallSlot(found, (number, place), turn, number, whole))
     return slots, givens, last
 
 
-def _written(messages: list[dict[str, Any]], plan: Plan) -> list[Any]:
-    slots: dict[int, list[Slot]] = {}
+def _written(messages: list[dict[str, Any]], plan: RepairPlan) -> list[Any]:
+    slots: dict[int, list[CallSlot]] = {}
     for slot in plan.slots:
         slots.setdefault(slot.at[0], []).append(slot)
     givens = {given.at[0]: given for given in plan.givens}
@@ -159,7 +161,7 @@ def _written(messages: list[dict[str, Any]], plan: Plan) -> list[Any]:
 
 
 def _said(
-    number: int, message: dict[str, Any], slots: list[Slot], plan: Plan
+    number: int, message: dict[str, Any], slots: list[CallSlot], plan: RepairPlan
 ) -> dict[str, Any] | None:
     """Return an assistant message with the calls that stay, or None if nothing of it stays."""
     calls = message.get("tool_calls")
@@ -177,11 +179,11 @@ def _said(
     return None
 
 
-def _renamed(call: dict[str, Any], slot: Slot) -> dict[str, Any]:
+def _renamed(call: dict[str, Any], slot: CallSlot) -> dict[str, Any]:
     return call if call["id"] == slot.id else {**call, "id": slot.id}
 
 
-def _results(slots: list[Slot], plan: Plan) -> list[dict[str, Any]]:
+def _results(slots: list[CallSlot], plan: RepairPlan) -> list[dict[str, Any]]:
     there, made = answers(slots)
     out = []
     for slot, given in there:

@@ -50,7 +50,7 @@ State = Done | Open
 Ledger = Mapping[str, State] | Callable[[Call], State | None]
 
 
-class Move(StrEnum):
+class CallMove(StrEnum):
     """The move for an open call that gets no answer."""
 
     RUN = "run"
@@ -74,7 +74,7 @@ def known(ledger: Ledger | None, call: Call) -> State | None:
     return ledger(call) if callable(ledger) else ledger.get(call.id)
 
 
-def next_move(state: State | None, policy: Policy, *, asked: bool, last: bool) -> Done | Move:
+def next_move(state: State | None, policy: Policy, *, asked: bool, last: bool) -> Done | CallMove:
     """Return the result of a call that has none, or the move to make instead.
 
     `asked` means that there is a ledger. `last` means that the model has said nothing since the
@@ -84,7 +84,7 @@ def next_move(state: State | None, policy: Policy, *, asked: bool, last: bool) -
         return state
     untouched = state is NOT_STARTED or (state is None and not asked)
     if policy is Policy.RESTART and last and untouched:
-        return Move.CUT
+        return CallMove.CUT
     if state is not NOT_STARTED:  # silence does not prove that nothing happened
         return Done(UNKNOWN)
-    return Move.RUN if policy is Policy.JOURNAL and last else Done(NOT_EXECUTED)
+    return CallMove.RUN if policy is Policy.JOURNAL and last else Done(NOT_EXECUTED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from andon.transcript.ledger import Call, Done, Ledger, Policy
-from andon.transcript.pairs import WHOLE, Change, Fault, Given, Plan, Slot, answers, pair
+from andon.transcript.pairs import WHOLE, CallSlot, Change, Fault, Given, RepairPlan, answers, pair
 from andon.transcript.wire import BLOCKS, as_text, parsed, quoted, refuse, word
 
 ROLES = frozenset({"user", "assistant", "system"})
@@ -176,13 +176,15 @@ class _Said:
         return str(self.message["role"])
 
 
-def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[list[Any], Plan]:
+def repaired(
+    messages: list[Any], ledger: Ledger | None, policy: Policy
+) -> tuple[list[Any], RepairPlan]:
     """Return the transcript in a form the provider accepts, and the decisions made."""
     for number, message in enumerate(messages):
         shape = _shape(number, message)
         if shape is not None:
             raise refuse(shape, "Remove it, or insert what is missing.")
-    dropped = Plan([], [])
+    dropped = RepairPlan([], [])
     talk = [_said(number, message, dropped) for number, message in enumerate(messages)]
     talk = [said for said in talk if said.blocks]
     slots, givens, last = _read(talk)
@@ -194,7 +196,7 @@ def repaired(messages: list[Any], ledger: Ledger | None, policy: Policy) -> tupl
     return [_message(said) for said in out if said.blocks], plan
 
 
-def _said(number: int, message: dict[str, Any], plan: Plan) -> _Said:
+def _said(number: int, message: dict[str, Any], plan: RepairPlan) -> _Said:
     said = _Said(number, message, [])
     for place, block in enumerate(_blocks(message)):
         why = _remnant(block)
@@ -205,8 +207,8 @@ def _said(number: int, message: dict[str, Any], plan: Plan) -> _Said:
     return said
 
 
-def _read(talk: list[_Said]) -> tuple[list[Slot], list[Given], int]:
-    slots: list[Slot] = []
+def _read(talk: list[_Said]) -> tuple[list[CallSlot], list[Given], int]:
+    slots: list[CallSlot] = []
     givens: list[Given] = []
     turn, last, before = 0, -1, None
     for said in talk:
@@ -217,7 +219,7 @@ def _read(talk: list[_Said]) -> tuple[list[Slot], list[Given], int]:
             if block["type"] == "tool_use":
                 arguments, whole = _input(block)
                 call = Call(block["id"], block["name"], arguments, said.number, place)
-                slots.append(Slot(call, (said.number, place), turn, said.number, whole))
+                slots.append(CallSlot(call, (said.number, place), turn, said.number, whole))
             if block["type"] != "tool_result":
                 home = -1
                 continue
@@ -237,7 +239,7 @@ def _input(block: Block) -> tuple[Any, bool]:
     return arguments, whole and isinstance(arguments, dict)
 
 
-def _written(talk: list[_Said], plan: Plan) -> list[_Said]:
+def _written(talk: list[_Said], plan: RepairPlan) -> list[_Said]:
     slots = {slot.at: slot for slot in plan.slots}
     givens = {given.at: given for given in plan.givens}
     out: list[_Said] = []
@@ -262,7 +264,7 @@ def _written(talk: list[_Said], plan: Plan) -> list[_Said]:
 
 
 def _kept(
-    said: _Said, slots: dict[tuple[int, int], Slot], givens: dict[tuple[int, int], Given]
+    said: _Said, slots: dict[tuple[int, int], CallSlot], givens: dict[tuple[int, int], Given]
 ) -> list[tuple[int, Block]]:
     found: list[tuple[int, Block]] = []
     for place, block in said.blocks:
@@ -278,7 +280,7 @@ def _kept(
     return found
 
 
-def _call(block: Block, slot: Slot) -> Block:
+def _call(block: Block, slot: CallSlot) -> Block:
     given = slot.call.arguments
     if not slot.whole:  # the provider's advice for input that is not JSON
         given = {"INVALID_JSON": as_text(given)}
@@ -287,7 +289,7 @@ def _call(block: Block, slot: Slot) -> Block:
     return block if found == block else found
 
 
-def _answers(slots: list[Slot], plan: Plan) -> list[tuple[int, Block]]:
+def _answers(slots: list[CallSlot], plan: RepairPlan) -> list[tuple[int, Block]]:
     there, made = answers(slots)
     out: list[tuple[int, Block]] = []
     for slot, given in there:
@@ -319,7 +321,7 @@ def _quote(given: Given) -> list[Block]:
     return [{"type": "text", "text": f"{quoted(given.id)}\n{shown}"}]
 
 
-def _drop_unserved(out: list[_Said], plan: Plan) -> None:
+def _drop_unserved(out: list[_Said], plan: RepairPlan) -> None:
     while True:  # a dropped block may leave another one without its half
         talk = [[block for _, block in said.blocks] for said in out]
         found = _unserved(talk, [said.message for said in out])
@@ -331,7 +333,7 @@ def _drop_unserved(out: list[_Said], plan: Plan) -> None:
             return
 
 
-def _trim(out: list[_Said], plan: Plan) -> None:
+def _trim(out: list[_Said], plan: RepairPlan) -> None:
     """Remove endings that the provider refuses: thinking, and white space in the final turn."""
     for said in out:
         while said.role == "assistant" and said.blocks and said.blocks[-1][1]["type"] in THINKING:

@@ -13,9 +13,9 @@ from andon.transcript.ledger import (
     NOT_STARTED,
     STAND_INS,
     Call,
+    CallMove,
     Done,
     Ledger,
-    Move,
     Policy,
     known,
     next_move,
@@ -76,12 +76,12 @@ class Given:
     content: Any
     home: int = -1  # the message whose calls it would answer in its present place
     kind: str = ""  # the kind of call it answers, in formats with several kinds
-    slot: "Slot | None" = None
+    slot: "CallSlot | None" = None
     quoted: bool = False
 
 
 @dataclass
-class Slot:
+class CallSlot:
     """A call, and the decision about it."""
 
     call: Call
@@ -99,12 +99,12 @@ class Slot:
 
 
 @dataclass
-class Plan:
+class RepairPlan:
     """All decisions about one transcript."""
 
-    slots: list[Slot]
+    slots: list[CallSlot]
     givens: list[Given]
-    same: dict[tuple[str, str], list[Slot]] = field(default_factory=dict)  # by kind and id
+    same: dict[tuple[str, str], list[CallSlot]] = field(default_factory=dict)  # by kind and id
     notes: list[Note] = field(default_factory=list)
     to_run: list[Call] = field(default_factory=list)
     cut: set[int] = field(default_factory=set)  # units to take back
@@ -114,16 +114,16 @@ class Plan:
 
 
 def pair(
-    slots: list[Slot],
+    slots: list[CallSlot],
     givens: list[Given],
     *,
     ledger: Ledger | None,
     policy: Policy,
     last_unit: int,
     unique: bool,
-) -> Plan:
+) -> RepairPlan:
     """Decide about every call and result. `unique`: an id may occur only once in the transcript."""
-    plan = Plan(slots, givens)
+    plan = RepairPlan(slots, givens)
     for slot in slots:
         plan.same.setdefault((slot.kind, slot.call.id), []).append(slot)
     _match(plan)
@@ -134,7 +134,7 @@ def pair(
     return plan
 
 
-def _match(plan: Plan) -> None:
+def _match(plan: RepairPlan) -> None:
     left = [given for given in plan.givens if not _take(given, _before(plan, given))]
     for given in left:
         same = plan.same.get((given.kind, given.id), [])
@@ -143,14 +143,14 @@ def _match(plan: Plan) -> None:
         _leave_over(plan, given, same)
 
 
-def _before(plan: Plan, given: Given) -> list[Slot]:
+def _before(plan: RepairPlan, given: Given) -> list[CallSlot]:
     """Return the calls it may answer: the open ones of the nearest turn before it, in order."""
     same = plan.same.get((given.kind, given.id), [])
     found = [slot for slot in same if slot.at < given.at and slot.answer is None]
     return [slot for slot in found if slot.turn == found[-1].turn]
 
 
-def _take(given: Given, slots: Iterable[Slot]) -> bool:
+def _take(given: Given, slots: Iterable[CallSlot]) -> bool:
     for slot in slots:
         if slot.answer is None:
             slot.answer, given.slot = given, slot
@@ -158,7 +158,7 @@ def _take(given: Given, slots: Iterable[Slot]) -> bool:
     return False
 
 
-def _replaces_stand_in(plan: Plan, given: Given, slots: list[Slot]) -> bool:
+def _replaces_stand_in(plan: RepairPlan, given: Given, slots: list[CallSlot]) -> bool:
     for slot in slots:
         shown = slot.answer
         if isinstance(shown, Given) and text_of(shown.content) in STAND_INS:
@@ -170,7 +170,7 @@ def _replaces_stand_in(plan: Plan, given: Given, slots: list[Slot]) -> bool:
     return False
 
 
-def _leave_over(plan: Plan, given: Given, slots: list[Slot]) -> None:
+def _leave_over(plan: RepairPlan, given: Given, slots: list[CallSlot]) -> None:
     shown = [slot.answer.content for slot in slots if isinstance(slot.answer, Given)]
     if given.content in shown or (shown and text_of(given.content) in STAND_INS):
         plan.note(Change.REMOVED, given.at, "a second copy of a result", given.id)
@@ -180,7 +180,7 @@ def _leave_over(plan: Plan, given: Given, slots: list[Slot]) -> None:
     plan.note(Change.QUOTED, given.at, why + ", kept as text", given.id)
 
 
-def _drop_copies(plan: Plan) -> None:
+def _drop_copies(plan: RepairPlan) -> None:
     """Drop a call stored twice: the same call in one turn, unless both were answered."""
     for slot in plan.slots:
         twins = [
@@ -200,7 +200,7 @@ def _same(one: Call, other: Call) -> bool:
     return (one.id, one.name, one.arguments) == (other.id, other.name, other.arguments)
 
 
-def _drop_remnants(plan: Plan, ledger: Ledger | None) -> None:
+def _drop_remnants(plan: RepairPlan, ledger: Ledger | None) -> None:
     """Drop calls whose stream broke off: they were not executed, unless the ledger knows them."""
     for slot in plan.slots:
         if slot.whole or not slot.kept or slot.answer is not None:
@@ -210,7 +210,7 @@ def _drop_remnants(plan: Plan, ledger: Ledger | None) -> None:
             plan.note(Change.REMOVED, slot.at, "a call that broke off", slot.call.id)
 
 
-def _rename(plan: Plan, unique: bool) -> None:
+def _rename(plan: RepairPlan, unique: bool) -> None:
     """Give each call its own id, so that a result from the ledger cannot go to the wrong one."""
     taken = {slot.call.id for slot in plan.slots}
     for slot in plan.slots:
@@ -230,7 +230,7 @@ def _fresh(name: str, taken: set[str]) -> str:
     return f"{name}_{number}"
 
 
-def _answer(plan: Plan, ledger: Ledger | None, policy: Policy, last_unit: int) -> None:
+def _answer(plan: RepairPlan, ledger: Ledger | None, policy: Policy, last_unit: int) -> None:
     cut: set[int] = set()
     for slot in plan.slots:
         if not slot.kept or slot.answer is not None:
@@ -243,9 +243,9 @@ def _answer(plan: Plan, ledger: Ledger | None, policy: Policy, last_unit: int) -
                 slot.answer = done
                 told = done.result in STAND_INS if isinstance(done.result, str) else False
                 plan.note(Change.TOLD if told else Change.FILLED, slot.at, _what(done), slot.id)
-            case Move.RUN:
+            case CallMove.RUN:
                 plan.to_run.append(call)
-            case Move.CUT:
+            case CallMove.CUT:
                 slot.kept = False
                 cut.add(slot.unit)
                 plan.note(Change.REMOVED, slot.at, "a call that is asked for again", slot.id)
@@ -261,7 +261,9 @@ def _what(done: Done) -> str:
     return text.partition(":")[0].lower() if text in STAND_INS else "the result from the ledger"
 
 
-def answers(slots: list[Slot]) -> tuple[list[tuple[Slot, Given]], list[tuple[Slot, Done]]]:
+def answers(
+    slots: list[CallSlot],
+) -> tuple[list[tuple[CallSlot, Given]], list[tuple[CallSlot, Done]]]:
     """Return the results of these calls: those found, in their order, and those made."""
     kept = [slot for slot in slots if slot.kept]
     there = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Given)]

@@ -6,7 +6,7 @@ A reasoning item is followed by the model's next message or call; both stay or g
 from typing import Any
 
 from andon.transcript.ledger import STAND_INS, Call, Done, Ledger, Policy
-from andon.transcript.pairs import WHOLE, Change, Fault, Given, Plan, Slot, pair
+from andon.transcript.pairs import WHOLE, CallSlot, Change, Fault, Given, RepairPlan, pair
 from andon.transcript.wire import as_text, parsed, quoted, refuse, word
 
 OUTPUT_OF = {
@@ -136,7 +136,9 @@ def _output(
 # ── repair ────────────────────────────────────────────────────────────────────────────────────
 
 
-def repaired(items: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[list[Any], Plan]:
+def repaired(
+    items: list[Any], ledger: Ledger | None, policy: Policy
+) -> tuple[list[Any], RepairPlan]:
     """Return the transcript in a form the provider accepts, and the decisions made."""
     for number, item in enumerate(items):
         shape = _shape(number, item)
@@ -150,9 +152,9 @@ def repaired(items: list[Any], ledger: Ledger | None, policy: Policy) -> tuple[l
     return _without_lone_reasoning(_written(items, gone, plan), places, plan), plan
 
 
-def _read(items: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], list[int]]:
+def _read(items: list[dict[str, Any]]) -> tuple[list[CallSlot], list[Given], list[int]]:
     """Return calls, outputs, and each item's turn: 0 if the model did not produce it."""
-    slots: list[Slot] = []
+    slots: list[CallSlot] = []
     givens: list[Given] = []
     turns: list[int] = []
     turn, speaking = 0, False
@@ -165,7 +167,7 @@ def _read(items: list[dict[str, Any]]) -> tuple[list[Slot], list[Given], list[in
         if name is not None:
             arguments, whole = _given(item)
             call = Call(name, str(item.get("name") or kind), arguments, number)
-            slots.append(Slot(call, (number, WHOLE), turn, turn, whole, kind))
+            slots.append(CallSlot(call, (number, WHOLE), turn, turn, whole, kind))
         elif output is not None:
             followed = number and kind_of(items[number - 1]) == "reasoning"
             home = -1 if followed else number
@@ -190,7 +192,7 @@ def _given(item: dict[str, Any]) -> tuple[Any, bool]:
             return item.get("action", item.get("operation")), True
 
 
-def _gone(items: list[dict[str, Any]], turns: list[int], plan: Plan) -> set[int]:
+def _gone(items: list[dict[str, Any]], turns: list[int], plan: RepairPlan) -> set[int]:
     """Return the items to drop: turns taken back, remnants, and copies."""
     gone = {slot.at[0] for slot in plan.slots if not slot.kept}
     gone |= {number for number, turn in enumerate(turns) if turn in plan.cut}
@@ -209,7 +211,7 @@ def _gone(items: list[dict[str, Any]], turns: list[int], plan: Plan) -> set[int]
     return gone
 
 
-def _written(items: list[dict[str, Any]], gone: set[int], plan: Plan) -> list[Any]:
+def _written(items: list[dict[str, Any]], gone: set[int], plan: RepairPlan) -> list[Any]:
     slots = {slot.at[0]: slot for slot in plan.slots}
     givens = {given.at[0]: given for given in plan.givens}
     out: list[Any] = []
@@ -246,7 +248,7 @@ def _in_place(given: Given) -> bool:
     return given.slot is not None and given.slot.at < given.at and given.home >= 0
 
 
-def _owed(slot: Slot, call: dict[str, Any], plan: Plan) -> dict[str, Any] | None:
+def _owed(slot: CallSlot, call: dict[str, Any], plan: RepairPlan) -> dict[str, Any] | None:
     """Return the output to insert after the turn of its call."""
     match slot.answer:
         case Given() as given if not _in_place(given):
@@ -258,7 +260,7 @@ def _owed(slot: Slot, call: dict[str, Any], plan: Plan) -> dict[str, Any] | None
             return None
 
 
-def _output_item(slot: Slot, call: dict[str, Any], done: Done) -> dict[str, Any]:
+def _output_item(slot: CallSlot, call: dict[str, Any], done: Done) -> dict[str, Any]:
     kind = kind_of(call)
     result = done.result
     if isinstance(result, dict) and result.get("type") == OUTPUT_OF[kind]:
@@ -291,7 +293,7 @@ def _type(part: Any) -> Any:
     return part.get("type") if isinstance(part, dict) else None
 
 
-def _renamed(item: dict[str, Any], slot: Slot | None) -> dict[str, Any]:
+def _renamed(item: dict[str, Any], slot: CallSlot | None) -> dict[str, Any]:
     if slot is None:
         return item
     field = _field(kind_of(item))
@@ -310,7 +312,9 @@ def _quote(given: Given) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": f"{quoted(given.id)}\n{said}"}
 
 
-def _without_lone_reasoning(items: list[Any], places: dict[int, int], plan: Plan) -> list[Any]:
+def _without_lone_reasoning(
+    items: list[Any], places: dict[int, int], plan: RepairPlan
+) -> list[Any]:
     """Drop lone reasoning items, backwards so that reasoning before a dropped one goes too."""
     kept: list[Any] = []
     for item in reversed(items):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from andon.adapters.openai_agents.conversation import keeping
 from andon.adapters.openai_agents.model import arguments_of
-from andon.adapters.openai_agents.scope import PLAIN, Scope, within
+from andon.adapters.openai_agents.scope import PLAIN, CallScope, within
 from andon.core.run import State
 from andon.errors import Conflict, NotFound, StepFailed
 from andon.runtime.agent import Agent as Durable
@@ -120,7 +120,7 @@ class Called:
         return _kept(result)
 
     async def _leg(self, ctx: Context, given: Any, leg: int) -> Any:
-        scope = Scope(ctx, f"{leg}/" if leg else "", self.effects, owner="")
+        scope = CallScope(ctx, f"{leg}/" if leg else "", self.effects, owner="")
         options = keeping(scope, self.options)
         with within(scope):
             if self.legs is None:

@@ -17,7 +17,7 @@ from andon.transcript.wire import plain
 if TYPE_CHECKING:
     from agents import TResponseInputItem
 
-    from andon.adapters.openai_agents.scope import Scope
+    from andon.adapters.openai_agents.scope import CallScope
 
 
 class AndonSession:
@@ -63,7 +63,7 @@ class AndonSession:
 class Journaled:
     """A session whose reads and writes are journaled, so that a replay repeats none of them."""
 
-    def __init__(self, inner: Any, scope: Scope) -> None:
+    def __init__(self, inner: Any, scope: CallScope) -> None:
         self._inner, self._scope = inner, scope
         self.session_id = inner.session_id
         self.session_settings = getattr(inner, "session_settings", None)
@@ -112,7 +112,7 @@ class Journaled:
         return await self._scope.ctx.effect(do, *given, name=f"session.{name}", key=key, **options)
 
 
-def keeping(scope: Scope | None, options: dict[str, Any]) -> dict[str, Any]:
+def keeping(scope: CallScope | None, options: dict[str, Any]) -> dict[str, Any]:
     """Replace the session in a call's options by a journaled one."""
     given = options.get("session")
     if scope is None or given is None:

@@ -35,7 +35,7 @@ from andon.transcript.wire import plain
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from andon.adapters.openai_agents.scope import Scope
+    from andon.adapters.openai_agents.scope import CallScope
     from andon.runtime.context import Context
 
 _ANSWER = TypeAdapter(ModelResponse)
@@ -49,7 +49,7 @@ _REFUSED = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool, ShellTool)
 class JournaledModel(Model):
     """A model whose answers, and the calls that they plan, are journaled."""
 
-    def __init__(self, model: Model, settings: Any, scope: Scope) -> None:
+    def __init__(self, model: Model, settings: Any, scope: CallScope) -> None:
         self._model, self._settings, self._scope = model, settings, scope
 
     def __getattr__(self, name: str) -> Any:
@@ -131,7 +131,7 @@ class JournaledModel(Model):
         return await scope.ctx.model(ask, what, key=key, calls=calls)
 
 
-def _planned(scope: Scope, answer: dict[str, Any]) -> list[Call]:
+def _planned(scope: CallScope, answer: dict[str, Any]) -> list[Call]:
     return [
         Call(scope.call_id(item["call_id"]), item["name"], arguments_of(item["arguments"]), place)
         for place, item in enumerate(answer["output"])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agents.run_error_handlers import RunErrorHandlers
     from typing_extensions import Unpack
 
-    from andon.adapters.openai_agents.scope import Effects, Scope
+    from andon.adapters.openai_agents.scope import CallScope, Effects
 
     Input = str | list[TResponseInputItem] | RunState[Any]
 
@@ -40,7 +40,7 @@ class _Runner(AgentRunner):
         # True if the program made the call; the SDK makes others inside that one.
         self.asked = asked
 
-    def _scope(self) -> Scope | None:
+    def _scope(self) -> CallScope | None:
         return joining(self.effects) if self.asked or active() is not None else None
 
     async def run(self, starting_agent: Any, input: Any, **options: Any) -> RunResult:  # noqa: A002

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLAIN = AgentRunner()  # the SDK's own runner
 
 
-class Scope:
+class CallScope:
     """One call of the loop; numbers its operations the same on every replay."""
 
     def __init__(
@@ -52,19 +52,21 @@ class Scope:
         return given if owner == self.owner else f"{self.owner}{given}"
 
 
-here: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("andon_agents", default=None)
+here: contextvars.ContextVar[CallScope | None] = contextvars.ContextVar(
+    "andon_agents", default=None
+)
 # The owner of the scope in which each call was planned first.
 _owners: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 # How often each branch of a run's own code has called the loop.
 _calls: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
 
 
-def active() -> Scope | None:
+def active() -> CallScope | None:
     """The scope whose code executes here; None inside a step or an effect, which is one unit."""
     return None if branch.current.get() is None else here.get()
 
 
-def joining(effects: Effects | None) -> Scope | None:
+def joining(effects: Effects | None) -> CallScope | None:
     """Return a scope for a call of the loop by the run's code or the SDK; None outside of a run."""
     outer, ctx, place = active(), current(), branch.current.get()
     if isinstance(ctx, Portal):
@@ -79,11 +81,11 @@ def joining(effects: Effects | None) -> Scope | None:
     numbers = _calls.setdefault(ctx, Counter())
     label = f"{place.path}#{numbers[place.path]}/"
     numbers[place.path] += 1
-    return Scope(ctx, label, {**(outer.effects if outer else {}), **(effects or {})})
+    return CallScope(ctx, label, {**(outer.effects if outer else {}), **(effects or {})})
 
 
 @contextlib.contextmanager
-def within(scope: Scope | None) -> Iterator[None]:
+def within(scope: CallScope | None) -> Iterator[None]:
     before = here.set(scope)
     try:
         yield

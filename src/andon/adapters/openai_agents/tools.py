@@ -12,7 +12,7 @@ from agents.tool import _FunctionToolInvocationResult
 from pydantic import BaseModel, TypeAdapter
 
 from andon.adapters.openai_agents.model import arguments_of
-from andon.adapters.openai_agents.scope import Scope, active, within
+from andon.adapters.openai_agents.scope import CallScope, active, within
 from andon.errors import Stopped
 from andon.runtime.effects.declaration import effect_of
 from andon.runtime.operations.operation import is_async
@@ -37,7 +37,7 @@ async def call_tool(*, function_tool: FunctionTool, context: Any, arguments: str
         return await plainly(arguments=arguments)
     call_id, name = context.tool_call_id, getattr(context.tool_call, "name", context.tool_name)
     if function_tool._is_agent_tool:  # noqa: SLF001 (the SDK has no public flag)
-        inner = Scope(scope.ctx, f"{scope.label}{scope.numbers['']}.{call_id}/", scope.effects)
+        inner = CallScope(scope.ctx, f"{scope.label}{scope.numbers['']}.{call_id}/", scope.effects)
         inner.taken = False
         with within(inner):
             return await plainly(arguments=arguments)

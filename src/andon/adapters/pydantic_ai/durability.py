@@ -36,7 +36,7 @@ from andon.runtime.effects.declaration import Declaration
 from andon.runtime.operations.operation import Threads
 from andon.runtime.sync import on_loop
 from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
-from andon.transcript.ledger import Move, known, next_move
+from andon.transcript.ledger import CallMove, known, next_move
 
 branch.frameworks |= {"pydantic_ai", "pydantic_graph"}
 
@@ -479,7 +479,7 @@ def _orphans(out: list[wire.ModelMessage], number: int) -> list[wire.ToolCallPar
 
 
 def _answer(out: list[Any], number: int, said: Any, moves: dict[str, Any]) -> None:
-    kept = [p for p in said.parts if moves.get(getattr(p, "tool_call_id", "")) is not Move.CUT]
+    kept = [p for p in said.parts if moves.get(getattr(p, "tool_call_id", "")) is not CallMove.CUT]
     spoken = any(part.part_kind in ("text", "tool-call") for part in kept) or kept == said.parts
     out[number : number + 1] = [replace(said, parts=kept)] if spoken else []
     ends = [(part, moves.get(part.tool_call_id)) for part in said.tool_calls]

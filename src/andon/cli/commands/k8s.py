@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from andon.cli import options, output
-from andon.cli.app import Family, asked, cli, everywhere
+from andon.cli.app import CommandGroup, asked, cli, everywhere
 
 
-@cli.group(cls=Family)
+@cli.group(cls=CommandGroup)
 @everywhere
 def k8s() -> None:
     """Write Kubernetes manifests with fitting grace periods."""

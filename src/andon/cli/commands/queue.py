@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from andon.cli import options, output
-from andon.cli.app import ERROR, Family, advise, asked, cli, everywhere, opened
+from andon.cli.app import ERROR, CommandGroup, advise, asked, cli, everywhere, opened
 from andon.cli.options import F
 from andon.core.text import clean, command
 from andon.host.user import named
@@ -63,7 +63,7 @@ def limit(
         advise("see its use: andon limit")
 
 
-@cli.group(cls=Family)
+@cli.group(cls=CommandGroup)
 @everywhere
 def dead() -> None:
     """List, redrive or drop dead runs, which have no attempts left."""

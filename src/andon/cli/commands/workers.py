@@ -90,7 +90,7 @@ def deploys(
 def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> Any:
     from andon.cli.views import deploy_view
 
-    progress = deploy_view.Progress(advise, animated=sys.stderr.isatty() and not asked().json)
+    progress = deploy_view.DeployProgress(advise, animated=sys.stderr.isatty() and not asked().json)
     waiting = False
 
     def look(one: Any) -> None:
@@ -137,7 +137,7 @@ def drain(
             "say which workers: WORKER..., --self or --all", ctx=click.get_current_context()
         )
     settings = make_settings()
-    order = telling.Order(
+    order = telling.DrainOptions(
         names=tuple(names), this=this, timeout=0.0 if no_wait else timeout, waits=not no_wait, by=by
     )
     return telling.drain(settings, order, _patience(settings), advise, json=asked().json)

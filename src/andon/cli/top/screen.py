@@ -36,7 +36,7 @@ MOST_ROWS = 200
 MOST_LINES = 1_000_000
 
 
-class Seen(Struct):
+class Fetched(Struct):
     """An answer of the store: the fleet, or the error."""
 
     fleet: dict[str, Any] | None = None
@@ -54,7 +54,7 @@ class Reader:
         self._end_listening: Callable[[], None] | None = None
         self._rung, self._closed = threading.Event(), threading.Event()
         self._opened: str | None = None
-        self.answers: queue.SimpleQueue[Seen] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Fetched] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._read_on, name="andon-top", daemon=True)
 
     def start(self) -> None:
@@ -85,10 +85,10 @@ class Reader:
             store = self._reached()
             fleet = overview(store, limit=MOST_ROWS, **self._which)
             opened = self._opened
-            self.answers.put(Seen(fleet=fleet, run=_page(store, opened)))
+            self.answers.put(Fetched(fleet=fleet, run=_page(store, opened)))
         except Exception as error:  # noqa: BLE001 (any error is shown, and the read retried)
             self._leave()
-            self.answers.put(Seen(error=error))
+            self.answers.put(Fetched(error=error))
 
     def _reached(self) -> Store:
         """Return the store, reopened if its file was replaced."""
@@ -163,7 +163,7 @@ class View:
         self._scrolled = 0
         self._rows = 1
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: Fetched) -> None:
         """Take over an answer of the store."""
         if seen.fleet is None:
             self._error = clean(seen.error or "no answer", 300)

@@ -16,14 +16,14 @@ _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 def verify(store: Store, run_id: str | None, *, json: bool) -> int:
     """Verify the store and print every damage; return 0 if there is none, else 1."""
-    from andon.control.verification import Tally
+    from andon.control.verification import VerifyTally
     from andon.control.verification import verify as walk
 
     with progress.line(json=json) as line:
         line.show("checking the database file")
         total = store.run_count() if run_id is None and line.shown else None
 
-        def look(tally: Tally) -> None:
+        def look(tally: VerifyTally) -> None:
             line.show(f"runs checked, {tally.entries:,} journal entries", tally.runs, total)
 
         tally = walk(store, run_id, look)

@@ -6,10 +6,10 @@ from typing import Any
 
 from andon.cli import loader, output, progress
 from andon.cli.colour import tinted
-from andon.cli.progress import Line
+from andon.cli.progress import ProgressLine
 from andon.cli.table import column, hang, table
 from andon.control.runs.run_input import read
-from andon.core.effect import Kind
+from andon.core.effect import EffectKind
 from andon.core.text import clean, plural
 from andon.errors import BadInput
 from andon.runtime.agent import Agent
@@ -62,7 +62,7 @@ def run(
     return 0 if report.clean else 1
 
 
-def _told(line: Line, done: int, total: int, tried: Tried) -> None:
+def _told(line: ProgressLine, done: int, total: int, tried: Tried) -> None:
     """Count the trial; print a permanent line if it found something."""
     if tried.findings:
         what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
@@ -98,6 +98,6 @@ def _verdict(effect: Effect) -> str:
         return f"NEVER ({effect.lost})"
     if effect.asked:
         return f"a person is asked ({effect.asked})"
-    if effect.kind == Kind.PURE:
+    if effect.kind == EffectKind.PURE:
         return "changes nothing"
     return "once" if effect.plain else "not at all"

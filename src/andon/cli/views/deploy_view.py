@@ -228,7 +228,7 @@ def refuse(found: dict[str, int]) -> str:
 # ── following a deploy ────────────────────────────────────────────────────────────────────────
 
 
-class Progress:
+class DeployProgress:
     """Shows a deploy in progress: a table redrawn on a terminal, elsewhere a line per change."""
 
     def __init__(self, say_line: Callable[[str], None], *, animated: bool) -> None:

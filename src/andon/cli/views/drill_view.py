@@ -40,7 +40,7 @@ def run(agents: int, rounds: int, *, json: bool) -> int:
     return 0 if good else 1
 
 
-def _teller(line: progress.Line, *, json: bool) -> drill.Tell:
+def _teller(line: progress.ProgressLine, *, json: bool) -> drill.Tell:
     """Return a printer of progress: on a terminal one line that counts, else one line per part."""
     said = ""
 

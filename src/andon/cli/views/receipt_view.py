@@ -7,9 +7,9 @@ from typing import Any
 from andon.cli.colour import paint, tinted
 from andon.cli.output import clock, joined, note, say, symbol
 from andon.cli.table import column, hang, table
-from andon.control.stop.processes import Outcome
+from andon.control.stop.processes import KillOutcome
 from andon.core.run import TERMINAL
-from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.core.stop import OPEN, Stage, StopKind, StopScope
 from andon.core.text import age, clean, command, length, plural
 from andon.runtime.requests.scope_latches import options
 
@@ -59,7 +59,7 @@ def listing(found: Sequence[dict[str, Any]]) -> None:
 
 def _stand(one: dict[str, Any]) -> str:
     words = [f"{symbol(one['verdict'])} {HEADLINES[one['verdict']]}"]
-    found = one["verdict"] if one["scope"] != Scope.RUN else ""
+    found = one["verdict"] if one["scope"] != StopScope.RUN else ""
     if found in ("proved", "nothing") and not one["stages"] and not one["waiting"]:
         words = [f"{symbol('nothing')} nothing was executing"]
     latch = one["latch"]
@@ -80,7 +80,7 @@ def _said(found: dict[str, Any]) -> str:
 
 def receipt(
     found: dict[str, Any],
-    outcomes: Mapping[str, Outcome] | None = None,
+    outcomes: Mapping[str, KillOutcome] | None = None,
     waited: float | None = None,
 ) -> None:
     """Print the page of a receipt; `waited` is how long a command waited for the proof."""
@@ -174,7 +174,7 @@ def _counted(found: dict[str, Any]) -> str:
     return ", ".join(f"{count:,} {stage}" for stage, count in found["stages"].items())
 
 
-def _row(found: dict[str, Any], line: dict[str, Any], outcome: Outcome | None) -> None:
+def _row(found: dict[str, Any], line: dict[str, Any], outcome: KillOutcome | None) -> None:
     run = line["run"]
     name = f"run {run['id']} ({run['agent']})" if run else line["target"].replace(":", " ", 1)
     if line["stage"] == Stage.VERIFIED:
@@ -201,7 +201,7 @@ def _path(line: dict[str, Any]) -> str:
 
 
 def _unproved(
-    found: dict[str, Any], line: dict[str, Any], outcome: Outcome | None
+    found: dict[str, Any], line: dict[str, Any], outcome: KillOutcome | None
 ) -> list[tuple[str, str]]:
     fenced = line["fenced_ms"] is not None
     process = line["process"]
@@ -216,7 +216,7 @@ def _unproved(
     ]
 
 
-def _not_done(found: dict[str, Any], line: dict[str, Any], outcome: Outcome | None) -> str:
+def _not_done(found: dict[str, Any], line: dict[str, Any], outcome: KillOutcome | None) -> str:
     if outcome is not None and outcome.why_not:
         return outcome.why_not
     if line["fenced_ms"] is not None:
@@ -277,7 +277,7 @@ def _latch(found: dict[str, Any]) -> None:
     if not latch:
         return
     if latch["in_force"]:
-        whose = "" if found["scope"] == Scope.FLEET else f" of {found['whom']}"
+        whose = "" if found["scope"] == StopScope.FLEET else f" of {found['whom']}"
         say(clean(f"  holds     nothing{whose} starts. To lift it: {latch['lift']}", 500))
         return
     why = f": {latch['lifted_why']}" if latch["lifted_why"] else ""
@@ -314,9 +314,9 @@ def _holds(found: dict[str, Any]) -> bool:
 
 
 def _harder(found: dict[str, Any]) -> str:
-    if found["order"] == Kind.HALT:
+    if found["order"] == StopKind.HALT:
         return command("halt")
-    if found["scope"] == Scope.RUN:
+    if found["scope"] == StopScope.RUN:
         return command("kill", found["name"])
     chosen = options(found["scope"], found["name"], found["value"])
     return command("kill", options=chosen or ("--all",))

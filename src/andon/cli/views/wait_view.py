@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from andon.cli import output
-from andon.cli.progress import Line
+from andon.cli.progress import ProgressLine
 from andon.cli.views.run_view import how_to_answer, show_ask
 from andon.control.runs.command_run import VERSION
 from andon.control.runs.runs import Surroundings, as_ask, doing
@@ -23,7 +23,7 @@ class Advice:
     """Explains once why a run does not proceed: no worker serves it, say, or it asks a person."""
 
     def __init__(
-        self, store: Store, advise: Callable[[str], None], line: Line | None = None
+        self, store: Store, advise: Callable[[str], None], line: ProgressLine | None = None
     ) -> None:
         self._store, self._advise, self._line = store, advise, line
         self._said = set[str]()

@@ -12,7 +12,7 @@ from andon.cli.output import as_json, note, say
 from andon.cli.version import VERSION
 from andon.cli.views.wait_view import Advice
 from andon.cli.work.host_latch import obeying, refuse_if_halted
-from andon.cli.work.signals import Orders, exit_now
+from andon.cli.work.signals import SignalHandler, exit_now
 from andon.control.log import prepare_logging
 from andon.core.drain import Phase
 from andon.core.run import TERMINAL, State
@@ -27,7 +27,7 @@ from andon.runtime.worker.triggers import reachable
 from andon.runtime.worker.worker import CLOSE_SECONDS, Worker
 from andon.settings import Settings
 from andon.store.messages.rows import RunRow
-from andon.store.messages.stops import Told
+from andon.store.messages.stops import StopNotice
 from andon.store.store import Store
 
 SAVED = 75  # EX_TEMPFAIL: unfinished work was saved; the same command continues it
@@ -115,7 +115,7 @@ def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
 
 def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int]) -> int:
     """Work until asked to stop, then call `end` for the exit code."""
-    orders = Orders(worker, lambda: _in_hand(worker))
+    orders = SignalHandler(worker, lambda: _in_hand(worker))
     worker.on_halted = lambda told: note(_halted(told))
 
     def finish() -> int:
@@ -161,7 +161,7 @@ async def _all_end(tasks: "set[asyncio.Task[Any]]") -> bool:
     return all(task.done() for task in {*tasks, threads})
 
 
-def _halted(told: Told) -> str:
+def _halted(told: StopNotice) -> str:
     why = f": {clean(told.why)}" if told.why else ""
     return (
         f"everything is halted by {clean(told.by) or 'an unnamed person'}{why} ({told.stop_id}): "

@@ -31,7 +31,7 @@ SAME_SECONDS = 0.02
 _TOLD = 0  # not a signal: the worker was notified in another way
 
 
-class Orders:
+class SignalHandler:
     """Handles stop signals for a worker."""
 
     def __init__(self, worker: Worker, describe: Callable[[], str]) -> None:

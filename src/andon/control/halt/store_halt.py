@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from andon.control.stop.processes import workers_of
-from andon.core.stop import OPEN, Kind, Scope, Stage
+from andon.core.stop import OPEN, Stage, StopKind, StopScope
 from andon.core.text import clean
 from andon.errors import AndonError, StoreUnavailable
 from andon.host import proc
 from andon.runtime.worker.peers import end_remains
 from andon.store import open_store
-from andon.store.messages.stops import Bury, Dismiss, Order, SupervisorRow, TargetRow
+from andon.store.messages.stops import Dismiss, Order, SupervisorRow, TargetRow, WorkerGone
 from andon.store.store import Store, WorkerRow
 
 AGAIN_SECONDS = 0.01
@@ -48,8 +48,8 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
     """Write the order; returns the id of the halt in force, which may be an earlier one."""
     message = Order(
         id=words["order"],
-        kind=Kind.HALT,
-        scope=Scope.FLEET,
+        kind=StopKind.HALT,
+        scope=StopScope.FLEET,
         by=words.get("by", ""),
         why=words.get("why", ""),
         via=words.get("via", "andon halt"),
@@ -57,7 +57,9 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
     [found] = store.write([message])
     if isinstance(found, Exception):
         raise found
-    if any(latch.kind == Kind.HALT and latch.scope == Scope.FLEET for latch in store.latches()):
+    if any(
+        latch.kind == StopKind.HALT and latch.scope == StopScope.FLEET for latch in store.latches()
+    ):
         return str(found)
     row = store.stop(str(found))
     seen_for = time.monotonic() - words["began"] - SEEN_SECONDS
@@ -124,7 +126,7 @@ def _bury(store: Store, order: str) -> set[str]:
         if _is_gone(worker):
             state, _, words = end_remains(worker, f"process {worker.pid} is gone").partition(":")
             if state == "dead":
-                messages.append(Bury(worker_id=worker.id, evidence=words, ordered=True))
+                messages.append(WorkerGone(worker_id=worker.id, evidence=words, ordered=True))
     owners = {row.supervisor for row in open_rows if row.supervisor}
     messages += [
         Dismiss(supervisor_id=one.id, state="dead", evidence=f"process {one.pid} is gone")

@@ -20,7 +20,7 @@ from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
 from andon.core.step_progress import told
-from andon.core.stop import Kind
+from andon.core.stop import StopKind
 from andon.core.text import age, failure
 from andon.core.values import value
 from andon.errors import NotFound
@@ -125,7 +125,7 @@ class Surroundings:
             return STOPPING
         latch = self.latch_on(row)
         if latch is not None:
-            return scope_latches.SHOWN[Kind(latch.kind)]
+            return scope_latches.SHOWN[StopKind(latch.kind)]
         if self.is_stranded(row):
             return State.STRANDED
         return STALLED if self.stall_of(row) else row.state
@@ -452,7 +452,7 @@ def undo_plan(store: Store, row: RunRow) -> dict[str, Any]:
         "stays": [
             {"name": one.name, "key": one.key, "kind": one.kind}
             for one in stays
-            if one.kind != effect.Kind.PURE
+            if one.kind != effect.EffectKind.PURE
         ],
         "in_doubt": [{"name": e.name, "key": e.key} for e in effects if e.state in OPEN],
     }

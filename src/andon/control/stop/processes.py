@@ -14,7 +14,7 @@ from andon.host.mark import own as own_mark
 from andon.host.remains import Remains
 from andon.runtime.requests.lookup import write
 from andon.runtime.worker.peers import has_started_us, is_gone, mark_of, remains_of, this_process
-from andon.store.messages.stops import Bury, Report
+from andon.store.messages.stops import TargetReport, WorkerGone
 
 TYPE_CHECKING = False  # not typing's: that import would delay every stop
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ GRACE_SECONDS = 0.2
 GONE_SECONDS = 5.0
 
 
-class Outcome(Struct):
+class KillOutcome(Struct):
     """The result of a kill: evidence that the process is gone, or `why_not`."""
 
     evidence: str = ""
@@ -41,9 +41,9 @@ class Enders:
 
     def __init__(self, store: Store, verb: str) -> None:
         self._store, self._verb, self._here = store, verb, this_process()
-        self.tried: dict[str, Outcome] = {}
+        self.tried: dict[str, KillOutcome] = {}
 
-    def outcome_of(self, name: str | None) -> Outcome | None:
+    def outcome_of(self, name: str | None) -> KillOutcome | None:
         """The outcome for a worker, or for the processes of an attempt; None if not tried yet."""
         return self.tried.get(name or "")
 
@@ -81,24 +81,24 @@ class Enders:
         outcome = self._kill(worker)
         self.tried[worker.id] = outcome
         if outcome.evidence:
-            bury = Bury(worker_id=worker.id, evidence=outcome.evidence, ordered=True)
+            bury = WorkerGone(worker_id=worker.id, evidence=outcome.evidence, ordered=True)
             write(self._store, bury)
 
-    def _kill(self, worker: WorkerRow) -> Outcome:
+    def _kill(self, worker: WorkerRow) -> KillOutcome:
         gone = self.is_gone(worker)
         why_not = _inside(worker) or ("" if gone else _foreign(worker.pid))
         if why_not:
-            return Outcome(why_not=why_not)
+            return KillOutcome(why_not=why_not)
         remains = remains_of(worker)
         if not remains.end(GONE_SECONDS):
-            return Outcome(why_not=_why_alive(remains))
+            return KillOutcome(why_not=_why_alive(remains))
         below = sorted(set(remains.known) - {worker.pid})
         names = f": {remains.named(below)}" if below else ""
         if gone:  # it ended without a signal from here: the evidence must not claim one
             ended = f"; ended what it had started{names}" if below else ""
-            return Outcome(evidence=f"process gone, seen by its start time{ended}")
+            return KillOutcome(evidence=f"process gone, seen by its start time{ended}")
         with_them = f" and {len(below)} that it had started" if below else ""
-        return Outcome(evidence=f"{KILLED} andon {self._verb}, process{with_them} gone{names}")
+        return KillOutcome(evidence=f"{KILLED} andon {self._verb}, process{with_them} gone{names}")
 
     def spare(self, worker: WorkerRow) -> None:
         """Record that a worker is spared, and name its processes that belong to no single run."""
@@ -107,7 +107,7 @@ class Enders:
         strays.look()
         named = f"; of no run alone: {_named(strays)}" if strays.survivors else ""
         text = f"process {worker.pid} was spared: its worker's word is all that is known{named}"
-        self.tried[worker.id] = Outcome(why_not=text)
+        self.tried[worker.id] = KillOutcome(why_not=text)
 
     def clear(self, target: TargetRow, worker: WorkerRow, say: Callable[[str], None]) -> None:
         """Find the processes that an attempt has started on this host, and kill them."""
@@ -115,17 +115,17 @@ class Enders:
         mark = target.mark
         remains = Remains(matches=lambda found: marks.belongs(found, mark))
         if marks.belongs(own_mark(), mark):
-            self.tried[target.target] = Outcome(why_not=_inside(worker))
+            self.tried[target.target] = KillOutcome(why_not=_inside(worker))
             return
         if remains.look():
             say(f"ending what {target.target.replace(':', ' ', 1)} had started: {_named(remains)}")
         if not remains.end(GONE_SECONDS):
-            self.tried[target.target] = Outcome(why_not=_why_alive(remains))
+            self.tried[target.target] = KillOutcome(why_not=_why_alive(remains))
             return
         ended = remains.named(sorted(remains.known)) or "nothing was left"
         text = f"looked on {worker.host} for what it had started: {ended}; none is left"
-        self.tried[target.target] = Outcome(evidence=text)
-        report = Report(
+        self.tried[target.target] = KillOutcome(evidence=text)
+        report = TargetReport(
             stop_id=target.stop_id, target=target.target, stage=Stage.VERIFIED, evidence=text
         )
         write(self._store, report)

@@ -11,7 +11,7 @@ import time
 from andon.control.changes import POLL_SECONDS, Patience, rings
 from andon.control.stop.processes import GRACE_SECONDS, Enders, workers_of
 from andon.core.run import State
-from andon.core.stop import OPEN, POLITE, Scope, Stage, ends_worker
+from andon.core.stop import OPEN, POLITE, Stage, StopScope, ends_worker
 from andon.core.text import clean, length, plural
 from andon.runtime.requests import scope_latches
 from andon.runtime.requests.lookup import write
@@ -47,10 +47,10 @@ def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
 
 
 def _is_about(row: StopRow, run: RunRow) -> bool:
-    return run.id == row.name if row.scope == Scope.RUN else scope_latches.holds(row, run)
+    return run.id == row.name if row.scope == StopScope.RUN else scope_latches.holds(row, run)
 
 
-class Stopping:
+class StopProof:
     """Polls one order until it is proved or nothing more can be done from here."""
 
     def __init__(self, store: Store, row: StopRow, say: Callable[[str], None]) -> None:

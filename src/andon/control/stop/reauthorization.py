@@ -15,7 +15,7 @@ from andon.control.stop.target import Whom
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.latch import Pulled
 from andon.core.run import State
-from andon.core.stop import OPEN, POLITE, Kind, Scope, Stage
+from andon.core.stop import OPEN, POLITE, Stage, StopKind, StopScope
 from andon.errors import Conflict, NotFound
 from andon.host import home as homes
 from andon.host.latch import Latch
@@ -34,7 +34,7 @@ _STAY = (State.KILLED, State.QUEUED, State.SUSPENDED, State.PAUSED)
 _RESUMABLE = (State.KILLED, State.PAUSED)
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ShownLatches(msgspec.Struct, frozen=True, kw_only=True):
     """The latches that were shown to the person who reauthorizes."""
 
     whom: Whom
@@ -45,13 +45,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     away: str = ""  # why the store was not read
 
 
-def look(store: Store | None, whom: Whom, *, away: str = "") -> Seen:
+def look(store: Store | None, whom: Whom, *, away: str = "") -> ShownLatches:
     """The latches on that scope now; NotFound if there are none."""
     home = homes.find()
-    pulled = Latch(home).read() if whom.scope == Scope.FLEET else None
-    hard = [one for one in (store.latches() if store else ()) if Kind(one.kind) not in POLITE]
+    pulled = Latch(home).read() if whom.scope == StopScope.FLEET else None
+    hard = [one for one in (store.latches() if store else ()) if StopKind(one.kind) not in POLITE]
     same = [one for one in hard if (one.scope, one.name, one.value) == _key(whom)]
-    seen = Seen(
+    seen = ShownLatches(
         whom=whom,
         orders=same,
         above=[one for one in hard if one not in same],
@@ -68,18 +68,22 @@ def _key(whom: Whom) -> tuple[str, str, str]:
     return whom.scope, whom.name, whom.value
 
 
-def _nothing(seen: Seen) -> str:
+def _nothing(seen: ShownLatches) -> str:
     if seen.away:
         return f"the latch of this host ({seen.home}) is not pulled. {seen.away}"
     others = "; ".join(
         f"{scope_latches.held_by(one)}: {scope_latches.lift_command(one)}" for one in seen.above
     )
     held = f"What is held: {others}" if others else "andon receipts lists what was stopped"
-    what = "everything" if seen.whom.scope == Scope.FLEET else f"{seen.whom.scope} {seen.whom.name}"
+    what = (
+        "everything"
+        if seen.whom.scope == StopScope.FLEET
+        else f"{seen.whom.scope} {seen.whom.name}"
+    )
     return f"no kill or halt holds {what}. {held}"
 
 
-def plan(store: Store | None, seen: Seen) -> dict[str, Any]:
+def plan(store: Store | None, seen: ShownLatches) -> dict[str, Any]:
     """The latches that would be lifted, the runs that stay stopped, and what may start."""
     rows = [] if store is None else list(_runs(store, seen.whom, _STAY))
     by_agent = Counter(row.agent for row in rows)
@@ -99,9 +103,9 @@ def plan(store: Store | None, seen: Seen) -> dict[str, Any]:
 
 
 def _called(whom: Whom) -> str:
-    if whom.scope == Scope.FLEET:
+    if whom.scope == StopScope.FLEET:
         return "everything"
-    value = f"={whom.value}" if whom.scope == Scope.LABEL else ""
+    value = f"={whom.value}" if whom.scope == StopScope.LABEL else ""
     return f"{whom.scope} {whom.name}{value}"
 
 
@@ -117,7 +121,7 @@ def _order(one: StopRow) -> dict[str, Any]:
     }
 
 
-def _host(seen: Seen) -> dict[str, Any]:
+def _host(seen: ShownLatches) -> dict[str, Any]:
     assert seen.local is not None
     found = seen.local
     facts = {name: getattr(found, name) for name in ("epoch", "by", "why", "via", "at", "order")}
@@ -125,13 +129,13 @@ def _host(seen: Seen) -> dict[str, Any]:
 
 
 def _runs(store: Store, whom: Whom, states: tuple[str, ...]) -> Iterator[RunRow]:
-    if whom.scope == Scope.FLEET:
+    if whom.scope == StopScope.FLEET:
         yield from every_run(store, states)
         return
     which = Filter(
         states=states,
-        agent=whom.name if whom.scope == Scope.AGENT else None,
-        label=(whom.name, whom.value) if whom.scope == Scope.LABEL else None,
+        agent=whom.name if whom.scope == StopScope.AGENT else None,
+        label=(whom.name, whom.value) if whom.scope == StopScope.LABEL else None,
         limit=1000,
     )
     while page := store.runs(which):
@@ -166,7 +170,7 @@ def _unproved(store: Store | None, orders: Sequence[StopRow]) -> list[dict[str, 
 
 
 def lift(
-    store: Store | None, seen: Seen, *, by: str, why: str, epoch: int | None = None
+    store: Store | None, seen: ShownLatches, *, by: str, why: str, epoch: int | None = None
 ) -> dict[str, Any]:
     """Lift the latches that were seen, and no later one; the store's latch before this host's."""
     held = 0
@@ -186,7 +190,7 @@ def _resumable(store: Store | None, whom: Whom) -> dict[str, int]:
     return dict(Counter(row.agent for row in rows if row.stop is None).most_common())
 
 
-def _lift_store(store: Store, seen: Seen, by: str, why: str, epoch: int) -> int:
+def _lift_store(store: Store, seen: ShownLatches, by: str, why: str, epoch: int) -> int:
     whom = seen.whom
     message = Reauthorize(
         epoch=epoch, scope=whom.scope, by=by, why=why, name=whom.name, value=whom.value
@@ -195,7 +199,7 @@ def _lift_store(store: Store, seen: Seen, by: str, why: str, epoch: int) -> int:
 
 
 def _lift_host(
-    seen: Seen, by: str, why: str, epoch: int | None, lifted: Sequence[str]
+    seen: ShownLatches, by: str, why: str, epoch: int | None, lifted: Sequence[str]
 ) -> str | None:
     if seen.local is None:
         return None

@@ -11,7 +11,7 @@ from andon.control.stop.target import find_order
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.effect import EffectState
 from andon.core.journal import EntryKind
-from andon.core.stop import Kind, Scope, Stage, verdict
+from andon.core.stop import Stage, StopKind, StopScope, verdict
 from andon.runtime.requests import requests, scope_latches
 from andon.runtime.worker.peers import is_gone
 from andon.store.messages.rows import RunRow
@@ -84,7 +84,7 @@ def _head(row: StopRow, targets: Sequence[TargetRow]) -> dict[str, Any]:
 def _verdict(row: StopRow, targets: Sequence[TargetRow]) -> str:
     if row.closed_at is None:
         return "stopping"
-    if row.kind != Kind.HALT and not targets and not row.waiting:
+    if row.kind != StopKind.HALT and not targets and not row.waiting:
         return "nothing"  # its runs had ended before the order: there is nothing to prove
     return verdict(one.stage for one in targets)
 
@@ -111,7 +111,7 @@ def _latch(row: StopRow) -> dict[str, Any] | None:
 
 def _run(row: StopRow, around: Surroundings) -> dict[str, Any] | None:
     """The run of an order about a single run."""
-    run = around.store.run(row.name) if row.scope == Scope.RUN else None
+    run = around.store.run(row.name) if row.scope == StopScope.RUN else None
     return _named(run, around) if run is not None else None
 
 

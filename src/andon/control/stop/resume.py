@@ -6,7 +6,7 @@ from typing import Any
 from andon.control.runs.runs import Surroundings
 from andon.control.stop.target import Whom, find
 from andon.core.run import State
-from andon.core.stop import Kind, Scope
+from andon.core.stop import StopKind, StopScope
 from andon.runtime.requests import requests, scope_latches
 from andon.store.messages.rows import Filter, RunRow
 from andon.store.messages.stops import Resume, StopRow
@@ -39,7 +39,7 @@ def pauses_of(store: Store, whom: Whom) -> list[StopRow]:
     return [
         latch
         for latch in store.latches()
-        if latch.kind == Kind.PAUSE and (latch.scope, latch.name, latch.value) == same
+        if latch.kind == StopKind.PAUSE and (latch.scope, latch.name, latch.value) == same
     ]
 
 
@@ -63,8 +63,8 @@ def still_held(store: Store, whom: Whom) -> dict[str, Any]:
 def _members(store: Store, whom: Whom) -> list[RunRow]:
     which = Filter(
         states=(State.RUNNING, State.KILLED),
-        agent=whom.name if whom.scope == Scope.AGENT else None,
-        label=(whom.name, whom.value) if whom.scope == Scope.LABEL else None,
+        agent=whom.name if whom.scope == StopScope.AGENT else None,
+        label=(whom.name, whom.value) if whom.scope == StopScope.LABEL else None,
         limit=1000,
     )
     return store.runs(which)

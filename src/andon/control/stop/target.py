@@ -6,7 +6,7 @@ The module imports little, because every stop waits for its imports.
 from __future__ import annotations
 
 from andon.core.run import TERMINAL, State
-from andon.core.stop import POLITE, Kind, Scope
+from andon.core.stop import POLITE, StopKind, StopScope
 from andon.core.values.struct import Struct
 from andon.errors import BadInput, NotFound
 from andon.host.ids import new_order
@@ -57,20 +57,20 @@ def meant(
 ) -> Whom:
     """The scope that the options name; without options, the only running run."""
     if fleet:
-        return Whom(scope=Scope.FLEET)
+        return Whom(scope=StopScope.FLEET)
     if agent is not None:
         _refuse_unknown_agent(store, agent)
-        return Whom(scope=Scope.AGENT, name=agent)
+        return Whom(scope=StopScope.AGENT, name=agent)
     if label is not None:
-        return Whom(scope=Scope.LABEL, name=label[0], value=label[1])
+        return Whom(scope=StopScope.LABEL, name=label[0], value=label[1])
     if run is not None:
-        return Whom(scope=Scope.RUN, name=_find(store, run).id)
+        return Whom(scope=StopScope.RUN, name=_find(store, run).id)
     running = store.runs(Filter(states=(State.RUNNING,), limit=MOST_LISTED))
     if not running:
         raise NotFound("nothing is running; andon ps shows what waits")
     if len(running) > 1:
         raise Several(running)
-    return Whom(scope=Scope.RUN, name=running[0].id)
+    return Whom(scope=StopScope.RUN, name=running[0].id)
 
 
 def _refuse_unknown_agent(store: Store, agent: str) -> None:
@@ -112,7 +112,7 @@ def of_agent(store: Store, name: str) -> list[RunRow]:
     return store.runs(Filter(agent=name, states=UNFINISHED, limit=5)) if name else []
 
 
-def order_for(kind: Kind, whom: Whom, *, within: float, by: str, why: str, via: str) -> Order:
+def order_for(kind: StopKind, whom: Whom, *, within: float, by: str, why: str, via: str) -> Order:
     """Build the order; `give` writes it."""
     return Order(
         id=new_order(),

@@ -8,7 +8,7 @@ draining worker counts as alive until its grace period is over.
 from typing import NamedTuple
 
 
-class Seen(NamedTuple):
+class Vitals(NamedTuple):
     """Observations of a worker from outside its event loop."""
 
     started: bool
@@ -18,46 +18,46 @@ class Seen(NamedTuple):
     store_up_for: float | None  # seconds for which the store has answered others; None: it is down
 
 
-class Verdict(NamedTuple):
+class HealthVerdict(NamedTuple):
     ok: bool
     status: str
     why: str = ""
 
 
-def live(seen: Seen, limit_seconds: float) -> Verdict:
+def live(seen: Vitals, limit_seconds: float) -> HealthVerdict:
     """Whether the worker is alive. If not, a restart may help."""
     if seen.draining:
-        return Verdict(True, "draining")
+        return HealthVerdict(True, "draining")
     stuck = _stuck(seen, limit_seconds)
     if stuck:
-        return Verdict(False, "stuck", stuck)
+        return HealthVerdict(False, "stuck", stuck)
     if seen.store_up_for is None:
-        return Verdict(True, "live", "the store is away; a restart would not help")
-    return Verdict(True, "live")
+        return HealthVerdict(True, "live", "the store is away; a restart would not help")
+    return HealthVerdict(True, "live")
 
 
-def ready(seen: Seen, limit_seconds: float) -> Verdict:
+def ready(seen: Vitals, limit_seconds: float) -> HealthVerdict:
     """Whether the worker can be expected to take new runs."""
     if seen.draining:
-        return Verdict(
+        return HealthVerdict(
             False, "draining", "it is draining: it takes no new runs and requeues its own"
         )
     if not seen.started:
-        return Verdict(False, "starting", "it is not registered yet")
+        return HealthVerdict(False, "starting", "it is not registered yet")
     if seen.store_up_for is None:
-        return Verdict(False, "store away", "the store does not answer")
+        return HealthVerdict(False, "store away", "the store does not answer")
     stuck = _stuck(seen, limit_seconds)
-    return Verdict(False, "stuck", stuck) if stuck else Verdict(True, "ready")
+    return HealthVerdict(False, "stuck", stuck) if stuck else HealthVerdict(True, "ready")
 
 
-def begun(seen: Seen) -> Verdict:
+def begun(seen: Vitals) -> HealthVerdict:
     """Whether the worker has started; a draining one has."""
     if seen.started or seen.draining:
-        return Verdict(True, "started")
-    return Verdict(False, "starting", "it is not registered yet")
+        return HealthVerdict(True, "started")
+    return HealthVerdict(False, "starting", "it is not registered yet")
 
 
-def _stuck(seen: Seen, limit_seconds: float) -> str:
+def _stuck(seen: Vitals, limit_seconds: float) -> str:
     if seen.loop_silent > limit_seconds:
         return f"its event loop has not answered for {seen.loop_silent:.0f} s"
     if not seen.started or seen.store_up_for is None:

@@ -23,7 +23,7 @@ class Action(StrEnum):
     GIVE_UP = "give up"
 
 
-class Policy(NamedTuple):
+class RestartPolicy(NamedTuple):
     mode: Mode
     limit: int | None = 5  # ends within `seconds`; None: never give up
     seconds: float = 60.0
@@ -41,7 +41,7 @@ def recent(ends: Sequence[float], now: float, seconds: float) -> list[float]:
     return [end for end in ends if now - end <= seconds]
 
 
-def after(policy: Policy, ends: Sequence[float], now: float, *, failed: bool) -> Next:
+def after(policy: RestartPolicy, ends: Sequence[float], now: float, *, failed: bool) -> Next:
     """Return the next action after the last of these `ends`, none of which was requested."""
     if policy.mode is Mode.NEVER or (policy.mode is Mode.ON_FAILURE and not failed):
         return Next(Action.END)
@@ -51,7 +51,7 @@ def after(policy: Policy, ends: Sequence[float], now: float, *, failed: bool) ->
     return Next(Action.RESTART, backoff(policy, counted))
 
 
-def backoff(policy: Policy, counted: int) -> float:
+def backoff(policy: RestartPolicy, counted: int) -> float:
     """Return the delay before the next start: doubled with each end, up to a maximum."""
     doublings = min(max(counted - 1, 0), 30)  # beyond that the maximum applies anyway
     return float(min(policy.most_seconds, policy.first_seconds * 2**doublings))

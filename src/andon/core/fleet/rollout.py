@@ -139,7 +139,7 @@ def last_sign(noticed_at: float, signs: Iterable[float | None]) -> float:
 # ── workers that left together ────────────────────────────────────────────────────────────────
 
 
-class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that was told to drain, or that has ended."""
 
     worker: str
@@ -153,10 +153,10 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True):
         return min(begin, end), end
 
 
-def deploys(leavings: Iterable[Leaving], now: float) -> list[list[Leaving]]:
+def deploys(leavings: Iterable[Departure], now: float) -> list[list[Departure]]:
     """Group workers that left together, oldest group first."""
     ordered = sorted(leavings, key=lambda one: (one.window(now), one.worker))
-    groups: list[list[Leaving]] = []
+    groups: list[list[Departure]] = []
     until = 0.0
     for one in ordered:
         begin, end = one.window(now)

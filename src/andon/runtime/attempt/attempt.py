@@ -31,7 +31,7 @@ from andon.runtime.processes import attribution
 from andon.runtime.worker import cleanup
 from andon.runtime.worker.stop_orders import AGAIN_SECONDS, HARD_SECONDS
 from andon.store.messages.rows import Loaded
-from andon.store.messages.stops import Report
+from andon.store.messages.stops import TargetReport
 from andon.store.store import Claimed, EffectRow
 
 # How long code that is leaving may take to unwind before it is cancelled again.
@@ -134,7 +134,7 @@ class Attempt(Waiting):
             await self.in_thread(cleanup.sweep, self.run.id)
         self._loaded = loaded
         self.oblivious = first.kind == EntryKind.SNAPSHOT
-        self.letters = list(loaded.letters)
+        self.inbox = list(loaded.inbox)
         self.checkpoints = dict(loaded.checkpoints)
         self.replay = Replay(loaded.entries, run_id=self.run.id)
         if self.agent.is_async:  # nothing shows when the thread of a plain agent is at rest
@@ -363,7 +363,7 @@ class Attempt(Waiting):
         named = [one.named(pids) for one in found if one is not None and (pids := one.look())]
         if order is None or not named:
             return
-        report = Report(
+        report = TargetReport(
             stop_id=order.stop_id,
             target=order.target,
             stage=Stage.FENCED,

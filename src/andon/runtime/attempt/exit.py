@@ -22,7 +22,7 @@ from andon.runtime.attempt.replay_order import Turns
 from andon.runtime.processes import attribution
 from andon.runtime.worker.clock import StoreClock
 from andon.settings import Settings
-from andon.store.messages.stops import Started, Told
+from andon.store.messages.stops import ProcessStarted, StopNotice
 from andon.store.store import Append, Claimed
 from andon.store.writer.writer import Writer
 
@@ -120,12 +120,14 @@ class Leaving:
         self.waits: list[Wait] = []
         self.left_waits: list[Wait] = []  # open waits at the moment it left
         self.hands: dict[Hand, None] = {}  # operations that are executing
-        self.order: Told | None = None  # the order that stops the run, if there is one
+        self.order: StopNotice | None = None  # the order that stops the run, if there is one
         self.ended = False  # none of the run's code may begin anything any more
         self.shields: dict[object, float] = {}  # open shields, each with the end of its limit
         self.tasks = branch.Tasks(self.consider_soon)
         # Processes and threads that the run's code has started.
-        self.started = self.tasks.started = attribution.Started(host.new_mark, self._note_started)
+        self.started = self.tasks.started = attribution.StartedProcesses(
+            host.new_mark, self._note_started
+        )
         self.root = branch.Branch(self.tasks, "")
         self.main: asyncio.Task[Any] | None = None  # the agent's own call
         self.turns = Turns(self.tasks, self.waits)
@@ -151,7 +153,7 @@ class Leaving:
         On a store whose free lock shows only that a process is gone, other workers go by this
         record: there, a process is not started before the record is durable.
         """
-        message = Started(
+        message = ProcessStarted(
             run_id=self.run.id,
             fence=self.fence.counter,
             mark=self.started.any_mark(),
@@ -174,7 +176,7 @@ class Leaving:
             ):  # the loop is closed: its process is about to end
                 self.loop.call_soon_threadsafe(submit)
 
-    def _write_first(self, message: Started) -> None:
+    def _write_first(self, message: ProcessStarted) -> None:
         try:
             self.host.writer.submit_from_thread(message).result(NOTE_SECONDS)
         except TimeoutError:
@@ -317,7 +319,7 @@ class Leaving:
         cancel = self.order is not None and self.order.kind == "cancel"
         return hand.task not in self._holding and not (cancel and hand.cuttable)
 
-    def be_told(self, told: Told) -> None:
+    def be_told(self, told: StopNotice) -> None:
         """Take an order that stops the run; the caller has compared it with any earlier order."""
         self.order = told
         if not self.ordered.done():

@@ -15,7 +15,7 @@ from andon.points import point
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
 from andon.runtime.attempt.journal import Draft
-from andon.store.messages.rows import Letter
+from andon.store.messages.rows import InboxMessage
 from andon.store.store import Settle
 
 # A rehearsal executes nothing: code that takes longer than this does not end by itself.
@@ -40,7 +40,9 @@ class Rehearsal(Attempt):
     def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
         raise self.stop("rehearsed")
 
-    async def wait_for(self, kind: str, name: str, wake_at: float | None = None) -> Letter | None:
+    async def wait_for(
+        self, kind: str, name: str, wake_at: float | None = None
+    ) -> InboxMessage | None:
         if self.turns.replayed:
             await self.turns.end()
         raise self.stop("rehearsed")

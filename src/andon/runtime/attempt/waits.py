@@ -1,4 +1,4 @@
-"""Waits for inbox messages (`Letter`: events, answers, ends of children) and for times.
+"""Waits for inbox messages (`InboxMessage`: events, answers, ends of children) and for times.
 
 A run that does nothing but wait is suspended and holds neither a process nor memory. The message
 or the time wakes it, and its code is replayed.
@@ -14,7 +14,7 @@ from andon.points import point
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.exit import Hand, Host, Wait
 from andon.runtime.attempt.journal import Journaling
-from andon.store.messages.rows import Letter
+from andon.store.messages.rows import InboxMessage
 from andon.store.store import Claimed
 
 # Holding a wait shorter than this in memory is cheaper than a suspension and a new claim.
@@ -29,36 +29,38 @@ class Waiting(Journaling):
 
     def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
         super().__init__(host, run, agent)
-        self.letters: list[Letter] = []
+        self.inbox: list[InboxMessage] = []
         self.sync = False  # the agent is a plain function, in a thread
         self._taken: set[int] = set()  # ids of messages that this attempt has used
         self._considering = False
         self._again: asyncio.TimerHandle | None = None
         self.tasks.on_still = self._from_thread
 
-    def take_letter(self, kind: str, name: str) -> Letter | None:
-        for letter in self.letters:
-            if (letter.kind, letter.name) == (kind, name):
-                self.letters.remove(letter)
-                self._taken.add(letter.id)
-                return letter
+    def take_message(self, kind: str, name: str) -> InboxMessage | None:
+        for message in self.inbox:
+            if (message.kind, message.name) == (kind, name):
+                self.inbox.remove(message)
+                self._taken.add(message.id)
+                return message
         return None
 
-    def has_letter(self, kind: str, name: str) -> bool:
-        return any((one.kind, one.name) == (kind, name) for one in self.letters)
+    def has_message(self, kind: str, name: str) -> bool:
+        return any((one.kind, one.name) == (kind, name) for one in self.inbox)
 
-    def put_back(self, letter: Letter) -> None:
+    def put_back(self, message: InboxMessage) -> None:
         """Return a message that was taken but not used."""
-        self._taken.discard(letter.id)
-        self.letters.insert(0, letter)
+        self._taken.discard(message.id)
+        self.inbox.insert(0, message)
 
-    async def wait_for(self, kind: str, name: str, wake_at: float | None = None) -> Letter | None:
+    async def wait_for(
+        self, kind: str, name: str, wake_at: float | None = None
+    ) -> InboxMessage | None:
         """Wait for a message; None once `wake_at` has come. The run may be suspended meanwhile."""
         if self.turns.replayed:
             await self.turns.end()
-        letter = self.take_letter(kind, name)
-        if letter is not None:
-            return letter
+        message = self.take_message(kind, name)
+        if message is not None:
+            return message
         if wake_at is not None and wake_at <= self.host.clock.now():
             return None
         self.check()
@@ -71,7 +73,7 @@ class Waiting(Journaling):
         point("wait:registered")
         self.consider_soon()
         try:
-            found: Letter | None = await wait.future
+            found: InboxMessage | None = await wait.future
         except asyncio.CancelledError:
             if wait.future.done() and not wait.future.cancelled() and wait.future.result():
                 self.put_back(wait.future.result())
@@ -94,17 +96,17 @@ class Waiting(Journaling):
         else:
             wait.timer = branch.call_later(min(left, DAY_SECONDS), self._ring_at, wait)
 
-    def receive(self, letters: list[Letter]) -> None:
+    def receive(self, messages: list[InboxMessage]) -> None:
         """Deliver new messages to waits that are held in memory."""
         # A message that was read again before its use was committed is not a second message.
-        known = {letter.id for letter in self.letters} | self._taken
-        self.letters += [letter for letter in letters if letter.id not in known]
+        known = {message.id for message in self.inbox} | self._taken
+        self.inbox += [message for message in messages if message.id not in known]
         for wait in self.waits:
             if wait.future.done():
                 continue
-            letter = self.take_letter(wait.kind, wait.name)
-            if letter is not None:
-                wait.future.set_result(letter)
+            message = self.take_message(wait.kind, wait.name)
+            if message is not None:
+                wait.future.set_result(message)
         self.consider_soon()
 
     def _from_thread(self) -> None:

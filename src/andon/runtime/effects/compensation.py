@@ -165,14 +165,14 @@ class _Compensation:
         noted = json.loads(last.body or "{}") if last.state == EffectState.UNDOING else {}
         asked: str | None = noted.get("asked")
         if asked is not None:
-            letter = attempt.take_letter("answer", asked)
-            if letter is None:
+            message = attempt.take_message("answer", asked)
+            if message is None:
                 return asked
-            decision = value.decode(letter.body)["decision"]
+            decision = value.decode(message.body)["decision"]
             if decision != "try_again":
-                await self._settle_by_hand(row, decision, letter.id)
+                await self._settle_by_hand(row, decision, message.id)
                 return None
-            await self._write(row, EffectState.UNDOING, {}, take=letter.id)
+            await self._write(row, EffectState.UNDOING, {}, take=message.id)
         failures = 0
         while (error := await self._try(row)) is not None:
             failures += 1
@@ -243,14 +243,14 @@ class _Compensation:
         await self._write(row, EffectState.UNDOING, {"asked": ask_id, "error": error}, ask=ask)
         return ask_id
 
-    async def _settle_by_hand(self, row: EffectRow, decision: str, letter: int) -> None:
+    async def _settle_by_hand(self, row: EffectRow, decision: str, message: int) -> None:
         if decision == "undone":
-            await self._write(row, EffectState.COMPENSATED, {"by": "hand"}, take=letter)
+            await self._write(row, EffectState.COMPENSATED, {"by": "hand"}, take=message)
             return
         results = [e for e in self.entries[row.name, row.key] if e.state == EffectState.CONFIRMED]
         body = results[-1].body if results else None
         left = row.but(undo=None, undo_within=None)
-        await self._write(left, EffectState.CONFIRMED, None, raw=body, take=letter)
+        await self._write(left, EffectState.CONFIRMED, None, raw=body, take=message)
 
     async def _write(
         self,

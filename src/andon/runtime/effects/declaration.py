@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from andon.core import duration
-from andon.core.effect import Kind, kind_of
+from andon.core.effect import EffectKind, kind_of
 from andon.errors import BadInput, DidNotHappen
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +45,7 @@ class Postponed(DidNotHappen):
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of an effect, and the functions that resolve or undo it."""
 
-    kind: Kind
+    kind: EffectKind
     probe: Callable[..., Any] | None
     undo: Callable[..., Any] | None
     undo_within: float | None
@@ -77,12 +77,12 @@ def _declare(
     try:
         found = kind_of(kind, probe=probe is not None, undo=undo is not None)
     except ValueError:
-        raise BadInput(f"effect kind {kind!r}: expected one of {', '.join(Kind)}") from None
-    if found is Kind.PROBEABLE and probe is None:
+        raise BadInput(f"effect kind {kind!r}: expected one of {', '.join(EffectKind)}") from None
+    if found is EffectKind.PROBEABLE and probe is None:
         raise BadInput(
             "a probeable effect needs probe=: the function that finds out whether it happened"
         )
-    if found is Kind.COMPENSATABLE and undo is None:
+    if found is EffectKind.COMPENSATABLE and undo is None:
         raise BadInput("a compensatable effect needs undo=: the function that undoes it")
     for function in (probe, undo):
         if function is not None and (not callable(function) or not isinstance(function, Hashable)):

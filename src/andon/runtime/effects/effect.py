@@ -14,8 +14,8 @@ import msgspec
 
 from andon.core.effect import (
     OPEN,
+    EffectMove,
     EffectState,
-    Move,
     Verdict,
     after_answer,
     next_move,
@@ -33,7 +33,7 @@ from andon.runtime.effects import in_doubt
 from andon.runtime.effects.declaration import Declaration, Happened, Postponed
 from andon.runtime.operations.calls import accepted, reference_of
 from andon.runtime.operations.operation import Operation, invoke, is_async
-from andon.store.messages.rows import Letter
+from andon.store.messages.rows import InboxMessage
 from andon.store.store import EffectRow
 
 # A probe queries an outside system and may itself fail; after this many tries a person is asked.
@@ -72,7 +72,7 @@ class _Effect:
         if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
             noted = value.decode(record.body or "{}")
             self.asked, self.until = noted.get("asked"), noted.get("until")
-            if record.stale and not self.attempt.has_letter("answer", self.asked or ""):
+            if record.stale and not self.attempt.has_message("answer", self.asked or ""):
                 self.asked = None  # that ask was closed when the code gave up waiting
             self.cause = None if self.until else noted.get("error")
             self.quiet = self.quiet or noted.get("quiet", False)
@@ -112,29 +112,31 @@ class _Effect:
         verdict, result = Verdict.NOT_ASKED, None
         while True:
             match self._next_move(verdict):
-                case Move.EXECUTE:
+                case EffectMove.EXECUTE:
                     done, result = await self._execute()
                     if done:
                         return result
                     verdict = Verdict.NOT_ASKED
-                case Move.PROBE:
+                case EffectMove.PROBE:
                     verdict, result = await self._find_out()
-                case Move.RECORD:
+                case EffectMove.RECORD:
                     with self._noting(EffectState.CONFIRMED):
                         return await self._confirm(result)
-                case Move.UNDO:
+                case EffectMove.UNDO:
                     await self._undo()
-                case Move.ASK:
+                case EffectMove.ASK:
                     done, result = await self._apply(await self._ask())
                     if done:
                         return result
                     verdict = Verdict.NOT_ASKED
-                case Move.ANSWER:
+                case EffectMove.ANSWER:
                     return await self.operation.answer(self.decoder)
 
-    def _next_move(self, verdict: Verdict) -> Move:
-        if self.asked is not None and self.attempt.has_letter("answer", self.asked):
-            return Move.ASK  # a person has answered: that holds, even if a probe is possible now
+    def _next_move(self, verdict: Verdict) -> EffectMove:
+        if self.asked is not None and self.attempt.has_message("answer", self.asked):
+            return (
+                EffectMove.ASK
+            )  # a person has answered: that holds, even if a probe is possible now
         return next_move(self.state, self.declared.kind, quiet=self.quiet, verdict=verdict)
 
     def _may_execute(self) -> bool:
@@ -335,7 +337,7 @@ class _Effect:
         with self._noting(EffectState.COMPENSATED):
             await self.write(EffectState.COMPENSATED)
 
-    async def _ask(self) -> Letter:
+    async def _ask(self) -> InboxMessage:
         """Open an ask, once, and wait for a person."""
         with self._noting():
             if self.asked is None:
@@ -343,27 +345,27 @@ class _Effect:
                 self.asked = in_doubt.new_ask_id(self.attempt, name, self.key)
                 ask = in_doubt.question(name, self.key, self.asked, self.cause, self.args)
                 await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
-            letter = await self.attempt.wait_for("answer", self.asked)
-        assert letter is not None
-        return letter
+            message = await self.attempt.wait_for("answer", self.asked)
+        assert message is not None
+        return message
 
-    async def _apply(self, letter: Letter) -> tuple[bool, Any]:
+    async def _apply(self, message: InboxMessage) -> tuple[bool, Any]:
         """Apply a person's answer like a probe's; return whether it settles the effect, and how."""
-        verdict, given = in_doubt.decision(letter)
+        verdict, given = in_doubt.decision(message)
         self.asked = None
-        if after_answer(verdict) is not Move.RECORD:
+        if after_answer(verdict) is not EffectMove.RECORD:
             with self._noting(EffectState.PLANNED):
-                await self.write(EffectState.PLANNED, take=letter.id)
+                await self.write(EffectState.PLANNED, take=message.id)
             return False, None
         try:
             raw, back = value.encode_result(given, "the answer", self.decoder)
         except NotStorable as error:  # the answer does not fit as a result: ask again
             self.cause = describe(error)
             with self._noting(EffectState.IN_DOUBT):
-                await self.write(EffectState.IN_DOUBT, self._noted(), take=letter.id)
+                await self.write(EffectState.IN_DOUBT, self._noted(), take=message.id)
             return False, None
         with self._noting(EffectState.CONFIRMED):
-            await self.write(EffectState.CONFIRMED, raw, take=letter.id)
+            await self.write(EffectState.CONFIRMED, raw, take=message.id)
         return True, back
 
     def _noted(self) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from andon.core.effect import OPEN, EffectState, Move, Verdict, after_answer
+from andon.core.effect import OPEN, EffectMove, EffectState, Verdict, after_answer
 from andon.core.journal import Entry, EntryKind, Mark, Record
 from andon.core.values import value
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.journal import Draft
-from andon.store.messages.rows import AskRow, Letter
+from andon.store.messages.rows import AskRow, InboxMessage
 from andon.store.store import Ask, EffectRow
 
 CHOICES = ("happened", "did_not_happen")
@@ -38,8 +38,8 @@ def question(
     )
 
 
-def decision(letter: Letter) -> tuple[Verdict, Any]:
-    given = value.decode(letter.body)
+def decision(message: InboxMessage) -> tuple[Verdict, Any]:
+    given = value.decode(message.body)
     return Verdict(given["decision"]), given.get("value")
 
 
@@ -108,20 +108,20 @@ async def remember(attempt: Attempt, name: str, key: str) -> None:
 
 async def _apply_answer(attempt: Attempt, row: EffectRow) -> bool:
     """Record a person's answer about an effect; return whether there was one."""
-    names = [one.name for one in attempt.letters if one.kind == "answer"]
+    names = [one.name for one in attempt.inbox if one.kind == "answer"]
     for name in [one for one in names if _is_about(row, one)]:
         if not await _is_outdated(attempt, row, name):
             break
     else:
         return False
-    letter = attempt.take_letter("answer", name)
-    assert letter is not None
-    verdict, given = decision(letter)
-    yes = after_answer(verdict) is Move.RECORD
+    message = attempt.take_message("answer", name)
+    assert message is not None
+    verdict, given = decision(message)
+    yes = after_answer(verdict) is EffectMove.RECORD
     state = EffectState.CONFIRMED if yes else EffectState.FAILED
     raw = value.encode(given, "the answer")
     asks: list[AskRow] = await attempt.read(attempt.host.store.asks, attempt.run.id)
-    along: dict[str, Any] = {"take": letter.id}
+    along: dict[str, Any] = {"take": message.id}
     for ask in asks:  # asked again after the code gave up waiting: close that ask too
         if _is_about(row, ask.id):
             along["close_ask"] = ask.id

@@ -36,7 +36,7 @@ REASONS = {
 }
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     path: str
     query: dict[str, str]
@@ -60,7 +60,7 @@ class Unreadable(Exception):
         self.status = status
 
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[HttpRequest], Response]
 Complain = Callable[[int, str], Response]
 
 
@@ -171,7 +171,7 @@ def _listening(host: str, port: int) -> socket.socket:
     )
 
 
-def _read(connection: socket.socket, peer: str, until: float) -> Request | None:
+def _read(connection: socket.socket, peer: str, until: float) -> HttpRequest | None:
     """Read the head of a request; None if the client has closed the connection."""
     received = b""
     while b"\r\n\r\n" not in received and b"\n\n" not in received:
@@ -192,7 +192,7 @@ def _read(connection: socket.socket, peer: str, until: float) -> Request | None:
     return parse(received.decode("latin-1"), peer, own)
 
 
-def parse(text: str, peer: str, own: str) -> Request:
+def parse(text: str, peer: str, own: str) -> HttpRequest:
     """Parse the head of a request."""
     head = text.replace("\r\n", "\n").partition("\n\n")[0]
     first, *lines = head.split("\n")
@@ -210,7 +210,7 @@ def parse(text: str, peer: str, own: str) -> Request:
         query = dict(parse_qsl(target.query, keep_blank_values=True, max_num_fields=20))
     except ValueError:
         raise Unreadable(400, "expected a path like: /readyz") from None
-    return Request(words[0], target.path, query, headers, peer, own)
+    return HttpRequest(words[0], target.path, query, headers, peer, own)
 
 
 def _written(response: Response, *, with_body: bool) -> bytes:

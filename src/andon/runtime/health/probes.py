@@ -14,11 +14,11 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from andon.core.fleet import health, metrics
-from andon.core.fleet.health import Verdict
+from andon.core.fleet.health import HealthVerdict
 from andon.core.fleet.metrics import Family, one
-from andon.runtime.health.http_server import Request, Response, Server
-from andon.runtime.health.pulse import Pulse, View
-from andon.runtime.worker.view import Told
+from andon.runtime.health.http_server import HttpRequest, Response, Server
+from andon.runtime.health.pulse import FleetView, Pulse
+from andon.runtime.worker.view import WorkerView
 
 # The longest wait of /drain, and how many may wait at once: other requests need connections too.
 MOST_WAIT_SECONDS = 600.0
@@ -42,11 +42,11 @@ _LOCAL = "only this machine may ask for that: kubectl exec, preStop exec, or and
 class Health:
     """Serves the health endpoints until it is closed; `port` is the port in use."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: WorkerView) -> None:
         self._told = told
         self._waiting = threading.Semaphore(MOST_WAITING)
         self._ended = threading.Event()
-        self._routes: dict[str, tuple[tuple[str, ...], Callable[[Request], Response]]] = {
+        self._routes: dict[str, tuple[tuple[str, ...], Callable[[HttpRequest], Response]]] = {
             "/livez": (GET, self._livez),
             "/health": (GET, self._livez),
             "/readyz": (GET, self._readyz),
@@ -67,7 +67,7 @@ class Health:
         self._server.close()
         self._pulse.close()
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: HttpRequest) -> Response:
         if request.path not in self._routes:
             known = ", ".join(self._routes)
             return complaint(404, f"not found; the paths are {known}")
@@ -79,7 +79,7 @@ class Health:
 
     # ── probes ────────────────────────────────────────────────────────────────────────────────
 
-    def _livez(self, _: Request) -> Response:
+    def _livez(self, _: HttpRequest) -> Response:
         seen = self._pulse.seen()
         return self._verdict(
             health.live(seen, self._limit),
@@ -87,7 +87,7 @@ class Health:
             contact_seconds=round(seen.contact_age, 3),
         )
 
-    def _readyz(self, _: Request) -> Response:
+    def _readyz(self, _: HttpRequest) -> Response:
         if self._told.draining:  # answer at once, even if the store hangs
             return self._verdict(health.ready(self._pulse.seen(), self._limit))
         verdict = health.ready(self._pulse.seen(with_store=True), self._limit)
@@ -102,10 +102,10 @@ class Health:
             ],
         )
 
-    def _startupz(self, _: Request) -> Response:
+    def _startupz(self, _: HttpRequest) -> Response:
         return self._verdict(health.begun(self._pulse.seen()))
 
-    def _verdict(self, verdict: Verdict, **detail: Any) -> Response:
+    def _verdict(self, verdict: HealthVerdict, **detail: Any) -> Response:
         told = self._told
         found: dict[str, Any] = {"status": verdict.status, "worker": told.worker_id}
         if verdict.why:
@@ -123,14 +123,14 @@ class Health:
 
     # ── the order to drain ────────────────────────────────────────────────────────────────────
 
-    def _leave(self, request: Request) -> Response:
+    def _leave(self, request: HttpRequest) -> Response:
         refused = refusal(request)
         if refused:
             return complaint(403, refused)
         self._told.tell(f"POST /shutdown from {request.peer}")
         return _json(202, self._progress("draining"))
 
-    def _drain(self, request: Request) -> Response:
+    def _drain(self, request: HttpRequest) -> Response:
         refused = refusal(request)
         if refused:
             return complaint(403, refused)
@@ -166,7 +166,7 @@ class Health:
 
     # ── metrics ───────────────────────────────────────────────────────────────────────────────
 
-    def _metrics(self, _: Request) -> Response:
+    def _metrics(self, _: HttpRequest) -> Response:
         view = self._pulse.sight.look()
         families = [*self._own_numbers(), *_fleet_numbers(view)]
         return Response(200, metrics.render(families), metrics.CONTENT_TYPE)
@@ -195,7 +195,7 @@ class Health:
                 yield one(plain, kind, _COUNTED.get(name, "As this worker counts."), number)
 
 
-def _fleet_numbers(view: View | None) -> Iterator[Family]:
+def _fleet_numbers(view: FleetView | None) -> Iterator[Family]:
     yield one("andon_store_up", "gauge", "1 if the store answers.", view is not None)
     if view is None:
         return
@@ -234,7 +234,7 @@ def _by_queue(
     return tuple(({"queue": queue}, float(number)) for queue, number in sorted(numbers.items()))
 
 
-def refusal(request: Request) -> str:
+def refusal(request: HttpRequest) -> str:
     """Return why a request may not drain the worker; "" if it may."""
     peer, own = _address(request.peer), _address(request.own)
     # A connection from this machine to one of its addresses has that address as its source.

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from andon.core.fleet.health import Seen
+from andon.core.fleet.health import Vitals
 from andon.core.run import State
-from andon.runtime.worker.view import Told
-from andon.store.messages.rows import Waiting
+from andon.runtime.worker.view import WorkerView
+from andon.store.messages.rows import WaitingRuns
 from andon.store.store import Store, WorkerRow
 
 log = logging.getLogger("andon")
@@ -38,16 +38,16 @@ class Stops(NamedTuple):
     unproved: int  # stops that ended without proof since then
 
 
-class View(NamedTuple):
+class FleetView(NamedTuple):
     """The store's view of the whole fleet."""
 
-    waiting: list[Waiting]
+    waiting: list[WaitingRuns]
     # Versions with runs that no live worker takes: [agent, version, number of runs].
     stranded: list[tuple[str, str, int]]
     stops: Stops = Stops(0, 0, 0, 0)
 
 
-class Sight:
+class StorePulse:
     """Queries the store on behalf of all callers, and reuses each answer for a while."""
 
     def __init__(self, store: Store, limit_seconds: float) -> None:
@@ -56,13 +56,13 @@ class Sight:
         self._fresh = min(FRESH_SECONDS, limit_seconds / 4)
         self._lock = threading.Lock()
         self._looking: threading.Event | None = None
-        self._view: View | None = None
+        self._view: FleetView | None = None
         self._looked_at = 0.0
         self._up_since: float | None = None
         self._after: int | None = None  # the last event that was counted
         self._counted: Counter[str] = Counter()
 
-    def look(self) -> View | None:
+    def look(self) -> FleetView | None:
         """Return the last view if fresh, else a new one; None if the store is unavailable."""
         with self._lock:
             if self._looked_at and time.monotonic() - self._looked_at < self._fresh:
@@ -97,7 +97,7 @@ class Sight:
         view = None
         try:
             waiting = self._store.waiting()
-            view = View(waiting, _stranded(self._store, waiting), self._stops())
+            view = FleetView(waiting, _stranded(self._store, waiting), self._stops())
         except Exception as error:  # noqa: BLE001 (any error means the store did not answer)
             log.debug("health: the store did not answer: %s", error)
         with self._lock:
@@ -123,7 +123,7 @@ class Sight:
         return Stops(len(store.latches()), still_open, overran, unproved)
 
 
-def _stranded(store: Store, waiting: list[Waiting]) -> list[tuple[str, str, int]]:
+def _stranded(store: Store, waiting: list[WaitingRuns]) -> list[tuple[str, str, int]]:
     """Count stranded runs as other views do; query all waiting runs only if there may be some."""
     now = store.now()
     serving = [
@@ -142,7 +142,7 @@ def _stranded(store: Store, waiting: list[Waiting]) -> list[tuple[str, str, int]
     return [(agent, version, runs) for (agent, version), runs in sorted(found.items())]
 
 
-def _takes(worker: WorkerRow, row: Waiting) -> bool:
+def _takes(worker: WorkerRow, row: WaitingRuns) -> bool:
     serves = worker.queues is None or row.queue in json.loads(worker.queues)
     return serves and [row.agent, row.version] in json.loads(worker.agents)
 
@@ -150,22 +150,22 @@ def _takes(worker: WorkerRow, row: Waiting) -> bool:
 class Pulse:
     """Asks the event loop repeatedly whether it answers."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: WorkerView) -> None:
         self._told = told
-        self.sight = Sight(told.store, told.settings.liveness_seconds)
+        self.sight = StorePulse(told.store, told.settings.liveness_seconds)
         self._asked_at: float | None = None  # when the unanswered question was asked
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="andon-pulse", daemon=True)
         self._thread.start()
 
-    def seen(self, *, with_store: bool = False) -> Seen:
+    def seen(self, *, with_store: bool = False) -> Vitals:
         """Return the current state; the store is asked only if requested or if it matters."""
         told, now, asked_at = self._told, time.monotonic(), self._asked_at
         contact_age = max(0.0, now - told.last_contact)
         quiet = contact_age > told.settings.liveness_seconds / 2
         # A draining worker reports that at once, even if the store hangs.
         asks = told.started and not told.draining and (with_store or quiet)
-        return Seen(
+        return Vitals(
             started=told.started,
             draining=told.draining,
             loop_silent=0.0 if asked_at is None else now - asked_at,

@@ -65,11 +65,11 @@ async def put(
         if not operation.answered:
             ask_id, _ = await opened(operation, question, about, None)
             attempt.unanswered.add(ask_id)
-            found = await attempt.read(attempt.host.store.letters, [attempt.run.id])
+            found = await attempt.read(attempt.host.store.inbox, [attempt.run.id])
             attempt.receive(found.get(attempt.run.id, []))
-            letter = attempt.take_letter("answer", ask_id)
-            if letter is not None:
-                await operation.write(Mark.DONE, letter.body.encode(), take=letter.id)
+            message = attempt.take_message("answer", ask_id)
+            if message is not None:
+                await operation.write(Mark.DONE, message.body.encode(), take=message.id)
             elif given is not None:
                 await operation.write(Mark.DONE, msgspec.json.encode(given), close_ask=ask_id)
             else:

@@ -15,7 +15,7 @@ from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
 from andon.runtime.operations.operation import Operation, wait_noting_cancel
 from andon.runtime.requests.start import new_run, reader_of, resolve
-from andon.store.messages.rows import Letter, RunRow
+from andon.store.messages.rows import InboxMessage, RunRow
 from andon.store.store import NewRun
 
 
@@ -42,8 +42,8 @@ async def carry_out(
             child_id = await _begin(operation, agent, args, kwargs, wait, run_id)
         if not wait:
             return child_id
-        letter: Letter = await wait_noting_cancel(operation, "child", child_id, None)
-        return await _take_result(attempt, operation, child_id, letter, decoder)
+        message: InboxMessage = await wait_noting_cancel(operation, "child", child_id, None)
+        return await _take_result(attempt, operation, child_id, message, decoder)
 
 
 async def _begin(
@@ -108,16 +108,16 @@ async def _take_result(
     attempt: Attempt,
     operation: Operation,
     child_id: str,
-    letter: Letter,
+    message: InboxMessage,
     decoder: value.Decoder | None,
 ) -> Any:
     end = await attempt.read(attempt.host.store.last_entry, child_id)
     body = await attempt.body_of(end.body, end.blob)
-    if value.decode(letter.body) == State.SUCCEEDED:
-        await operation.write(Mark.DONE, body.encode(), take=letter.id)
+    if value.decode(message.body) == State.SUCCEEDED:
+        await operation.write(Mark.DONE, body.encode(), take=message.id)
         return (decoder or value.decode)(body)
-    state = value.decode(letter.body)
+    state = value.decode(message.body)
     error = value.decode(body) if end.kind == EntryKind.END else None
     described = error or {"type": state, "message": f"run {child_id} ended {state}", "family": ""}
-    await operation.write(Mark.FAILED, msgspec.json.encode(described), take=letter.id)
+    await operation.write(Mark.FAILED, msgspec.json.encode(described), take=message.id)
     raise step_failed(f"child {operation.name}", described, operation.place)

@@ -15,7 +15,7 @@ from andon.runtime.operations.steer_messages import EVENT, Steer
 from andon.transcript import Call
 
 
-class Loop:
+class ModelLoop:
     """The part of a context that agents with a model use."""
 
     if TYPE_CHECKING:  # defined by the context class that inherits from this one
@@ -47,7 +47,7 @@ class Loop:
         """
         from andon.runtime.operations import tool_calls as tools
 
-        asked = tools.Asked(name=name, key=key, calls=calls or transcript.calls)
+        asked = tools.CallOptions(name=name, key=key, calls=calls or transcript.calls)
         return await tools.model(self._attempt, function, args, kwargs, asked, retries, timeout)
 
     async def tool(
@@ -102,9 +102,9 @@ class Loop:
         operation = Operation(self._attempt, EntryKind.VALUE, "steered", None, "")
         if operation.record is None:
             attempt = self._attempt
-            found = await attempt.read(attempt.host.store.letters, [attempt.run.id])
+            found = await attempt.read(attempt.host.store.inbox, [attempt.run.id])
             attempt.receive(found.get(attempt.run.id, []))
-            count = sum((one.kind, one.name) == ("event", EVENT) for one in attempt.letters)
+            count = sum((one.kind, one.name) == ("event", EVENT) for one in attempt.inbox)
             attempt.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(count)))
         else:
             count = value.decode(operation.record.body or "0")

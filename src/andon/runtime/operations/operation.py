@@ -17,7 +17,7 @@ from andon.runtime.attempt import branch
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.exit import Hand
 from andon.runtime.attempt.journal import Draft
-from andon.store.messages.rows import Letter
+from andon.store.messages.rows import InboxMessage
 
 _T = TypeVar("_T")
 
@@ -119,7 +119,7 @@ class Operation:
         self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
 
     @contextlib.contextmanager
-    def noting(self, letter: Letter | None = None, **along: Any) -> Iterator[None]:
+    def noting(self, message: InboxMessage | None = None, **along: Any) -> Iterator[None]:
         """Record a cancellation that arrives while a wait, or its end, is being written.
 
         The code will cancel again on replay. The message that ended the wait was not delivered, so
@@ -129,9 +129,9 @@ class Operation:
             yield
         except asyncio.CancelledError:
             if not self.attempt.stopping:
-                if letter is not None:
-                    self.attempt.put_back(letter)
-                    along["give_back"] = letter.id
+                if message is not None:
+                    self.attempt.put_back(message)
+                    along["give_back"] = message.id
                 self.cancel(**along)
             raise
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from andon.core.effect import EffectState, Kind
+from andon.core.effect import EffectKind, EffectState
 from andon.core.journal import Entry, EntryKind, Record
 from andon.core.queue import Retry
 from andon.core.values import value
@@ -32,7 +32,7 @@ from andon.transcript.wire import plain
 Toolbox = Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one call of a model."""
 
     name: str
@@ -45,7 +45,7 @@ async def model(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    asked: Asked,
+    asked: CallOptions,
     retries: int | Retry,
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
@@ -61,7 +61,7 @@ async def model(
     return answer
 
 
-async def _answer(asked: Asked, call: Callable[[], Any]) -> Any:
+async def _answer(asked: CallOptions, call: Callable[[], Any]) -> Any:
     """Get the answer as JSON: an object of a client library would differ on replay."""
     answer = plain(await call())
     asked.calls(answer)  # refuses anything that is not an answer before it is written
@@ -84,7 +84,7 @@ def _key(operation: Operation, call: Call, *, new: bool) -> str:
     return key
 
 
-def _plans(operation: Operation, asked: Asked, answer: Any) -> list[Draft]:
+def _plans(operation: Operation, asked: CallOptions, answer: Any) -> list[Draft]:
     """The calls of an answer, as effects that are certainly not done."""
     attempt = operation.attempt
     return [_plan(attempt, one, _key(operation, one, new=True)) for one in asked.calls(answer)]
@@ -108,7 +108,7 @@ def _row(attempt: Attempt, key: str, entry: Entry) -> EffectRow:
         name=entry.name,
         key=key,
         place=entry.place,
-        kind=Kind.IRREVERSIBLE,  # until it is called with what it is declared to be
+        kind=EffectKind.IRREVERSIBLE,  # until it is called with what it is declared to be
         state=EffectState(entry.state),
         seq=entry.seq,
         fence=entry.fence,

@@ -38,14 +38,14 @@ GONE_SECONDS = 2.0
 # Modules of other thread classes whose threads do work for any run.
 _POOLS = frozenset({"anyio._backends._asyncio"})
 _numbers = itertools.count(1)  # numbers this process's attempts that have started something
-_open: set["Started"] = set()  # of the attempts that this process executes
+_open: set["StartedProcesses"] = set()  # of the attempts that this process executes
 own: set[int] = set()  # processes that andon itself has started here
 _here = threading.local()  # .starter: the run and operation whose function this thread executes
 _installed = False
 _start_new_thread = _thread.start_new_thread
 
 
-class Started:
+class StartedProcesses:
     """The processes and threads that one attempt has started outside the event loop."""
 
     def __init__(self, new_mark: Callable[[], int], note: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ from andon.runtime.attempt.journal import to_the_end
 from andon.runtime.operations.calls import NAMELESS, reference_of
 from andon.runtime.operations.operation import is_async
 from andon.runtime.processes import attribution
-from andon.runtime.processes.step_process import LENGTH, Answer
+from andon.runtime.processes.step_process import LENGTH, StepResponse
 
 if TYPE_CHECKING:
     from andon.runtime.attempt.branch import Tasks
@@ -87,7 +87,7 @@ class Processes:
         process = self._take()
         tasks.executing.add(process)
         try:
-            answer = msgspec.json.decode(await process.ask(request), type=Answer)
+            answer = msgspec.json.decode(await process.ask(request), type=StepResponse)
             if not answer.at_rest:
                 await process.end()
         except BaseException:
@@ -225,7 +225,7 @@ def _request(
     return msgspec.json.encode(request)
 
 
-def _outcome(answer: Answer) -> Any:
+def _outcome(answer: StepResponse) -> Any:
     if answer.error is None:
         return msgspec.json.decode(answer.result)
     if answer.error["type"] == "NotStorable":

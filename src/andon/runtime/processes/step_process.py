@@ -38,7 +38,7 @@ _STANDARD = [
 ]
 
 
-class Request(msgspec.Struct, kw_only=True):
+class StepRequest(msgspec.Struct, kw_only=True):
     """A call from the parent."""
 
     paths: list[str]
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, kw_only=True):
     kwargs: dict[str, Any]
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class StepResponse(msgspec.Struct, kw_only=True):
     """The outcome of a call."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
@@ -78,9 +78,9 @@ def _read(stream: Any) -> bytes | None:
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
 
 
-def _carry_out(raw: bytes) -> Answer:
+def _carry_out(raw: bytes) -> StepResponse:
     try:
-        request = msgspec.json.decode(raw, type=Request)
+        request = msgspec.json.decode(raw, type=StepRequest)
         # Standard library first: the parent's folder may hold a queue.py.
         sys.path[:] = [*_STANDARD, *(path for path in request.paths if path not in _STANDARD)]
         function = find(request)
@@ -89,9 +89,9 @@ def _carry_out(raw: bytes) -> Answer:
             result = function(*args, **kwargs)
         what = f"the result of step {request.step!r}"
         result_raw, _ = value.encode_result(result, what, value.result_decoder(function))
-        return Answer(result=msgspec.Raw(result_raw))
+        return StepResponse(result=msgspec.Raw(result_raw))
     except BaseException as error:  # noqa: BLE001 (also sys.exit: the parent must get an answer)
-        return Answer(error={**describe(error), "traceback": trace(error)})
+        return StepResponse(error={**describe(error), "traceback": trace(error)})
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _marked(number: int | None) -> Iterator[None]:
             mark.finish(before)
 
 
-def find(request: Request) -> Callable[..., Any]:
+def find(request: StepRequest) -> Callable[..., Any]:
     """Return the named function, loaded from the same file as in the parent."""
     name = MAIN if request.module == "__main__" else request.module
     known = sys.modules.get(name)

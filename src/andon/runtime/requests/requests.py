@@ -16,7 +16,7 @@ from andon.core import execution
 from andon.core.effect import OWED
 from andon.core.journal import Entry, EntryKind
 from andon.core.run import TERMINAL, Event, State, advance
-from andon.core.stop import WITHIN_SECONDS, Kind, Scope, verdict
+from andon.core.stop import WITHIN_SECONDS, StopKind, StopScope, verdict
 from andon.core.values import value
 from andon.errors import BadInput, Conflict, IllegalTransition, NotFound, Refused
 from andon.runtime.operations import steer_messages
@@ -26,7 +26,7 @@ from andon.runtime.requests.lookup import write as write  # noqa: PLC0414 (it is
 from andon.runtime.requests.start import new_run, reader_of, resolve
 from andon.store.messages.rows import AskRow, AttemptRow, Filter, RunRow
 from andon.store.messages.stops import Order, StopRow, TargetRow
-from andon.store.store import Deliver, Move, NewRun, Note, Recall, Start
+from andon.store.store import Deliver, MoveRun, NewRun, NoteEvent, Recall, Start
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +273,7 @@ def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
             )
     outcomes = store.write(
         [
-            Move(
+            MoveRun(
                 run_id=one.id,
                 seen=one.state,
                 state=advance(State(one.state), Event.RESUME, run_id=one.id),
@@ -284,8 +284,8 @@ def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
-    said = {"scope": Scope.RUN, "name": row.id, "value": "", "by": by, "why": why, "runs": 1}
-    write(store, Note(kind="stop.resumed", run_id=row.id, body=json.dumps(said)))
+    said = {"scope": StopScope.RUN, "name": row.id, "value": "", "by": by, "why": why, "runs": 1}
+    write(store, NoteEvent(kind="stop.resumed", run_id=row.id, body=json.dumps(said)))
     return row
 
 
@@ -312,30 +312,30 @@ def pause(
     store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
 ) -> str:
     """Stop a run and its children at their next boundary, resumably; returns the receipt's id."""
-    return _order(store, Kind.PAUSE, run_id, by, why, within)
+    return _order(store, StopKind.PAUSE, run_id, by, why, within)
 
 
 def cancel(
     store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
 ) -> str:
     """Stop a run and its children for good and undo the effects that have an undo."""
-    return _order(store, Kind.CANCEL, run_id, by, why, within)
+    return _order(store, StopKind.CANCEL, run_id, by, why, within)
 
 
 def kill(
     store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
 ) -> str:
     """Take a run and its children away from their workers at once."""
-    return _order(store, Kind.KILL, run_id, by, why, within)
+    return _order(store, StopKind.KILL, run_id, by, why, within)
 
 
-def _order(store: Any, kind: Kind, run_id: str, by: str, why: str, within: float) -> str:
+def _order(store: Any, kind: StopKind, run_id: str, by: str, why: str, within: float) -> str:
     if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within < inf:
         raise BadInput(f"{kind}: within={within!r}: expected seconds, 0 or more")
     row = find(store, run_id)
     receipt_id = f"rcp_{uuid.uuid4().hex[:12]}"
     message = Order(
-        id=receipt_id, kind=kind, scope=Scope.RUN, name=row.id, within=within, by=by, why=why
+        id=receipt_id, kind=kind, scope=StopScope.RUN, name=row.id, within=within, by=by, why=why
     )
     return str(write(store, message))
 
@@ -359,14 +359,16 @@ def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRo
     if row.undoing is not None and row.state not in (State.STRANDED, State.PAUSED):
         raise Conflict(f"run {row.id} is being undone already; andon show {row.id}")
     undoing = json.dumps({"why": why or "somebody asked for it", "by": by})
-    note = Note(kind="run.undoing", run_id=row.id, body=undoing)
+    note = NoteEvent(kind="run.undoing", run_id=row.id, body=undoing)
     if row.state == State.RUNNING:
         write(store, Recall(run_id=row.id, undoing=undoing, note=note))
         return row
     state = advance(State(row.state), Event.COMPENSATE, run_id=row.id)
     write(
         store,
-        Move(run_id=row.id, seen=row.state, state=state, undoing=undoing, forgets=False, note=note),
+        MoveRun(
+            run_id=row.id, seen=row.state, state=state, undoing=undoing, forgets=False, note=note
+        ),
     )
     return row
 
@@ -395,8 +397,8 @@ def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
         known["error"] = row.error or ""  # names who paused it
     trial = json.dumps({**known, "at": row.available_at if row.state == State.QUEUED else 0.0})
     body = json.dumps({"from": row.version, "to": version, "by": by})
-    note = Note(kind="run.migrating", run_id=row.id, body=body)
-    message = Move(
+    note = NoteEvent(kind="run.migrating", run_id=row.id, body=body)
+    message = MoveRun(
         run_id=row.id,
         seen=row.state,
         state=State.QUEUED,

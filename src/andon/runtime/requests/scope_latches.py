@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from andon.core.stop import Kind, Scope, lifted_by, severest
+from andon.core.stop import StopKind, StopScope, lifted_by, severest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from andon.store.messages.stops import StopRow
 
 # State shown to people for a run that waits in a held scope.
-SHOWN = {Kind.PAUSE: "paused", Kind.KILL: "killed", Kind.HALT: "killed"}
+SHOWN = {StopKind.PAUSE: "paused", StopKind.KILL: "killed", StopKind.HALT: "killed"}
 
 
 def on_path(latches: Sequence[StopRow], row: RunRow) -> StopRow | None:
@@ -48,12 +48,12 @@ def holds(latch: StopRow, row: RunRow) -> bool:
 
 
 def _is_about(latch: StopRow, agent: str, labels: Mapping[str, str]) -> bool:
-    match Scope(latch.scope):
-        case Scope.FLEET:
+    match StopScope(latch.scope):
+        case StopScope.FLEET:
             return True
-        case Scope.AGENT:
+        case StopScope.AGENT:
             return latch.name == agent
-        case Scope.LABEL:
+        case StopScope.LABEL:
             return labels.get(latch.name) == latch.value
         case _:
             return False
@@ -61,17 +61,19 @@ def _is_about(latch: StopRow, agent: str, labels: Mapping[str, str]) -> bool:
 
 def called(order: StopRow) -> str:
     """Name the scope of an order for people."""
-    if order.scope == Scope.FLEET:
+    if order.scope == StopScope.FLEET:
         return "everything"
-    return f"{order.scope} {order.name}{f'={order.value}' if order.scope == Scope.LABEL else ''}"
+    return (
+        f"{order.scope} {order.name}{f'={order.value}' if order.scope == StopScope.LABEL else ''}"
+    )
 
 
 def options(scope: str, name: str, value: str) -> tuple[str, ...]:
     """Name the scope of an order as options of a command."""
-    match Scope(scope):
-        case Scope.AGENT:
+    match StopScope(scope):
+        case StopScope.AGENT:
             return ("--agent", name)
-        case Scope.LABEL:
+        case StopScope.LABEL:
             return ("--label", f"{name}={value}")
         case _:
             return ()
@@ -81,7 +83,7 @@ def lift_command(latch: StopRow) -> str:
     """Return the command that lifts a latch, quoted so that it can be pasted safely."""
     from shlex import quote
 
-    verb, chosen = lifted_by(Kind(latch.kind)), options(latch.scope, latch.name, latch.value)
+    verb, chosen = lifted_by(StopKind(latch.kind)), options(latch.scope, latch.name, latch.value)
     if verb == "resume":
         chosen = chosen or ("--all",)
     return " ".join(["andon", verb, *(quote(_visible(word)) for word in chosen)])
@@ -93,6 +95,6 @@ def _visible(text: str) -> str:
 
 def held_by(latch: StopRow) -> str:
     """Say for people why a run is held."""
-    word = "paused" if latch.kind == Kind.PAUSE else f"stopped by a {latch.kind}"
+    word = "paused" if latch.kind == StopKind.PAUSE else f"stopped by a {latch.kind}"
     why = f": {latch.why}" if latch.why else ""
     return f"{called(latch)} is {word} by {latch.by or 'an unnamed person'}{why} ({latch.id})"

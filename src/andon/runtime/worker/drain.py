@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from andon.core.drain import OVERRUN, Phase, Plan, plan
+from andon.core.drain import OVERRUN, DrainPlan, Phase, plan
 from andon.points import point
 from andon.runtime.attempt.exit import log
 from andon.runtime.worker import cleanup
@@ -30,14 +30,14 @@ CLAIM_SECONDS = 2.0
 LOOK_SECONDS = 0.02
 
 
-class Drain:
+class WorkerDrain:
     """The drain of one worker."""
 
     def __init__(self, worker: "Worker") -> None:
         self.worker = worker
         self.why = ""
         self.told_at = 0.0
-        self.plan: Plan = plan(worker.settings.grace_seconds)
+        self.plan: DrainPlan = plan(worker.settings.grace_seconds)
         self.announced_after: float | None = None
         self.phases: list[dict[str, Any]] = []
         self.unreturned = 0
@@ -200,7 +200,7 @@ class Drain:
         )
 
 
-def unwind_seconds(drain: Drain, usual: float) -> float:
+def unwind_seconds(drain: WorkerDrain, usual: float) -> float:
     """How long code that is unwinding may take before it is cancelled again."""
     if not drain.told:
         return usual

@@ -80,7 +80,7 @@ def refuse_if_pulled() -> None:
         raise Refused(f"{found}. To allow starts again: andon reauthorize")
 
 
-class Leaving:
+class EmbeddedLatch:
     """A worker in a program: it leaves when the latch is pulled, or at the end of its block."""
 
     def __init__(self, worker: Worker) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from andon.core.fleet.preemption import Notice, grace, names_of_azure, of_azure, of_ec2, of_gce
 from andon.errors import BadInput, Refused
-from andon.runtime.worker.view import Told
+from andon.runtime.worker.view import WorkerView
 
 log = logging.getLogger("andon")
 
@@ -33,7 +33,7 @@ GOOGLE, AZURE = {"Metadata-Flavor": "Google"}, {"Metadata": "true"}
 class _Watch:
     """A daemon thread that polls until it sees its trigger, then tells the worker to stop."""
 
-    def __init__(self, told: Told, name: str) -> None:
+    def __init__(self, told: WorkerView, name: str) -> None:
         self._told = told
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -53,7 +53,7 @@ class _Watch:
 class StopFile(_Watch):
     """Drains the worker once the file exists; deleting the file afterwards changes nothing."""
 
-    def __init__(self, told: Told, path: str) -> None:
+    def __init__(self, told: WorkerView, path: str) -> None:
         self._path = Path(path).absolute()  # the agent's code may change the folder
         super().__init__(told, "andon-stop-file")
 
@@ -239,7 +239,7 @@ _FAILED = (OSError, http.client.HTTPException, ValueError)
 class Preemption(_Watch):
     """Drains the worker when the cloud announces that it reclaims the machine."""
 
-    def __init__(self, told: Told, which: str, url: str = "") -> None:
+    def __init__(self, told: WorkerView, which: str, url: str = "") -> None:
         self._which, self._metadata = which, Metadata(url or METADATA_URL)
         self._level = logging.WARNING  # of the first failure only; repeats say nothing new
         super().__init__(told, "andon-preemption")

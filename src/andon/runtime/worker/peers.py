@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from andon.store.store import Seen
+    from andon.store.store import FleetState
 
 # How often this host checks the locks of workers elsewhere that hold runs.
 FOREIGN_SECONDS = 0.1
@@ -124,7 +124,7 @@ class Peers:
             self._stale = True
             self._wake()
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: FleetState) -> None:
         """Use the list of workers that the worker read along with a claim."""
         self._seen = seen.workers, seen.busy
         self._wake()

@@ -32,7 +32,7 @@ MOST_LETTERS = 60
 _stacks: list[Any] = []  # keeps the file open: the signal handler writes to it
 
 
-class Progress:
+class WorkerProgress:
     """Reports what one worker is doing; safe to read from any thread."""
 
     def __init__(self, worker: "Worker") -> None:
@@ -93,7 +93,7 @@ def line(facts: dict[str, Any]) -> bytes:
     return found if len(found) <= LINE_BYTES else line({**facts, "runs": {}})
 
 
-def _ping(progress: Progress, descriptor: int) -> None:
+def _ping(progress: WorkerProgress, descriptor: int) -> None:
     """Send pings from a thread, which falls silent when the process is frozen."""
     try:
         os.set_inheritable(descriptor, False)

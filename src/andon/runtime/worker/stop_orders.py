@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from andon.core import mark as marks
-from andon.core.stop import Kind, ends_worker, replaces
+from andon.core.stop import StopKind, ends_worker, replaces
 from andon.errors import StoreError
 from andon.host.remains import Remains
 from andon.points import point
 from andon.runtime.attempt.exit import log
 from andon.runtime.processes import attribution
-from andon.store.messages.stops import Ended, Heard, Report, Told
+from andon.store.messages.stops import Ended, Heard, StopNotice, TargetReport
 from andon.store.store import ClaimResult
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ HALT_SECONDS = 1.0
 _Key = tuple[str, int]  # a run, and the fence under which it was held
 
 
-class Stopping:
+class WorkerStops:
     """The stop orders about one worker and its runs."""
 
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
-        self.halted: Told | None = None  # the order about this process itself
+        self.halted: StopNotice | None = None  # the order about this process itself
         self._heard: set[tuple[str, str]] = set()
         self._hard: set[_Key] = set()  # runs whose end must be reported
         self._saying: set[object] = set()
@@ -72,7 +72,7 @@ class Stopping:
             else:
                 self._ask(one, one.run_id)
         if result.halted:
-            self._kill_all(next((one for one in told if one.kind == Kind.HALT), _UNNAMED))
+            self._kill_all(next((one for one in told if one.kind == StopKind.HALT), _UNNAMED))
 
     async def hear_for_ever(self) -> None:
         """Fetch orders during a drain, when the worker no longer claims."""
@@ -88,7 +88,7 @@ class Stopping:
 
     # ── polite orders ─────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, told: list[Told]) -> None:
+    def _hear(self, told: list[StopNotice]) -> None:
         """Confirm receipt, once, of the orders about runs in hand."""
         news = {
             (one.stop_id, one.target): one.run_id
@@ -102,7 +102,7 @@ class Stopping:
             message = Heard(worker_id=self._worker.worker_id, run_ids=runs)
             self._say(message, lambda: self._heard.difference_update(news))
 
-    def _ask(self, told: Told, run_id: str) -> None:
+    def _ask(self, told: StopNotice, run_id: str) -> None:
         attempt = self._find(run_id, told.fence)
         if attempt is None or not _counts(told, attempt.order):
             return
@@ -115,7 +115,7 @@ class Stopping:
 
     # ── hard orders ───────────────────────────────────────────────────────────────────────────
 
-    def _kill(self, told: Told, run_id: str) -> None:
+    def _kill(self, told: StopNotice, run_id: str) -> None:
         self._hard.add((run_id, told.fence))
         attempt = self._find(run_id, told.fence)
         if attempt is None:
@@ -124,14 +124,14 @@ class Stopping:
             attempt.be_told(told)
             attempt.leave("killed")
 
-    def _end_process(self, told: Told) -> None:
+    def _end_process(self, told: StopNotice) -> None:
         """End this process after a kill of one of its runs, unless a supervisor does.
 
         A command on this host ends the process sooner. A command elsewhere can neither reach the
         process nor prove its end.
         """
         worker = self._worker
-        if told.kind != Kind.KILL or told.mark is not None or worker.supervisor is not None:
+        if told.kind != StopKind.KILL or told.mark is not None or worker.supervisor is not None:
             return
         if ends_worker(told.spare, embedded=worker.embedded) and not self._goes:
             self._goes = True
@@ -141,7 +141,7 @@ class Stopping:
         self._worker.tell("a run of it was killed", HALT_SECONDS)
         self._worker.tell_again()
 
-    def _kill_all(self, told: Told) -> None:
+    def _kill_all(self, told: StopNotice) -> None:
         for attempt in self._worker.active:
             if attempt.reason != "killed":
                 attempt.be_told(told)
@@ -158,13 +158,13 @@ class Stopping:
         elif attempt.also and attempt.settled.result() == "fenced":  # it turned hard meanwhile
             self._unsaid[key] = attempt.also
 
-    def _end_left(self, told: Told, key: _Key) -> None:
+    def _end_left(self, told: StopNotice, key: _Key) -> None:
         """End the processes a finished attempt may have left behind, then report its end."""
         if told.mark is None:
             self._say_ended(key, self._unsaid.get(key, ""))
         elif key not in self._ending_left:
             self._ending_left.add(key)
-            late = OUTSIDE_SECONDS if told.kind == Kind.KILL else 0.0
+            late = OUTSIDE_SECONDS if told.kind == StopKind.KILL else 0.0
             task = self._worker.loop.create_task(self._end_marked(told.mark, key, late))
             self._pressing.add(task)
             task.add_done_callback(self._pressing.discard)
@@ -200,7 +200,7 @@ class Stopping:
 
     # ── a halt of everything ──────────────────────────────────────────────────────────────────
 
-    def _halt(self, told: Told) -> None:
+    def _halt(self, told: StopNotice) -> None:
         """End this process, unless the worker is embedded in a user's program."""
         worker = self._worker
         self._kill_all(told)
@@ -212,7 +212,7 @@ class Stopping:
                 worker.tell_again()
         elif not worker.active and not self._lingering and told.target not in self._saying:
             self._saying.add(told.target)
-            report = Report(
+            report = TargetReport(
                 stop_id=told.stop_id,
                 target=told.target,
                 stage="verified",
@@ -228,7 +228,7 @@ class Stopping:
 
     def _say(
         self,
-        message: Heard | Ended | Report,
+        message: Heard | Ended | TargetReport,
         otherwise: Callable[[], object] = lambda: None,
         *,
         then: Callable[[], object] = lambda: None,
@@ -248,7 +248,9 @@ class Stopping:
         self._worker.writer.submit(message).add_done_callback(said)
 
 
-_UNNAMED = Told(stop_id="", kind="halt", target="", run_id=None, worker=None, fence=0, hard=True)
+_UNNAMED = StopNotice(
+    stop_id="", kind="halt", target="", run_id=None, worker=None, fence=0, hard=True
+)
 
 
 def _key(attempt: "Attempt") -> _Key:
@@ -260,9 +262,11 @@ def _goes_on(attempt: "Attempt") -> bool:
     return not attempt.tasks.still or bool(attempt.started.threads)
 
 
-def _counts(told: Told, before: Told | None) -> bool:
+def _counts(told: StopNotice, before: StopNotice | None) -> bool:
     """Whether an order changes what is already being done."""
-    return before is None or (not before.hard and replaces(Kind(told.kind), Kind(before.kind)))
+    return before is None or (
+        not before.hard and replaces(StopKind(told.kind), StopKind(before.kind))
+    )
 
 
 async def _press(attempt: "Attempt") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from andon.runtime.attempt.exit import log
 from andon.runtime.worker.clock import own_time
-from andon.store.store import Note, Seen, WorkerRow
+from andon.store.store import FleetState, NoteEvent, WorkerRow
 
 if TYPE_CHECKING:
     from andon.runtime.worker.worker import Worker
@@ -30,7 +30,7 @@ class Strandings:
         # Whether there is, or was, such a version; None if that has to be looked up.
         self._open: bool | None = None
 
-    async def look(self, seen: Seen) -> None:
+    async def look(self, seen: FleetState) -> None:
         worker = self._worker
         serving = [one for one in seen.workers if _serves(one)]  # oldest first
         if worker.only is not None or not serving or serving[0].id != worker.worker_id:
@@ -59,7 +59,7 @@ class Strandings:
 
     async def _note(self, kind: str, version: Version, **more: Any) -> None:
         body = json.dumps({"agent": version[0], "version": version[1], **more})
-        await self._worker.writer.write(Note(kind=kind, body=body))
+        await self._worker.writer.write(NoteEvent(kind=kind, body=body))
 
 
 def _serves(one: WorkerRow) -> bool:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 
 from andon.runtime.health.probes import Health
 from andon.runtime.worker.notices import Preemption, StopFile
-from andon.runtime.worker.view import Told
+from andon.runtime.worker.view import WorkerView
 
 
 @contextlib.contextmanager
 def reachable(
-    told: Told, say: Callable[[str], None] = lambda text: None
+    told: WorkerView, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[Health | None]:
     """Start the probes and triggers that the settings ask for, and yield the probes' server.
 

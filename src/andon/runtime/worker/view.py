@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from andon.settings import Settings
 
 
-class Told(Protocol):
+class WorkerView(Protocol):
     """A worker as seen from other threads."""
 
     worker_id: str

@@ -29,13 +29,13 @@ from andon.runtime.operations import calls
 from andon.runtime.processes import attribution
 from andon.runtime.worker import cleanup
 from andon.runtime.worker.clock import StoreClock, own_time
-from andon.runtime.worker.drain import Drain, unwind_seconds
+from andon.runtime.worker.drain import WorkerDrain, unwind_seconds
 from andon.runtime.worker.peers import RUNG_SECONDS, Peers, mark_of, this_process
-from andon.runtime.worker.progress import Progress, given_by_supervisor
-from andon.runtime.worker.stop_orders import Stopping
+from andon.runtime.worker.progress import WorkerProgress, given_by_supervisor
+from andon.runtime.worker.stop_orders import WorkerStops
 from andon.runtime.worker.strandings import Strandings
 from andon.settings import Settings
-from andon.store.messages.stops import Told
+from andon.store.messages.stops import StopNotice
 from andon.store.postgres import capacity
 from andon.store.store import (
     Beat,
@@ -43,9 +43,9 @@ from andon.store.store import (
     Claimed,
     ClaimResult,
     Depart,
-    Look,
+    FleetQuery,
+    FleetState,
     Register,
-    Seen,
     WorkerRow,
 )
 from andon.store.writer.writer import Writer
@@ -86,7 +86,7 @@ class Worker:
         self.embedded = embedded  # in a user's program, which must not be ended for a run
         self.supervisor: str | None = None  # ends this process when necessary
         self._rung = self.draining = False  # `draining` is set first on a stop
-        self.drain = Drain(self)
+        self.drain = WorkerDrain(self)
         self.announced, self._told = asyncio.Event(), asyncio.Event()
         self.started = False  # registered, and a first claim was answered
         self.last_contact = time.monotonic()  # when the store last answered
@@ -97,11 +97,11 @@ class Worker:
         self.worker_id = ""
         self.in_threads: set[Any] = set()  # plain functions still executing
         self.on_told: Callable[[], None] = lambda: None
-        self.on_halted: Callable[[Told], None] = lambda told: None
+        self.on_halted: Callable[[StopNotice], None] = lambda told: None
         self.operations = self.unreturned = 0  # ended here; runs that the store did not take back
         self._processes: Processes | None = None
-        self.stopping = Stopping(self)
-        self.progress, self.strandings = Progress(self), Strandings(self)
+        self.stopping = WorkerStops(self)
+        self.progress, self.strandings = WorkerProgress(self), Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, tuple[str, float]] = {}  # evidence of death, and when it was seen
         self._claim_number = 1  # repeated until answered: the outcome may be unknown
@@ -387,7 +387,7 @@ class Worker:
                 result, seen = await self._claim_and_look()
                 if result.wake_in is not None:
                     wait = min(wait, max(result.wake_in, 0.001))
-                await self._deliver_letters()
+                await self._deliver_messages()
                 if seen is not None:
                     self._peers.see(seen)
                     await self.strandings.look(seen)
@@ -400,7 +400,7 @@ class Worker:
                 async with asyncio.timeout(wait):
                     await self.woken.wait()
 
-    async def _claim_and_look(self) -> tuple[ClaimResult, Seen | None]:
+    async def _claim_and_look(self) -> tuple[ClaimResult, FleetState | None]:
         """Send the heartbeat and look in the claim's commit: an idle worker needs no other."""
         asked_at, worker_id = own_time(), self.worker_id
         if asked_at < self._look_at:
@@ -408,7 +408,7 @@ class Worker:
         self._look_at = asked_at + self._look_every
         beating = self.writer.submit(self._heartbeat(worker_id))
         beating.add_done_callback(lambda done: self._beaten(done, worker_id, asked_at))
-        looking = self.writer.submit(Look())
+        looking = self.writer.submit(FleetQuery())
         try:
             result = await self._claim()
         finally:
@@ -489,12 +489,12 @@ class Worker:
             self._doubting = self.loop.create_task(self._look_at_lease())
         self.wake()  # a slot is free: claim now, not at the next poll
 
-    async def _deliver_letters(self) -> None:
+    async def _deliver_messages(self) -> None:
         """Deliver messages to runs that wait in memory because another of their branches works."""
         waiting = [run_id for run_id, attempt in self.attempts.items() if attempt.waits]
         if not waiting:
             return
-        found = await self.loop.run_in_executor(self.threads, self.store.letters, waiting)
+        found = await self.loop.run_in_executor(self.threads, self.store.inbox, waiting)
         for run_id in waiting:
             if run_id in self.attempts:
                 self.attempts[run_id].receive(found.get(run_id, []))

@@ -7,10 +7,10 @@ from andon.core.values.struct import Struct
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from andon.core.journal import Entry
-    from andon.core.queue import Bucket, Candidate, Limit, Slot
+    from andon.core.queue import Bucket, Candidate, Limit, LimitSlot
 
 
-class Letter(Struct):
+class InboxMessage(Struct):
     """A message in a run's inbox that no entry has consumed yet."""
 
     id: int
@@ -24,16 +24,14 @@ class Loaded(Struct):
 
     start: Entry
     entries: list[Entry]  # starting at the last snapshot
-    letters: list[Letter]
+    inbox: list[InboxMessage]
     checkpoints: dict[str, str]
     quiet_fences: frozenset[int]  # earlier claims whose workers are certainly gone
 
     @classmethod
     def untouched(cls, start: Entry) -> Loaded:
         """Build the rows of a run whose journal can hold nothing but its start yet."""
-        return cls(
-            start=start, entries=[start], letters=[], checkpoints={}, quiet_fences=frozenset()
-        )
+        return cls(start=start, entries=[start], inbox=[], checkpoints={}, quiet_fences=frozenset())
 
 
 class RunRow(Struct):
@@ -112,7 +110,7 @@ class Obligation(Struct):
     undo_at: float | None
 
 
-class Waiting(Struct):
+class WaitingRuns(Struct):
     """Runs that wait for a worker now or are stranded: their number and the oldest one's wait."""
 
     state: str
@@ -181,7 +179,7 @@ class Usage(Struct):
     """The running runs that count against limits, and the rest of each rate."""
 
     running: list[tuple[Candidate, int]]
-    buckets: dict[Slot, Bucket]
+    buckets: dict[LimitSlot, Bucket]
 
 
 class QueueRow(Struct):

@@ -27,7 +27,7 @@ class Heard(Struct):
     run_ids: tuple[str, ...]
 
 
-class Started(Struct):
+class ProcessStarted(Struct):
     """An attempt has started a process that carries this mark, or has left threads running."""
 
     run_id: str
@@ -45,7 +45,7 @@ class Ended(Struct):
     also: str = ""  # processes that it has ended to make that true
 
 
-class Bury(Struct):
+class WorkerGone(Struct):
     """A worker's process is certainly gone. Answers how many runs this gives back."""
 
     worker_id: str
@@ -55,7 +55,7 @@ class Bury(Struct):
     ordered: bool = False  # it was ended to stop one of its runs, so the others are not to blame
 
 
-class Report(Struct):
+class TargetReport(Struct):
     """Report the stage of one target of a stop. Answers whether that was news."""
 
     stop_id: str
@@ -65,7 +65,7 @@ class Report(Struct):
     body: str | None = None  # JSON: what was measured, kept with the order
 
 
-class Stall(Struct):
+class StallReport(Struct):
     """A worker makes no progress (JSON: since, why, evidence), or makes progress again (None)."""
 
     worker_id: str
@@ -186,7 +186,7 @@ class TargetRow(Struct):
     mark: int | None = None  # if set, the target is only what an attempt started, not its worker
 
 
-class Told(Struct):
+class StopNotice(Struct):
     """An order about one target, for a worker or a supervisor to carry out."""
 
     stop_id: str
@@ -202,10 +202,10 @@ class Told(Struct):
     spare: bool | None = None  # as in Order
 
 
-def told(text: str) -> list[Told]:
+def told(text: str) -> list[StopNotice]:
     """Parse orders from the JSON that the databases return."""
     return [
-        Told(**{**one, "hard": bool(one["hard"]), "spare": said(one["spare"])})
+        StopNotice(**{**one, "hard": bool(one["hard"]), "spare": said(one["spare"])})
         for one in json.loads(text)
     ]
 
@@ -220,7 +220,7 @@ class Attendance(Struct):
 
     now: float
     known: bool  # if False, it has to enlist again
-    told: list[Told]  # open targets: its workers, and itself
+    told: list[StopNotice]  # open targets: its workers, and itself
     halt: StopRow | None  # the latch of the fleet, if there is one
     escalate_in: float | None
 
@@ -228,11 +228,11 @@ class Attendance(Struct):
 StopMessage = (
     Order
     | Heard
-    | Started
+    | ProcessStarted
     | Ended
-    | Bury
-    | Report
-    | Stall
+    | WorkerGone
+    | TargetReport
+    | StallReport
     | Escalate
     | Resume
     | Reauthorize

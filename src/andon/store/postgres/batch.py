@@ -25,7 +25,7 @@ from andon.store.store import (
     Settle,
     Start,
 )
-from andon.store.writer.groups import Group, is_plain, is_plain_start, parted
+from andon.store.writer.groups import AppendGroup, is_plain, is_plain_start, parted
 
 ENTRY = kinds_of(Entry, seq=Ints, fence=Ints, since=Floats, at=Floats)
 EFFECT = kinds_of(EffectRow, seq=Ints, fence=Ints, quiet=Bools, undo_within=Floats)
@@ -90,18 +90,18 @@ def take(query: Query, rows: Rows, outcomes: list[Outcome]) -> list[int]:
     return left
 
 
-def appending(groups: Sequence[Group]) -> Query:
+def appending(groups: Sequence[AppendGroup]) -> Query:
     expected = {place: (group.run_id, None) for group in groups for place in group.places}
     if len(groups) == 1 and is_short(groups[0]):
         return Query(*of_one(groups[0]), expected)
     return Query("append_many", params_of_many(groups), expected)
 
 
-def is_short(group: Group) -> bool:
+def is_short(group: AppendGroup) -> bool:
     return len(group.entries) == 1 and len(group.effects) <= 1
 
 
-def of_one(group: Group) -> tuple[str, dict[str, Any]]:
+def of_one(group: AppendGroup) -> tuple[str, dict[str, Any]]:
     """Return the query for a group of one entry with at most one effect."""
     [entry] = group.entries
     params = {
@@ -117,7 +117,7 @@ def of_one(group: Group) -> tuple[str, dict[str, Any]]:
     return ("append_effect" if group.effects else "append_one"), params
 
 
-def params_of_many(groups: Sequence[Group]) -> dict[str, Any]:
+def params_of_many(groups: Sequence[AppendGroup]) -> dict[str, Any]:
     return {
         "run_ids": Texts([group.run_id for group in groups]),
         "counters": Ints([group.fence.counter for group in groups]),
@@ -245,7 +245,7 @@ def directly(batch: Sequence[Message]) -> list[Sent] | None:
 def _alone(m: Message) -> Sent | None:
     """Return the transaction of a lone step, start or claim; None for any other message."""
     if isinstance(m, Append) and is_plain(m):
-        group = Group(0, m)
+        group = AppendGroup(0, m)
         if is_short(group):
             return Sent([of_one(group)], _TAKE_STEP)
     elif isinstance(m, Start) and is_plain_start(m):

@@ -146,7 +146,7 @@ class Room(NamedTuple):
         return self.most - self.used
 
 
-class Link:
+class Connector:
     """Opens connections to one database."""
 
     def __init__(self, url: str, *, reserved: bool = False) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from andon.errors import StoreError
-from andon.store.postgres.connection import Connection, Link
+from andon.store.postgres.connection import Connection, Connector
 from andon.store.postgres.spare_connection import UNUSED_SECONDS
 
 CHANNEL = "andon"
@@ -66,7 +66,7 @@ def free(db: Connection, locks: Sequence[str]) -> set[str]:
     return {str(key) for (key,) in found}
 
 
-class Ear:
+class Listener:
     """One listener: a callback to call in any thread, or on an event loop."""
 
     def __init__(self, callback: Callable[[], None], loop: Any = None) -> None:
@@ -86,7 +86,7 @@ class Ear:
             self._callback()
 
 
-class Bell:
+class PostgresNotifier:
     """The connection that notifies, listens and holds workers' locks, with its thread.
 
     It opens on first use, and reopens as long as there is a listener or a wanted lock. The thread
@@ -94,7 +94,7 @@ class Bell:
     the next call, or None if there are none to close.
     """
 
-    def __init__(self, link: Link, unused: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(self, link: Connector, unused: Callable[[], float | None] = lambda: None) -> None:
         self._link, self._unused = link, unused
         # Guards the connection and the fields below.
         self._use = threading.RLock()
@@ -102,7 +102,7 @@ class Bell:
         self._used_at = 0.0
         self._held: set[int] = set()
         self._wanted: set[int] = set()
-        self._ears: list[Ear] = []
+        self._ears: list[Listener] = []
         self._listening = False  # LISTEN was sent on this connection
         self._deaf = False  # notifications may have been lost
         self._known = False  # it held a lock once, so other processes rely on it
@@ -163,7 +163,7 @@ class Bell:
 
     def listen(self, callback: Callable[[], None], loop: Any = None) -> Callable[[], None]:
         """Call back at every notification, and once after each gap in which some may be lost."""
-        ear = Ear(callback, loop)
+        ear = Listener(callback, loop)
         with self._use:
             self._ears.append(ear)
             self._loop = self._loop or loop

@@ -12,9 +12,9 @@ import psycopg
 
 from andon.errors import StoreUnavailable
 from andon.store.postgres import batch as batches
-from andon.store.postgres.connection import SPOILED, Connection, Link
+from andon.store.postgres.connection import SPOILED, Connection, Connector
 from andon.store.postgres.direct import Direct
-from andon.store.postgres.notifier import Bell
+from andon.store.postgres.notifier import PostgresNotifier
 from andon.store.sql.reads import Rows
 from andon.store.sql.runs import SqlStore
 from andon.store.store import Message, Outcome, Start
@@ -36,10 +36,10 @@ class _Flight:
 class Sending(SqlStore):
     """The part of the store that sends without waiting."""
 
-    link: Link
+    link: Connector
     _sql: dict[str, bytes]
     _writer: Connection | None
-    _bell: Bell
+    _bell: PostgresNotifier
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from andon.store.postgres.connection import Connection, Link
+from andon.store.postgres.connection import Connection, Connector
 
 UNUSED_SECONDS = 5.0
 
@@ -20,7 +20,7 @@ UNUSED_SECONDS = 5.0
 class Spare:
     """Keeps at most one idle connection, and opens more while several are lent at once."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Connector) -> None:
         self._link = link
         self._lock = threading.Lock()
         self._kept: Connection | None = None

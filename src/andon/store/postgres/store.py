@@ -29,7 +29,7 @@ from andon.store.postgres.connection import (
     TRANSACTION_SECONDS,
     WRITER_SETTINGS,
     Connection,
-    Link,
+    Connector,
     refuse_ended,
 )
 from andon.store.postgres.pipeline import Sending
@@ -72,7 +72,7 @@ class PostgresStore(Sending):
         """`lean`: read on the connection that writes; `reserved`: see Link.connect."""
         super().__init__()
         self.url = url
-        self.link = Link(url, reserved=reserved)
+        self.link = Connector(url, reserved=reserved)
         self._lean = lean or reserved
         self.hears = not self.link.pooled
         self._sql = batches.load()
@@ -88,7 +88,7 @@ class PostgresStore(Sending):
         self._closed = False
         self._closing: set[str] | None = None  # orders of this batch that may be proved now
         self._spare = Spare(self.link)  # the third one: for reads, or lent by `transact`
-        self._bell = bell.Bell(self.link, self._spare.close_unused)
+        self._bell = bell.PostgresNotifier(self.link, self._spare.close_unused)
         self._spare.on_first = self._bell.wake
         try:
             if not look or not self._can_be_read():

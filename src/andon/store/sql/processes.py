@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from andon.core.effect import Sight, is_certain
-from andon.core.stop import POLITE, Kind, Stage, after_word, ends_worker
+from andon.core.stop import POLITE, Stage, StopKind, after_word, ends_worker
 from andon.store.messages.stops import StopRow, TargetRow, said
 from andon.store.sql.limits import SqlLimits
 from andon.store.sql.reads import build
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from andon.store.messages.stops import Ended, Order, Started
+    from andon.store.messages.stops import Ended, Order, ProcessStarted
     from andon.store.sql.reads import Rows
 
 
@@ -32,7 +32,7 @@ LOOK_SECONDS = 30.0
 class SqlStarted(SqlLimits):
     """Handles messages about what attempts have started, and the targets that follow from them."""
 
-    def _started(self, m: Started) -> None:
+    def _started(self, m: ProcessStarted) -> None:
         """Record what an attempt started. It ignores the fence: a lost run still left processes."""
         self.q("start_of_attempt", run_id=m.run_id, fence=m.fence, mark=m.mark, threads=m.threads)
 
@@ -68,7 +68,7 @@ class SqlStarted(SqlLimits):
         rows = self.q("word_targets", run_id=m.run_id, worker_id=m.worker_id, fence=m.fence)
         for stop_id, target, kind, spare, embedded in rows:
             ends = ends_worker(said(spare), embedded=bool(embedded))
-            stage = after_word(Kind(kind), ends=ends)
+            stage = after_word(StopKind(kind), ends=ends)
             more = ". Its process was spared: nobody outside can prove it"
             words = {
                 Stage.VERIFIED: evidence,

@@ -13,7 +13,7 @@ from andon.store.messages.rows import (
     Filter,
     Forsaken,
     Held,
-    Letter,
+    InboxMessage,
     LimitRow,
     Loaded,
     Obligation,
@@ -21,7 +21,7 @@ from andon.store.messages.rows import (
     RunRow,
     StepTime,
     Usage,
-    Waiting,
+    WaitingRuns,
 )
 from andon.store.read_api import ALLOWANCE_SECONDS
 from andon.store.store import AgentRow, EffectRow, WorkerRow
@@ -90,7 +90,7 @@ class SqlReads:
         return Loaded(
             start=start,
             entries=found,
-            letters=self.letters([run_id]).get(run_id, []),
+            inbox=self.inbox([run_id]).get(run_id, []),
             checkpoints=dict(self.read("checkpoints", run_id=run_id)),
             quiet_fences=frozenset(row[0] for row in quiet),
         )
@@ -98,10 +98,10 @@ class SqlReads:
     def sent(self, run_id: str, name: str) -> list[str]:
         return [str(body) for (body,) in self.read("sent", run_id=run_id, name=name)]
 
-    def letters(self, run_ids: Sequence[str]) -> dict[str, list[Letter]]:
-        found: dict[str, list[Letter]] = {}
-        for run_id, *row in self.read("letters", run_ids=json.dumps(list(run_ids))):
-            found.setdefault(run_id, []).append(build(Letter, row))
+    def inbox(self, run_ids: Sequence[str]) -> dict[str, list[InboxMessage]]:
+        found: dict[str, list[InboxMessage]] = {}
+        for run_id, *row in self.read("inbox", run_ids=json.dumps(list(run_ids))):
+            found.setdefault(run_id, []).append(build(InboxMessage, row))
         return found
 
     def run(self, run_id: str) -> RunRow | None:
@@ -203,8 +203,8 @@ class SqlReads:
         rows = self.read("obligations", run_id=run_id, limit=limit)
         return [build(Obligation, row) for row in rows]
 
-    def waiting(self, limit: int = 100_000) -> list[Waiting]:
-        return [build(Waiting, row) for row in self.read("waiting", limit=limit)]
+    def waiting(self, limit: int = 100_000) -> list[WaitingRuns]:
+        return [build(WaitingRuns, row) for row in self.read("waiting", limit=limit)]
 
     def events(self, after: int = 0, limit: int = 1000) -> list[EventRow]:
         found = [build(EventRow, row) for row in self.read("events", after=after, limit=limit)]
@@ -239,13 +239,13 @@ class SqlReads:
         return self._usage(self.read)
 
     def _usage(self, ask: Callable[..., Rows]) -> Usage:
-        from andon.core.queue import Bucket, Candidate, Slot
+        from andon.core.queue import Bucket, Candidate, LimitSlot
 
         running = [
             (Candidate("", queue, agent, json.loads(labels), spends=False), count)
             for queue, agent, labels, count in ask("running")
         ]
-        buckets = {Slot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")}
+        buckets = {LimitSlot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")}
         return Usage(running=running, buckets=buckets)
 
     def queues(self) -> list[QueueRow]:

@@ -4,13 +4,13 @@ import json
 import shlex
 
 from andon.core.run import State
-from andon.core.stop import POLITE, Kind, Scope
+from andon.core.stop import POLITE, StopKind, StopScope
 from andon.errors import BadInput, Conflict, NotFound, Refused
 from andon.store.messages.stops import Reauthorize, Resume, StopRow
 from andon.store.sql.stops import SqlStops, said, signed
 
-HARD = json.dumps([Kind.KILL, Kind.HALT])
-PAUSES = json.dumps([Kind.PAUSE])
+HARD = json.dumps([StopKind.KILL, StopKind.HALT])
+PAUSES = json.dumps([StopKind.PAUSE])
 NO_LATCH = "nothing there is held; andon receipts lists what was stopped"
 
 
@@ -36,14 +36,14 @@ class SqlLifting(SqlStops):
         found = set[str]()
         for latch in self._latches(self.q):
             same = _scope(latch) == _scope(m)
-            if latch.scope != Scope.FLEET and not same:  # under a fleet latch no run is claimed
+            if latch.scope != StopScope.FLEET and not same:  # under a fleet latch no run is claimed
                 found.update(row[0] for row in self.q("members", **_scope(latch)))
         return found
 
     def _refuse_latched(self, m: Resume) -> None:
         for latch in self._latches(self.q):
             same = _scope(latch) == _scope(m)
-            if Kind(latch.kind) not in POLITE and (same or latch.scope == Scope.FLEET):
+            if StopKind(latch.kind) not in POLITE and (same or latch.scope == StopScope.FLEET):
                 by = latch.by or "an unnamed person"
                 raise Refused(
                     f"{_called(latch)} is stopped by a {latch.kind} by {by} (receipt {latch.id}). "
@@ -70,7 +70,7 @@ class SqlLifting(SqlStops):
             )
         message = "stopped; to continue it: andon resume"
         error = json.dumps({"type": "Held", "message": message})
-        if m.scope == Scope.FLEET:
+        if m.scope == StopScope.FLEET:
             held = self.q("hold_all", error=error)
             self.q("forget_windows")
         else:
@@ -94,12 +94,12 @@ def _scope(m: Resume | Reauthorize | StopRow) -> dict[str, str]:
 
 
 def _reauthorize_command(latch: StopRow) -> str:
-    value = f"{latch.name}={latch.value}" if latch.scope == Scope.LABEL else latch.name
-    words = [] if latch.scope == Scope.FLEET else [f"--{latch.scope}", value]
+    value = f"{latch.name}={latch.value}" if latch.scope == StopScope.LABEL else latch.name
+    words = [] if latch.scope == StopScope.FLEET else [f"--{latch.scope}", value]
     return shlex.join(["andon", "reauthorize", *words])
 
 
 def _called(latch: StopRow) -> str:
-    if latch.scope == Scope.FLEET:
+    if latch.scope == StopScope.FLEET:
         return "everything"
     return f"{latch.scope} {latch.name}{f'={latch.value}' if latch.value else ''}"

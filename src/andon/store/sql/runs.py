@@ -30,18 +30,18 @@ from andon.store.messages.graphs import (
 )
 from andon.store.messages.stops import (
     Attend,
-    Bury,
     Dismiss,
     Ended,
     Enlist,
     Escalate,
     Heard,
     Order,
+    ProcessStarted,
     Reauthorize,
-    Report,
     Resume,
-    Stall,
-    Started,
+    StallReport,
+    TargetReport,
+    WorkerGone,
 )
 from andon.store.sql.graph_threads import SqlThreads
 from andon.store.sql.reads import entries, fields
@@ -55,10 +55,10 @@ from andon.store.store import (
     Deliver,
     Depart,
     Drain,
+    FleetQuery,
     Log,
-    Look,
-    Move,
-    Note,
+    MoveRun,
+    NoteEvent,
     Promote,
     Recall,
     Register,
@@ -88,8 +88,8 @@ HALTED = (
     "andon reauthorize"
 )
 _DELIVERY = {"event": "receive an event", "answer": "be answered"}
-_RINGS: tuple[type, ...] = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, Move)
-_RINGS += (Recall, SetLimit, Order, Ended, Bury, Report, Escalate, Resume, Reauthorize)
+_RINGS: tuple[type, ...] = (Start, Deliver, Drain, AskDrain, Depart, Settle, Register, MoveRun)
+_RINGS += (Recall, SetLimit, Order, Ended, WorkerGone, TargetReport, Escalate, Resume, Reauthorize)
 
 
 class SqlStore(SqlFleet, SqlThreads):
@@ -102,15 +102,15 @@ class SqlStore(SqlFleet, SqlThreads):
         self._do: dict[type, Callable[[Any], Any]] = {
             Register: self._register,
             Beat: self._beat,
-            Look: self._look_around,
+            FleetQuery: self._look_around,
             Depart: self._depart,
-            Move: self._move,
+            MoveRun: self._move,
             Recall: self._recall,
             Drain: self._drain,
             AskDrain: self._ask_drain,
             Promote: self._promote,
             SetLimit: self._set_limit,
-            Note: self._write_note,
+            NoteEvent: self._write_note,
             Claim: self._claim,
             Start: self._start,
             Append: self._append,
@@ -121,10 +121,10 @@ class SqlStore(SqlFleet, SqlThreads):
             Order: self._order,
             Heard: self._heard,
             Ended: self._ended,
-            Started: self._started,
-            Bury: self._bury,
-            Report: self._report,
-            Stall: self._stall,
+            ProcessStarted: self._started,
+            WorkerGone: self._bury,
+            TargetReport: self._report,
+            StallReport: self._stall,
             Escalate: self._escalate,
             Resume: self._resume,
             Reauthorize: self._reauthorize,
@@ -214,9 +214,9 @@ class SqlStore(SqlFleet, SqlThreads):
         if m.spawn is not None:
             self._spawn(m.spawn)
         if m.take is not None:
-            self.q("take_letter", id=m.take)
+            self.q("take_message", id=m.take)
         if m.give_back is not None:
-            self.q("give_letter_back", id=m.give_back)
+            self.q("give_message_back", id=m.give_back)
         if m.checkpoint_of is not None:
             self.q("drop_checkpoint", run_id=m.run_id, op=m.checkpoint_of)
 
@@ -309,7 +309,7 @@ class SqlStore(SqlFleet, SqlThreads):
             self._answer(m)
         self.q("deliver", run_id=m.run_id)
         self.q(
-            "insert_letter",
+            "insert_message",
             run_id=m.run_id,
             kind=m.kind,
             name=m.name,
@@ -324,7 +324,7 @@ class SqlStore(SqlFleet, SqlThreads):
                 f"run {m.run_id!r}: ask {m.name!r} is not open; it was answered or has expired"
             )
 
-    def _move(self, m: Move) -> None:
+    def _move(self, m: MoveRun) -> None:
         last = m.entries[-1] if m.entries else None
         if not self.q(
             "move_run",

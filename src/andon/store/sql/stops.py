@@ -13,9 +13,9 @@ from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.stop import (
     POLITE,
     Deed,
-    Kind,
-    Scope,
     Stage,
+    StopKind,
+    StopScope,
     afterwards,
     deed,
     latches,
@@ -25,14 +25,14 @@ from andon.core.stop import (
 from andon.core.values.struct import Struct
 from andon.errors import BadInput, NotFound
 from andon.store.messages.stops import (
-    Bury,
     Ended,
     Escalate,
     Heard,
     Order,
     Reauthorize,
-    Report,
     Resume,
+    TargetReport,
+    WorkerGone,
 )
 from andon.store.sql.processes import SqlStarted
 from andon.store.sql.reads import build, fields
@@ -55,7 +55,7 @@ _BULK = {
         (State.QUEUED, State.SUSPENDED, State.PAUSED, State.STRANDED),
     ),
 }
-_WORDS = {Kind.PAUSE: "Paused", Kind.CANCEL: "Cancelled"}
+_WORDS = {StopKind.PAUSE: "Paused", StopKind.CANCEL: "Cancelled"}
 
 
 class _Row(Struct):
@@ -89,7 +89,7 @@ class SqlStops(SqlStarted):
 
     def _order(self, m: Order) -> str:
         m = m.but(id=storable(m.id), via=storable(m.via), **signed(m))
-        kind, scope = Kind(m.kind), Scope(m.scope)
+        kind, scope = StopKind(m.kind), StopScope(m.scope)
         if not 0 <= m.within <= LONGEST_SECONDS:
             raise BadInput(f"within {m.within}: expected seconds, 0 to {LONGEST_SECONDS:g}")
         self.q("lock_orders")
@@ -106,7 +106,7 @@ class SqlStops(SqlStarted):
             reached.update(new)
             self._reach(m, new)
             whom = [] if _childless(m, new) else self._whom(m)
-        if kind is Kind.HALT:
+        if kind is StopKind.HALT:
             self._aim_at_processes(m.id)
         self._note(f"stop.{kind}", **said(m), stop=m.id)
         self._close([m.id])
@@ -119,16 +119,16 @@ class SqlStops(SqlStarted):
         return stop_id
 
     def _whom(self, m: Order) -> list[str]:
-        match Scope(m.scope), Kind(m.kind):
-            case Scope.RUN, _:
+        match StopScope(m.scope), StopKind(m.kind):
+            case StopScope.RUN, _:
                 ids = json.dumps([m.name])
-                ending = ids if m.kind == Kind.CANCEL else "[]"
+                ending = ids if m.kind == StopKind.CANCEL else "[]"
                 if not self.q("lock_runs", run_ids=ids, ending=ending):
                     raise NotFound(f"there is no run {m.name!r}")
-                rows = self.q("descendants", run_id=m.name, over=m.kind == Kind.KILL)
-            case Scope.FLEET, Kind.PAUSE | Kind.KILL | Kind.HALT:
+                rows = self.q("descendants", run_id=m.name, over=m.kind == StopKind.KILL)
+            case StopScope.FLEET, StopKind.PAUSE | StopKind.KILL | StopKind.HALT:
                 rows = self.q("executing")  # what waits is held by the latch
-                if m.kind != Kind.PAUSE:
+                if m.kind != StopKind.PAUSE:
                     rows = sorted({*map(tuple, rows), *map(tuple, self.q("frozen"))})
             case _:
                 rows = self.q("members", scope=m.scope, name=m.name, value=m.value)
@@ -140,9 +140,9 @@ class SqlStops(SqlStarted):
 
     def _reach(self, m: Order, run_ids: Sequence[str]) -> None:
         """Apply the order to each of the runs."""
-        kind, waiting = Kind(m.kind), 0
-        left = self._aim_at_started(m, run_ids) if kind is not Kind.HALT else set()
-        if kind is Kind.CANCEL and not _childless(m, run_ids):  # their parents get messages
+        kind, waiting = StopKind(m.kind), 0
+        left = self._aim_at_started(m, run_ids) if kind is not StopKind.HALT else set()
+        if kind is StopKind.CANCEL and not _childless(m, run_ids):  # their parents get messages
             ids = json.dumps(list(run_ids))
             self.q("lock_runs", run_ids=ids, ending=ids)
         rows = self._rows_of(run_ids)
@@ -170,18 +170,18 @@ class SqlStops(SqlStarted):
         if waiting:
             self.q("count_waiting", id=m.id, runs=waiting)
 
-    def _reach_one(self, m: Order, kind: Kind, row: _Row) -> None:
+    def _reach_one(self, m: Order, kind: StopKind, row: _Row) -> None:
         """Apply the order to one run that a worker executes, or may execute."""
         if row.stop is not None and row.state != State.RUNNING:
             self._join(m, kind, row)
             return
-        if _is_frozen(row) and kind is not Kind.PAUSE:
+        if _is_frozen(row) and kind is not StopKind.PAUSE:
             self._fence_frozen(m, kind, row)
             return
         match deed(kind, State(row.state), owes=row.owes):
             case Deed.ASK:
                 self._aim(m.id, row, Stage.REQUESTED)
-                if row.stop is None or replaces(kind, Kind(json.loads(row.stop)["kind"])):
+                if row.stop is None or replaces(kind, StopKind(json.loads(row.stop)["kind"])):
                     self.q("ask_run", run_id=row.id, stop=_mark(m.id, kind, m.by, m.why))
             case Deed.FENCE:
                 self._aim(m.id, row, Stage.REQUESTED)
@@ -190,7 +190,7 @@ class SqlStops(SqlStarted):
             case _:
                 pass
 
-    def _fence_frozen(self, m: Order, kind: Kind, row: _Row) -> None:
+    def _fence_frozen(self, m: Order, kind: StopKind, row: _Row) -> None:
         """Fence a paused run with a frozen process; the end of that process must be proved too."""
         owner = next((one for one in self._workers(self.q) if one.id == row.frozen), None)
         supervisor = owner.supervisor if owner is not None else None
@@ -198,7 +198,7 @@ class SqlStops(SqlStarted):
         mark = _mark(m.id, kind, m.by, m.why)
         self.q("fence_frozen", run_id=row.id, fence=row.fence, stop=mark)
 
-    def _hold_started(self, m: Order, kind: Kind, row: _Row) -> None:
+    def _hold_started(self, m: Order, kind: StopKind, row: _Row) -> None:
         """Mark a run that no worker executes but whose processes may act: it stops after them."""
         waits = row.state != State.RUNNING and row.stop is None and not _is_frozen(row)
         is_so = _BECOMES[afterwards(kind, owes=row.owes)] == row.state  # and stays so meanwhile
@@ -206,7 +206,7 @@ class SqlStops(SqlStarted):
             mark = _mark(m.id, kind, m.by, m.why)
             self.q("hold_started", run_id=row.id, fence=row.fence, stop=mark)
 
-    def _end_all(self, m: Order, kind: Kind, rows: Sequence[_Row]) -> int:
+    def _end_all(self, m: Order, kind: StopKind, rows: Sequence[_Row]) -> int:
         """Cancel, in one go, unexecuted runs that owe no undo; return how many."""
         ends = [(row, _end_entry(row, kind, m.by, m.why, m.id)) for row in rows]
         if ends:
@@ -229,11 +229,11 @@ class SqlStops(SqlStarted):
             self.q("insert_events", kind="run.undoing", run_ids=ids, body=undoing)
         return len(rows)
 
-    def _join(self, m: Order, kind: Kind, row: _Row) -> None:
+    def _join(self, m: Order, kind: StopKind, row: _Row) -> None:
         """Join another order that has fenced the run: both wait for the same proof."""
         self.q("join_targets", stop_id=m.id, run_id=row.id)
         assert row.stop is not None
-        if replaces(kind, Kind(json.loads(row.stop)["kind"])):
+        if replaces(kind, StopKind(json.loads(row.stop)["kind"])):
             self.q("fence_mark", run_id=row.id, stop=_mark(m.id, kind, m.by, m.why))
 
     def _aim(self, stop_id: str, row: _Row, stage: Stage) -> None:
@@ -309,7 +309,7 @@ class SqlStops(SqlStarted):
             self._carry_out(m.run_id)
             self._close(stop_ids)
 
-    def _bury(self, m: Bury) -> int:
+    def _bury(self, m: WorkerGone) -> int:
         """End a worker whose process is gone, even one that has departed: only this proves it."""
         limit, interrupted = m.interruption_limit, not m.ordered
         held = self._take_back(
@@ -319,7 +319,7 @@ class SqlStops(SqlStarted):
             self._prove_end(m.worker_id, "dead", m.evidence)
         return held
 
-    def _report(self, m: Report) -> bool:
+    def _report(self, m: TargetReport) -> bool:
         stage = Stage(m.stage)
         rows = self.q(
             "report_target",
@@ -384,10 +384,10 @@ class SqlStops(SqlStarted):
             if row.state in TERMINAL:
                 self.q("clear_stop", run_id=row.id)
             elif row.state != State.RUNNING and not self.q("is_awaited", run_id=row.id):
-                kind = Kind(mark["kind"])
+                kind = StopKind(mark["kind"])
                 self._become(row, kind, mark["by"], mark["why"], mark["order"])
 
-    def _become(self, row: _Row, kind: Kind, by: str, why: str, stop_id: str) -> None:
+    def _become(self, row: _Row, kind: StopKind, by: str, why: str, stop_id: str) -> None:
         what = afterwards(kind, owes=row.owes)
         state, end, undoing = _BECOMES[what], None, None
         if what is Deed.END:
@@ -429,7 +429,7 @@ class SqlStops(SqlStarted):
                 mark = json.loads(parent.stop)
                 [row] = self._rows_of([run_id])
                 if row.state == State.QUEUED:
-                    kind = Kind(mark["kind"])
+                    kind = StopKind(mark["kind"])
                     self._become(row, kind, mark["by"], mark["why"], mark["order"])
 
 
@@ -452,14 +452,14 @@ def said(m: Order | Resume | Reauthorize) -> dict[str, str]:
 
 def _childless(m: Order, run_ids: Sequence[str]) -> bool:
     """Return whether the order's one run had no child when it was locked; now it starts none."""
-    return m.scope == Scope.RUN and list(run_ids) == [m.name]
+    return m.scope == StopScope.RUN and list(run_ids) == [m.name]
 
 
-def _mark(stop_id: str, kind: Kind, by: str, why: str) -> str:
+def _mark(stop_id: str, kind: StopKind, by: str, why: str) -> str:
     return json.dumps({"order": stop_id, "kind": kind, "by": by, "why": why})
 
 
-def _error(kind: Kind, by: str, why: str, stop_id: str) -> str:
+def _error(kind: StopKind, by: str, why: str, stop_id: str) -> str:
     """Build the error that people see in the stopped run."""
     word = _WORDS.get(kind, "Killed")
     message = (
@@ -472,7 +472,7 @@ def _is_frozen(row: _Row) -> bool:
     return row.frozen is not None and row.state in (State.PAUSED, State.QUEUED)
 
 
-def _deed(kind: Kind, row: _Row) -> Deed | None:
+def _deed(kind: StopKind, row: _Row) -> Deed | None:
     """Return what the order does to a run that nobody executes; None if somebody may."""
     if row.stop is not None or _is_frozen(row):
         return None
@@ -483,7 +483,7 @@ def _undoing(by: str, why: str) -> str:
     return json.dumps({"why": f"cancelled{f': {why}' if why else ''}", "by": by})
 
 
-def _end_entry(row: _Row, kind: Kind, by: str, why: str, stop_id: str) -> Entry:
+def _end_entry(row: _Row, kind: StopKind, by: str, why: str, stop_id: str) -> Entry:
     from andon.core.journal import Entry, EntryKind, chain
 
     entry = Entry(

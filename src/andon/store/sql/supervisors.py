@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import json
 
-from andon.core.stop import Kind, Stage
+from andon.core.stop import Stage, StopKind
 from andon.store.messages.stops import (
     Attend,
     Attendance,
     Dismiss,
     Enlist,
-    Stall,
+    StallReport,
+    StopNotice,
     SupervisorRow,
-    Told,
     said,
 )
 from andon.store.sql.reads import build, fields
 from andon.store.sql.resume import SqlLifting
-from andon.store.store import Look, Seen
+from andon.store.store import FleetQuery, FleetState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ _TOLD: tuple[str, ...] = (
 _TOLD += ("mark", "spare")
 
 
-def _told(row: Sequence[Any]) -> Told:
+def _told(row: Sequence[Any]) -> StopNotice:
     named = dict(zip(_TOLD, row, strict=True))
-    return Told(**{**named, "hard": bool(named["hard"]), "spare": said(named["spare"])})
+    return StopNotice(**{**named, "hard": bool(named["hard"]), "spare": said(named["spare"])})
 
 
 class SqlSupervisors(SqlLifting):
@@ -67,7 +67,7 @@ class SqlSupervisors(SqlLifting):
             [[window]] = self.q("next_window")
         rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)
         told = [_told(row) for row in rows]
-        halts = [one for one in self._latches(self.q) if one.kind == Kind.HALT]
+        halts = [one for one in self._latches(self.q) if one.kind == StopKind.HALT]
         return Attendance(
             now=self.q("now")[0][0],
             known=bool(known),
@@ -76,8 +76,8 @@ class SqlSupervisors(SqlLifting):
             escalate_in=window,
         )
 
-    def _look_around(self, _: Look) -> Seen:
-        return Seen(
+    def _look_around(self, _: FleetQuery) -> FleetState:
+        return FleetState(
             workers=self._workers(self.q),
             supervisors=self._supervisors(self.q),
             busy=self._busy(self.q),
@@ -102,7 +102,7 @@ class SqlSupervisors(SqlLifting):
         )
         self._close([stop_id for (stop_id,) in rows])
 
-    def _stall(self, m: Stall) -> bool:
+    def _stall(self, m: StallReport) -> bool:
         found = bool(self.q("stall_worker", worker_id=m.worker_id, stalled=m.stalled))
         if found:
             kind = "worker.moving" if m.stalled is None else "worker.stalled"

@@ -10,7 +10,7 @@ import shlex
 import time
 
 from andon.core.run import Event, State, advance
-from andon.core.stop import Kind, Scope
+from andon.core.stop import StopKind, StopScope
 from andon.core.values.struct import Struct
 from andon.errors import Conflict, Fenced, NotFound
 from andon.store.messages.stops import told
@@ -25,7 +25,7 @@ from andon.store.store import (
     ClaimResult,
     Depart,
     Drain,
-    Note,
+    NoteEvent,
     Promote,
     Register,
 )
@@ -43,7 +43,7 @@ NO_CLAIM = -1
 OVERDUE = json.dumps({"why": "it was not resumed in time", "by": ""})
 
 
-class Look(Struct):
+class ClaimFacts(Struct):
     """The facts a claim reads before it takes runs."""
 
     drain: bool
@@ -122,7 +122,7 @@ class SqlFleet(SqlSupervisors):
         self._declare(set(names))
         return sorted(names)
 
-    def _write_note(self, m: Note) -> None:
+    def _write_note(self, m: NoteEvent) -> None:
         self.q("insert_event", **fields(m))
 
     def _take_back(
@@ -218,7 +218,7 @@ class SqlFleet(SqlSupervisors):
         found = self.q("look", worker_id=m.worker_id, claim=m.number or NO_CLAIM)
         if not found:  # the worker never registered in this database
             return ClaimResult(runs=[], wake_in=None, returned=returned)
-        return self._claim_after(m, build(Look, found[0]), returned)
+        return self._claim_after(m, build(ClaimFacts, found[0]), returned)
 
     def _claim_usual(self, m: Claim) -> ClaimResult | None:
         """Claim in one query if nothing unusual is pending, else return None.
@@ -227,12 +227,12 @@ class SqlFleet(SqlSupervisors):
         """
         return None
 
-    def _claim_after(self, m: Claim, look: Look, returned: int) -> ClaimResult:
+    def _claim_after(self, m: Claim, look: ClaimFacts, returned: int) -> ClaimResult:
         """Do all that must precede a claim, then claim within the limits and latches."""
         due, unresumed, window, repeated = look.due, look.unresumed, look.ends_in, look.repeated
         latches = json.loads(look.latched)
         # While the whole fleet is held, due runs stay asleep and nothing is undone.
-        free = not any(scope == Scope.FLEET for scope, *_ in latches)
+        free = not any(scope == StopScope.FLEET for scope, *_ in latches)
         if window is not None and window <= 0:
             self._escalate()
         if look.overdue and m.expire and self._may_expire(m):
@@ -260,7 +260,7 @@ class SqlFleet(SqlSupervisors):
         found = self.read("look", worker_id=worker_id, claim=NO_CLAIM)
         if not found:
             return ClaimResult(runs=[], wake_in=None, returned=0)
-        return answer(build(Look, found[0])).but(drain=False, recalled=())
+        return answer(build(ClaimFacts, found[0])).but(drain=False, recalled=())
 
     def _expire(self, m: Claim) -> int:
         """End workers whose lease is overdue; return how many runs that gives back."""
@@ -312,7 +312,7 @@ class SqlFleet(SqlSupervisors):
         if parent_id is None or not self.q("deliver", run_id=parent_id):
             return
         self.q(
-            "insert_letter",
+            "insert_message",
             run_id=parent_id,
             kind="child",
             name=child_id,
@@ -333,7 +333,7 @@ class SqlFleet(SqlSupervisors):
 
 
 def answer(
-    look: Look, runs: Sequence[Claimed] = (), *times: float | None, returned: int = 0
+    look: ClaimFacts, runs: Sequence[Claimed] = (), *times: float | None, returned: int = 0
 ) -> ClaimResult:
     """Build the answer to a claim; `times`: seconds after which there may be something to do."""
     return ClaimResult(
@@ -343,7 +343,7 @@ def answer(
         drain=bool(look.drain),
         recalled=json.loads(look.recalled),
         told=told(look.orders),
-        halted=any(kind == Kind.HALT for *_, kind in json.loads(look.latched)),
+        halted=any(kind == StopKind.HALT for *_, kind in json.loads(look.latched)),
     )
 
 

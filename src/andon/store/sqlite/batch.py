@@ -13,7 +13,7 @@ from andon.store import queries
 from andon.store.sql.reads import values
 from andon.store.sql.runs import BARE, NUL, SqlStore, begun, settling
 from andon.store.store import Append
-from andon.store.writer.groups import Group, is_plain, parted
+from andon.store.writer.groups import AppendGroup, is_plain, parted
 
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from andon.store.store import Message, Outcome, Settle, Start
 
-    Advance = Callable[[list[Group]], set[str]]
+    Advance = Callable[[list[AppendGroup]], set[str]]
 
 # advance_head without its RETURNING clause.
 _ADVANCE = queries.load("sqlite")["advance_head"].removesuffix("RETURNING id;")
@@ -100,14 +100,14 @@ class SqliteBatches(SqlStore):
 
     def _append_one(self, m: Append) -> bool:
         """Write a plain append with effects or several entries; False as in `_append_alone`."""
-        group = Group(0, m)
+        group = AppendGroup(0, m)
         self._writer.execute(_ADVANCE, _heading(group))
         if not self._writer.changes():
             return False
         self._insert_all([group])
         return True
 
-    def _append_all(self, groups: list[Group], advance: Advance) -> list[int]:
+    def _append_all(self, groups: list[AppendGroup], advance: Advance) -> list[int]:
         """Write the groups whose fence holds; return the places of the rest."""
         if not groups:
             return []
@@ -146,7 +146,7 @@ class SqliteBatches(SqlStore):
             outcomes[place] = str(state)
         return [place for place in settles if place not in ended]
 
-    def _advance_counted(self, groups: list[Group]) -> set[str]:
+    def _advance_counted(self, groups: list[AppendGroup]) -> set[str]:
         """Move the heads of all groups and return their runs; raises Short if a fence fails."""
         before = self._writer.total_changes()
         self._writer.executemany(_ADVANCE, [_heading(group) for group in groups])
@@ -154,14 +154,14 @@ class SqliteBatches(SqlStore):
             raise Short
         return {group.run_id for group in groups}
 
-    def _advance_named(self, groups: list[Group]) -> set[str]:
+    def _advance_named(self, groups: list[AppendGroup]) -> set[str]:
         """Move the heads of all groups whose fence holds; return their runs."""
         rows = self._writer.executemany(
             self._sql["advance_head"], [_heading(group) for group in groups]
         )
         return {row[0] for row in rows}
 
-    def _insert_all(self, groups: list[Group]) -> None:
+    def _insert_all(self, groups: list[AppendGroup]) -> None:
         self._insert_entries([(g.run_id, *values(entry)) for g in groups for entry in g.entries])
         effects = [(g.run_id, *values(row)) for g in groups for row in g.effects.values()]
         if effects:
@@ -174,7 +174,7 @@ class SqliteBatches(SqlStore):
         self._writer.executemany(_INSERT, entries)
 
 
-def _heading(group: Group) -> tuple[Any, ...]:
+def _heading(group: AppendGroup) -> tuple[Any, ...]:
     """Return advance_head's values in its order; binding by position is faster than by name."""
     last = group.entries[-1]
     return (

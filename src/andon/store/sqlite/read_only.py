@@ -176,7 +176,7 @@ class SqliteView(SqlStore):
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Listen for notifications; raises where no socket can be made, and callers then poll."""
         with translated(self.path):
-            found = notifier.Bell(self.folder)
+            found = notifier.HostNotifier(self.folder)
             try:
                 end = found.listen(callback)
             except OSError:

@@ -68,7 +68,7 @@ class SqliteStore(SqliteBatches):
             self._open()
             self._reader = self._connect()
         self._reading = threading.Lock()
-        self.bell = notifier.Bell(self.folder)
+        self.bell = notifier.HostNotifier(self.folder)
 
     def _connect(self) -> apsw.Connection:
         db = apsw.Connection(self.path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from andon.core.values.struct import Struct
-from andon.store.messages.stops import Ended, Heard, Report
+from andon.store.messages.stops import Ended, Heard, TargetReport
 from andon.store.sql.runs import BARE
 from andon.store.store import Append, Claim, Settle, Start
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from andon.store.store import EffectRow, Message
 
 
-class Group:
+class AppendGroup:
     """Successive plain appends of one run under one fence."""
 
     __slots__ = ("effects", "entries", "fence", "places", "progress", "run_id", "step")
@@ -61,14 +61,14 @@ def progress_of(entries: Sequence[Entry]) -> int | None:
 class Parts(Struct):
     """A batch, split by which messages are carried out together."""
 
-    groups: list[Group]
+    groups: list[AppendGroup]
     starts: dict[int, Start]  # by their places in the batch
     settles: dict[int, Settle]
     others: list[int]  # the places of messages to carry out one by one
 
 
 def parted(batch: Sequence[Message]) -> Parts:
-    groups: dict[str, Group] = {}
+    groups: dict[str, AppendGroup] = {}
     starts: dict[int, Start] = {}
     settles: dict[int, Settle] = {}
     others: list[int] = []
@@ -78,7 +78,7 @@ def parted(batch: Sequence[Message]) -> Parts:
             case Append() if message.run_id not in closed and is_plain(message):
                 group = groups.get(message.run_id)
                 if group is None:
-                    groups[message.run_id] = Group(place, message)
+                    groups[message.run_id] = AppendGroup(place, message)
                     continue
                 if group.takes(message):
                     group.add(place, message)
@@ -115,7 +115,7 @@ def runs_of(message: Message) -> list[str]:
             return [message.run.id]
         case Heard():
             return list(message.run_ids)
-        case Report() if message.target.startswith("run:"):
+        case TargetReport() if message.target.startswith("run:"):
             name = message.target.removeprefix("run:")
             return [name, name.rpartition(":")[0]]  # an attempt's target ends with its fence
     run_id = getattr(message, "run_id", None)

@@ -37,7 +37,7 @@ class Wire(Protocol):
     def fileno(self) -> int: ...
 
 
-class Line:
+class BatchLine:
     """The batches in flight. Any other user of the store must take `busy` first."""
 
     def __init__(

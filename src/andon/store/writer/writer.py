@@ -19,7 +19,7 @@ from typing import Any
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
 from andon.store.store import Checkpoint, Log, Message, Outcome, Start, Store
-from andon.store.writer.line import Item, Line
+from andon.store.writer.line import BatchLine, Item
 
 log = logging.getLogger("andon")
 
@@ -54,7 +54,7 @@ class Writer:
         # the loop could commit a later message before them.
         self._waiting = 0
         self._counting = threading.Lock()
-        self._line = Line(store, self._answered, self._write_again)
+        self._line = BatchLine(store, self._answered, self._write_again)
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from andon.supervisor.poll import READ, WRITE, Loop
+from andon.supervisor.poll import READ, WRITE, PollLoop
 
 MOST_KEPT = 2000
 MOST_RECENT = 200
@@ -22,7 +22,7 @@ AT_ONCE = 65_536
 class Link:
     """The supervisor's end of the channel, with the events that are not sent yet."""
 
-    def __init__(self, loop: Loop, heard: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, loop: PollLoop, heard: Callable[[dict[str, Any]], None]) -> None:
         self._loop, self._heard = loop, heard
         self._socket: socket.socket | None = None
         self._kept: deque[bytes] = deque()

@@ -16,7 +16,7 @@ Answer = Callable[[dict[str, Any]], None]
 PEOPLE = ("halt", "status", "upgrade", "kill", "freeze", "thaw", "term")
 
 
-class Orders:
+class RequestHandler:
     """Carries out the requests that a supervisor receives."""
 
     def __init__(self, own: "Supervisor") -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from andon.supervisor.api.control_channel import parsed
-from andon.supervisor.poll import READ, WRITE, Loop
+from andon.supervisor.poll import READ, WRITE, PollLoop
 
 MOST_CONNECTIONS = 256
 MOST_ASKED = 65_536
@@ -158,7 +158,7 @@ class Socketry:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: PollLoop,
         listener: socket.socket,
         asked: Callable[[dict[str, Any], Connection], None],
     ) -> None:

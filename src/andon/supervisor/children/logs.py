@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 
 from andon.host.signals import close
-from andon.supervisor.poll import READ, WRITE, Loop
+from andon.supervisor.poll import READ, WRITE, PollLoop
 
 AT_ONCE = 65_536  # per turn and pipe: a child that prints without end must not take the whole turn
 MOST_UNSHOWN = 262_144
@@ -56,7 +56,7 @@ class LogFile:
         self._fd = -1
 
 
-class Terminal:
+class OutputStream:
     """Standard output or error, written without ever blocking."""
 
     def __init__(self, fd: int) -> None:
@@ -109,7 +109,13 @@ class Pipe:
     """One output stream of a child, copied to its log file and to the terminal."""
 
     def __init__(
-        self, loop: Loop, fd: int, file: LogFile, terminal: Terminal | None, *, patient: bool
+        self,
+        loop: PollLoop,
+        fd: int,
+        file: LogFile,
+        terminal: OutputStream | None,
+        *,
+        patient: bool,
     ) -> None:
         self.fd, self.file = fd, file
         self._loop, self._terminal, self._patient = loop, terminal, patient

@@ -30,7 +30,7 @@ LOOK_MS = 10
 PROVED, NOT_PROVED, INTERRUPTED = 0, 3, 130
 
 
-class Asked(NamedTuple):
+class HaltOptions(NamedTuple):
     """The parsed command line."""
 
     by: str = ""
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
     complaints: tuple[str, ...] = ()
 
 
-def parsed(arguments: list[str]) -> Asked:
+def parsed(arguments: list[str]) -> HaltOptions:
     """Parse by hand: nothing that a user types in a hurry may prevent the halt."""
     found: dict[str, str] = {}
     complaints = []
@@ -61,7 +61,7 @@ def parsed(arguments: list[str]) -> Asked:
     wait = seconds(found.get("--timeout", ""))
     if wait is None and "--timeout" in found:
         complaints.append(f"--timeout: expected 10s, 5m or 2h, found {found['--timeout']!r}")
-    return Asked(
+    return HaltOptions(
         by=found.get("--by", ""),
         why=found.get("--why", ""),
         wait=WAIT_SECONDS if wait is None else wait,
@@ -96,7 +96,7 @@ class Halting:
         self.fleet: Any = None
         self.verified_at: float | None = None
         self.defects: list[str] = []
-        self._entries: dict[str, homes.Entry] = {}
+        self._entries: dict[str, homes.HostEntry] = {}
         self._alive: set[str] = set()
         self._spare = {os.getpid()}
         self._writing: threading.Thread | None = None
@@ -240,7 +240,7 @@ class Halting:
         return told
 
 
-def _listed(home: str) -> list[homes.Entry]:
+def _listed(home: str) -> list[homes.HostEntry]:
     """Living workers, and all supervisors: what a dead supervisor left may still be alive."""
     found = homes.entries(home)
     alone = [entry for entry in found if entry.kind == "worker" and not homes.is_gone(entry)]

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from andon.core import mark as marks
 from andon.host import home as homes
 from andon.host import proc
-from andon.host.home import Entry
+from andon.host.home import HostEntry
 from andon.host.remains import Remains
 
 # A frozen supervisor cannot answer; one that is only busy gets more time.
@@ -26,7 +26,7 @@ LONGEST_ANSWER = 1 << 20
 LONGEST_STATE = 1 << 24
 
 
-class Target(Protocol):
+class HostTarget(Protocol):
     """Something that must end, or that can prove that its processes have."""
 
     done: bool
@@ -48,7 +48,7 @@ class Owner:
     """A supervisor of this host, as seen from the halt command."""
 
     def __init__(
-        self, home: str, entry: Entry, spare: set[int], order: str, *, alive: bool
+        self, home: str, entry: HostEntry, spare: set[int], order: str, *, alive: bool
     ) -> None:
         self.home, self.entry, self._spare = home, entry, spare
         self._order, self._was_alive = order, alive
@@ -186,7 +186,7 @@ class Owner:
 class _TakingOver:
     """The processes a supervisor owned, from its state file and from its descendants."""
 
-    def __init__(self, home: str, entry: Entry, spare: set[int]) -> None:
+    def __init__(self, home: str, entry: HostEntry, spare: set[int]) -> None:
         self._entry = entry
         roots, self._cgroups, self._marks = _owned(home, entry)
         living = {p: t for p, t in roots.items() if p not in spare and proc.alive(p, t)}
@@ -231,7 +231,7 @@ class _TakingOver:
 class Loner:
     """A worker without a supervisor."""
 
-    def __init__(self, home: str, entry: Entry, spare: set[int]) -> None:
+    def __init__(self, home: str, entry: HostEntry, spare: set[int]) -> None:
         self.home, self.entry = home, entry
         self.done = False
         self.how = "ended by itself"
@@ -274,7 +274,7 @@ class Loner:
         return
 
 
-def _owned(home: str, entry: Entry) -> tuple[dict[int, int], set[str], set[int]]:
+def _owned(home: str, entry: HostEntry) -> tuple[dict[int, int], set[str], set[int]]:
     """Collect processes, cgroups and marks from a supervisor's state file, at any depth."""
     roots: dict[int, int] = {}
     cgroups: set[str] = set()

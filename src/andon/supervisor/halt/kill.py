@@ -27,7 +27,7 @@ DYING_SECONDS, GLANCE_SECONDS = 0.03, 0.01
 
 
 @dataclass(slots=True)
-class Target:
+class KillTarget:
     """A child and the tree it has now; a tree that it gets after a restart is not killed."""
 
     child: Child
@@ -89,7 +89,7 @@ class Killing:
         order: str = "",
         why: str = "",
     ) -> None:
-        self.targets = [Target(child, child.tree) for child in children]
+        self.targets = [KillTarget(child, child.tree) for child in children]
         self.order, self.why = order, why
         self.began = time.monotonic()
         self.deadline = self.began + seconds
@@ -148,7 +148,7 @@ class Killing:
             grew = grew and now < end and not self.overran
         return False
 
-    def _round(self, target: Target) -> bool:
+    def _round(self, target: KillTarget) -> bool:
         """Kill what is left of the target; whether a new process was found."""
         if target.dying():
             return False

@@ -25,7 +25,7 @@ from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import seen
 from andon.testing.crash.report import Effect, Report, Tried
 from andon.testing.crash.scratch import Hook
-from andon.testing.crash.trial import Forker, Outcome, Site
+from andon.testing.crash.trial import Forker, Site, TrialOutcome
 
 # A trial may take this many times as long as the plain run, and this much more.
 PATIENCE, MORE_SECONDS = 5.0, 20.0
@@ -94,7 +94,7 @@ class CrashTest:
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────
 
-    def plain(self) -> Outcome:
+    def plain(self) -> TrialOutcome:
         """Execute two runs without a kill; their differences are not the fault of a kill."""
         self.first = self._plain(other=False)
         self.second = self._plain(other=True)
@@ -102,7 +102,7 @@ class CrashTest:
         self.patience = PATIENCE * max(self.first.seconds, self.second.seconds) + MORE_SECONDS
         return self.first
 
-    def _plain(self, *, other: bool) -> Outcome:
+    def _plain(self, *, other: bool) -> TrialOutcome:
         until = min(self.end_at, time.monotonic() + self.options.seconds)
         outcome = self.site.trial(until=until, other=other)
         if outcome.state == "hung":
@@ -126,7 +126,7 @@ class CrashTest:
             self._refuse_unexpected(outcome)
         return outcome
 
-    def _refuse_unexpected(self, outcome: Outcome) -> None:
+    def _refuse_unexpected(self, outcome: TrialOutcome) -> None:
         """Refuse the wrong outcome: an agent that fails at its first line survives every kill."""
         if self.options.fails and outcome.succeeded:
             raise BadInput("the plain run succeeded: --fails expects one that fails")
@@ -145,7 +145,7 @@ class CrashTest:
             raise BadInput(f"the plain run reached none of the points {', '.join(self.points)}")
         return found
 
-    def trial(self, *wanted: Kill) -> tuple[Tried, Outcome]:
+    def trial(self, *wanted: Kill) -> tuple[Tried, TrialOutcome]:
         outcome = self._killed(wanted)
         tries = 1
         while outcome.died < len(wanted) and any(one.after for one in wanted) and tries < TRIES:
@@ -164,7 +164,7 @@ class CrashTest:
         )
         return tried, outcome
 
-    def _killed(self, wanted: tuple[Kill, ...]) -> Outcome:
+    def _killed(self, wanted: tuple[Kill, ...]) -> TrialOutcome:
         until = min(self.end_at, time.monotonic() + self.patience)
         return self.site.trial(*wanted, until=until)
 
@@ -180,7 +180,7 @@ class CrashTest:
         queue: list[tuple[Kill, ...]] = [(one,) for one in kills.chosen(every, self.options.most)]
         left = [str(one) for one in every if (one,) not in queue]
         tried: list[Tried] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[TrialOutcome] = []
         while queue and time.monotonic() < self.end_at:
             wanted = queue.pop(0)
             one, outcome = self.trial(*wanted)
@@ -195,7 +195,7 @@ class CrashTest:
         left += [", then ".join(map(str, one)) for one in queue]
         return self._report(tried, outcomes, left)
 
-    def _second(self, first: Kill, outcome: Outcome) -> Sequence[tuple[Kill, ...]]:
+    def _second(self, first: Kill, outcome: TrialOutcome) -> Sequence[tuple[Kill, ...]]:
         """Pair the first kill with one of the next worker, at the first time of each moment."""
         ends = [place for place, line in enumerate(outcome.lines) if line.what == "killed"]
         later = kills.all_kills(outcome.lines[ends[-1] + 1 :], self.points)
@@ -204,7 +204,7 @@ class CrashTest:
         return seconds if self.options.most is None else seconds[: self.options.most]
 
     def _report(
-        self, tried: list[Tried], outcomes: Sequence[Outcome], untried: list[str]
+        self, tried: list[Tried], outcomes: Sequence[TrialOutcome], untried: list[str]
     ) -> Report:
         reached = [one for one, trial in zip(outcomes, tried, strict=True) if trial.reached]
         return Report(
@@ -252,7 +252,7 @@ def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _effects(plain: Outcome, trials: Sequence[Outcome]) -> list[Effect]:
+def _effects(plain: TrialOutcome, trials: Sequence[TrialOutcome]) -> list[Effect]:
     kinds = {line.name: line.kind for line in plain.lines if line.role == "effect"}
     before, counted = judge.times(plain.lines), [judge.times(one.lines) for one in trials]
     asked = Counter(name for one in trials for name in one.asked)

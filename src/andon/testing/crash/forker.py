@@ -69,7 +69,7 @@ def main() -> None:
 
     def become(order: bytes) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        told = msgspec.json.decode(order, type=worker.Order)
+        told = msgspec.json.decode(order, type=worker.WorkerOrder)
         os.environ["ANDON_STORE"] = told.url  # for user code that opens the store itself
         worker.obey(told, load(*sys.argv[2:5]) if agents is None else agents)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from andon.core.effect import Kind
+from andon.core.effect import EffectKind
 from andon.core.run import State
 from andon.testing.crash.lines import Line, seen
-from andon.testing.crash.trial import Outcome
+from andon.testing.crash.trial import TrialOutcome
 
 _DIGEST = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
@@ -67,10 +67,12 @@ class _Standing:
 
     @property
     def happened(self) -> int:
-        if self.kind == Kind.PURE:
+        if self.kind == EffectKind.PURE:
             return 0
         # The provider knows the key, but only if the function sends it.
-        return min(self.times, 1) if self.kind == Kind.IDEMPOTENT and self.keyed else self.times
+        return (
+            min(self.times, 1) if self.kind == EffectKind.IDEMPOTENT and self.keyed else self.times
+        )
 
 
 def standings(lines: Iterable[Line]) -> dict[str, dict[str, _Standing]]:
@@ -89,7 +91,7 @@ def times(lines: Iterable[Line]) -> dict[str, int]:
     }
 
 
-def judged(plain: Outcome, trial: Outcome, *, other: Outcome) -> list[Finding]:
+def judged(plain: TrialOutcome, trial: TrialOutcome, *, other: TrialOutcome) -> list[Finding]:
     """Return the findings of a trial.
 
     `other` is a second plain run: a value that differs there as well is not compared.
@@ -120,7 +122,7 @@ DECIDE = "decide only by the input and by what steps, effects and ctx answer"
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _twice(plain: Outcome, trial: Outcome) -> list[Finding]:
+def _twice(plain: TrialOutcome, trial: TrialOutcome) -> list[Finding]:
     expected, found = standings(plain.lines), []
     for name, keys in standings(trial.lines).items():
         before = expected.get(name, {})
@@ -159,7 +161,7 @@ def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Findin
     if one.lied:
         why = f"its probe said did_not_happen for key {key!r} after it had returned"
         do = "let the probe look for the key itself, where the effect leaves it"
-    elif one.kind == Kind.IDEMPOTENT:
+    elif one.kind == EffectKind.IDEMPOTENT:
         why = "it is declared idempotent and takes no key: its provider cannot know the second one"
         do = f"give {name} a parameter `key` and send it as the provider's idempotency key"
     else:
@@ -178,7 +180,7 @@ def invented(lines: Iterable[Line]) -> dict[str, str]:
     }
 
 
-def _lost(trial: Outcome) -> list[Finding]:
+def _lost(trial: TrialOutcome) -> list[Finding]:
     return [
         Finding(
             "lost",
@@ -191,7 +193,7 @@ def _lost(trial: Outcome) -> list[Finding]:
     ]
 
 
-def probed(trial: Outcome, name: str) -> str:
+def probed(trial: TrialOutcome, name: str) -> str:
     """Say why the probe did not spare a person the question: `its probe …`."""
     ends = [line for line in trial.lines if (line.role, line.name) == ("probe", name)]
     if name not in trial.asked or not ends:
@@ -203,7 +205,7 @@ def probed(trial: Outcome, name: str) -> str:
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _again(plain: Outcome, trial: Outcome) -> list[Finding]:
+def _again(plain: TrialOutcome, trial: TrialOutcome) -> list[Finding]:
     """Find steps executed again though stored: their code asked for them by another key."""
     more = (_stored(trial.lines) - _stored(plain.lines)).keys()
     end = max((n for n, line in enumerate(trial.lines) if line.what == "killed"), default=0)
@@ -234,7 +236,7 @@ def _stored(lines: Sequence[Line]) -> Counter[str]:
     return Counter(line.name for line in lines if line.point == "step:stored" and not line.place)
 
 
-def repeated(outcome: Outcome) -> set[str]:
+def repeated(outcome: TrialOutcome) -> set[str]:
     """Return steps executed again because their worker died before storing their result."""
     open_: set[tuple[str, str]] = set()
     lost: set[tuple[str, str]] = set()
@@ -255,7 +257,7 @@ def repeated(outcome: Outcome) -> set[str]:
 # ── the run ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _stranded(trial: Outcome) -> Finding:
+def _stranded(trial: TrialOutcome) -> Finding:
     return Finding(
         "stranded",
         "",
@@ -272,7 +274,7 @@ def in_short(error: str) -> str:
     return _DIGEST.sub(r"\1…", text)
 
 
-def _hung(trial: Outcome) -> Finding:
+def _hung(trial: TrialOutcome) -> Finding:
     return Finding(
         "hung",
         "",
@@ -283,7 +285,7 @@ def _hung(trial: Outcome) -> Finding:
     )
 
 
-def _ended(plain: Outcome, trial: Outcome) -> Finding:
+def _ended(plain: TrialOutcome, trial: TrialOutcome) -> Finding:
     how = f"{trial.state}: {trial.error or trial.waits}".rstrip(": ")
     return Finding(
         "ended",
@@ -296,7 +298,7 @@ def _ended(plain: Outcome, trial: Outcome) -> Finding:
 
 
 def _differs(
-    plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
+    plain: TrialOutcome, trial: TrialOutcome, other: TrialOutcome, known: Sequence[Finding]
 ) -> list[Finding]:
     """Compare results and checks; `known` are findings that may already explain a difference."""
     found = []
@@ -326,7 +328,7 @@ def _differs(
 
 
 def _suspect(
-    plain: Outcome, trial: Outcome, other: Outcome, known: Sequence[Finding]
+    plain: TrialOutcome, trial: TrialOutcome, other: TrialOutcome, known: Sequence[Finding]
 ) -> tuple[str, str]:
     """Return the likely cause of a changed world, and what to do about it."""
     if known:
@@ -368,7 +370,7 @@ _CUT_OFF = {
 }
 
 
-def _otherwise(plain: Outcome, trial: Outcome, other: Outcome) -> str:
+def _otherwise(plain: TrialOutcome, trial: TrialOutcome, other: TrialOutcome) -> str:
     """Describe a call that differs from the plain runs, which agree about it."""
     calls, theirs, others = _calls(plain), _calls(trial), _calls(other)
     for (role, name), ours in calls.items():
@@ -379,7 +381,7 @@ def _otherwise(plain: Outcome, trial: Outcome, other: Outcome) -> str:
     return ""
 
 
-def _changed(plain: Outcome, trial: Outcome) -> str:
+def _changed(plain: TrialOutcome, trial: TrialOutcome) -> str:
     """Describe steps whose value differs between executions, of this trial or the plain run."""
     values: dict[tuple[str, str], list[str]] = defaultdict(list)
     for line in (*plain.lines, *trial.lines):
@@ -402,7 +404,7 @@ def _shown(value: object) -> str:
 # ── the plain runs ────────────────────────────────────────────────────────────────────────────
 
 
-def varies(first: Outcome, second: Outcome) -> list[str]:
+def varies(first: TrialOutcome, second: TrialOutcome) -> list[str]:
     """Return the differences between two plain runs of the same input."""
     found = []
     stranded = first.state == second.state == State.STRANDED  # the differences below explain it
@@ -426,7 +428,7 @@ def varies(first: Outcome, second: Outcome) -> list[str]:
     return found
 
 
-def _other_calls(first: Outcome, second: Outcome) -> list[str]:
+def _other_calls(first: TrialOutcome, second: TrialOutcome) -> list[str]:
     """Return steps and effects whose calls differ, regardless of order: some run concurrently."""
     ours, theirs = _calls(first), _calls(second)
     found = []
@@ -449,7 +451,7 @@ def _both(one: Line, other: Line) -> str:
 _Calls = dict[tuple[str, str], Line]  # by place (empty if it has a key) and arguments
 
 
-def _calls(outcome: Outcome) -> dict[tuple[str, str], _Calls]:
+def _calls(outcome: TrialOutcome) -> dict[tuple[str, str], _Calls]:
     found: dict[tuple[str, str], _Calls] = defaultdict(dict)
     for line in outcome.lines:
         if line.what == "begun" and line.role in ("step", "effect"):
@@ -461,8 +463,8 @@ def _without(calls: _Calls, others: _Calls) -> list[Line]:
     return [line for key, line in sorted(calls.items()) if key not in others]
 
 
-def _unsteady(first: Outcome, second: Outcome) -> Sequence[str]:
-    def answers(outcome: Outcome) -> Counter[tuple[str, str, str]]:
+def _unsteady(first: TrialOutcome, second: TrialOutcome) -> Sequence[str]:
+    def answers(outcome: TrialOutcome) -> Counter[tuple[str, str, str]]:
         return Counter(
             (line.name, line.digest, line.value)
             for line in outcome.lines

@@ -29,7 +29,7 @@ from andon.testing.clock import Clock
 from andon.testing.crash.kills import Kill
 from andon.testing.crash.lines import Line, read
 from andon.testing.crash.scratch import HookFailed
-from andon.testing.crash.worker import Order, due
+from andon.testing.crash.worker import WorkerOrder, due
 
 RUN = "crashtest"
 # An agent that asks, sleeps or waits more often than this is in an endless loop.
@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.5
 CLOSE_SECONDS = 10.0
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class TrialOutcome(msgspec.Struct, kw_only=True):
     """The outcome of a trial."""
 
     kills: tuple[Kill, ...]
@@ -74,7 +74,7 @@ class Forker:
         self._pids: list[int] = []
         self._ready = False
 
-    def spawn(self, order: Order) -> int:
+    def spawn(self, order: WorkerOrder) -> int:
         end = time.monotonic() + IMPORT_SECONDS
         while not self._ready:
             self._listen(end)
@@ -140,7 +140,7 @@ class Site(msgspec.Struct, kw_only=True):
     check: Callable[[Path], object] | None
     number: int = 0
 
-    def trial(self, *kills: Kill, until: float, other: bool = False) -> Outcome:
+    def trial(self, *kills: Kill, until: float, other: bool = False) -> TrialOutcome:
         """Run one trial; with `other`, in the forker that shares nothing with the first."""
         self.number += 1
         return _Trial(self, kills, until, other).run()
@@ -152,11 +152,11 @@ class _Trial:
         self.folder = site.folder / f"{site.number:04}"
         self.work = self.folder / "work"
         self.work.mkdir(parents=True)
-        self.outcome = Outcome(kills=kills)
+        self.outcome = TrialOutcome(kills=kills)
         self.lives = int(other)
         self.turns = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> TrialOutcome:
         site, began = self.site, time.monotonic()
         if site.before is not None:
             site.before(self.work)
@@ -215,7 +215,7 @@ class _Trial:
         forker = self.site.forkers[self.lives % 2]
         self.lives += 1
         pid = forker.spawn(
-            Order(
+            WorkerOrder(
                 url=self.url,
                 folder=str(self.work),
                 lines=str(self.folder / "lines"),

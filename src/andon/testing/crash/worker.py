@@ -25,7 +25,7 @@ from andon.testing.crash.witness import Witness
 POLL_SECONDS = 0.1
 
 
-class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
+class WorkerOrder(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Instructions for one worker."""
 
     url: str
@@ -36,7 +36,7 @@ class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
     ahead: float = 0.0  # seconds that its clock is ahead
 
 
-def obey(order: Order, agents: list[Agent]) -> None:
+def obey(order: WorkerOrder, agents: list[Agent]) -> None:
     """Act as the ordered worker; return when no run is due."""
     output = os.open(order.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for stream in (1, 2):

@@ -16,10 +16,10 @@ from typing import Any, Self
 import msgspec
 
 from andon.testing.model import chat, messages, responses
-from andon.testing.model.wire import Call, Refused, Turn, digest, turn_of
+from andon.testing.model.wire import ModelRefusal, ModelToolCall, Turn, digest, turn_of
 
 FORMATS: dict[str, Any] = {one.PATH: one for one in (chat, responses, messages)}
-Script = Sequence[str | Call | Turn | Sequence[Call]] | Callable[["Request"], Any]
+Script = Sequence[str | ModelToolCall | Turn | Sequence[ModelToolCall]] | Callable[["Request"], Any]
 SCRIPT = "script_error"  # no provider's error type: a retry would not help
 _MESSAGES = {
     429: "Rate limit reached for requests",
@@ -106,7 +106,7 @@ class FakeModel:
         request = Request(path=path, body={})
         try:
             whole, events = self._take(form, request, headers, raw)
-        except Refused as refused:
+        except ModelRefusal as refused:
             request.status, request.error = refused.status, refused.message
             body = form.error_body(refused.status, refused.message, refused.kind, **refused.facts)
             return refused.status, body, None
@@ -122,16 +122,16 @@ class FakeModel:
         try:
             request.body = json.loads(raw)
         except ValueError:
-            raise Refused(400, "We could not parse the JSON body of your request.") from None
+            raise ModelRefusal(400, "We could not parse the JSON body of your request.") from None
         if not isinstance(request.body, dict):
-            raise Refused(400, "The body of the request must be a JSON object.")
+            raise ModelRefusal(400, "The body of the request must be a JSON object.")
         request.turn = self._checked(form, request.body)
         if self.window is not None and len(raw) // 4 > self.window:
             raise form.too_long(len(raw) // 4, self.window)
         with self._lock:
             if self._fail:
                 status = self._fail.pop(0)
-                raise Refused(status, _MESSAGES.get(status, "This request cannot be answered"))
+                raise ModelRefusal(status, _MESSAGES.get(status, "This request cannot be answered"))
         turn = self._turn(request)
         with self._lock:
             heard = digest(form.conversation(request.body, self._kept))
@@ -145,7 +145,7 @@ class FakeModel:
             turns: int = form.check(body, self._kept)
         except (AttributeError, LookupError, TypeError) as error:  # not a documented form
             found = f"{type(error).__name__}: {error}"
-            raise Refused(
+            raise ModelRefusal(
                 400, f"Invalid request: it is not of the form expected ({found})."
             ) from None
         return turns
@@ -169,23 +169,23 @@ class FakeModel:
             # An answer shows the error to the script's author where the client asks; without one
             # the client would assume a broken network.
             found = f"the script of FakeModel raised {type(error).__name__}: {error}"
-            raise Refused(500, found, SCRIPT) from error
+            raise ModelRefusal(500, found, SCRIPT) from error
         return Turn(text="done", number=request.turn)
 
 
-def call(name: str, /, **arguments: Any) -> Call:
+def call(name: str, /, **arguments: Any) -> ModelToolCall:
     """Return a turn of a script in which the model calls this tool."""
-    return Call(name, arguments)
+    return ModelToolCall(name, arguments)
 
 
 def _refuse_strangers(form: Any, headers: Mapping[str, str]) -> None:
     if form is messages:
         if "x-api-key" not in headers and "authorization" not in headers:
-            raise Refused(401, "x-api-key header is required")
+            raise ModelRefusal(401, "x-api-key header is required")
         if "anthropic-version" not in headers:
-            raise Refused(400, "anthropic-version: header is required")
+            raise ModelRefusal(400, "anthropic-version: header is required")
     elif "authorization" not in headers:
-        raise Refused(401, "You didn't provide an API key.")
+        raise ModelRefusal(401, "You didn't provide an API key.")
 
 
 class _Connection(BaseHTTPRequestHandler):

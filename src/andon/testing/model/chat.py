@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from andon.testing.model.wire import CREATED, Refused, Turn, count, pieces
+from andon.testing.model.wire import CREATED, ModelRefusal, Turn, count, pieces
 
 PATH = "/v1/chat/completions"
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -23,8 +23,8 @@ def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[
     return {"error": {"message": message, "type": kind, **found}}
 
 
-def too_long(tokens: int, window: int) -> Refused:
-    return Refused(
+def too_long(tokens: int, window: int) -> ModelRefusal:
+    return ModelRefusal(
         400,
         f"This model's maximum context length is {window} tokens. However, your messages resulted "
         f"in {tokens} tokens. Please reduce the length of the messages.",
@@ -37,7 +37,7 @@ def check(body: dict[str, Any], _: Any = None) -> int:
     """Return how many turns the model had; raise Refused where the provider would refuse."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Refused(400, "Missing required parameter: 'messages'.", param="messages")
+        raise ModelRefusal(400, "Missing required parameter: 'messages'.", param="messages")
     turns, place = 0, 0
     while place < len(messages):
         message = messages[place]
@@ -45,7 +45,7 @@ def check(body: dict[str, Any], _: Any = None) -> int:
         calls = [call["id"] for call in message.get("tool_calls") or ()]
         turns += message.get("role") == "assistant"
         if message.get("role") == "tool":
-            raise Refused(400, _STRAY, param=f"messages.[{place}].role")
+            raise ModelRefusal(400, _STRAY, param=f"messages.[{place}].role")
         place += 1
         if calls:
             place = _answers(messages, place, calls)
@@ -55,7 +55,7 @@ def check(body: dict[str, Any], _: Any = None) -> int:
 def _refuse_malformed(place: int, message: Any) -> None:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _ROLES:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', "
             "'function', 'tool', and 'developer'.",
@@ -65,7 +65,7 @@ def _refuse_malformed(place: int, message: Any) -> None:
         return
     calls = message.get("tool_calls")
     if calls == []:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"Invalid 'messages[{place}].tool_calls': empty array. Expected an array with minimum "
             "length 1, but got an empty array instead.",
@@ -73,7 +73,7 @@ def _refuse_malformed(place: int, message: Any) -> None:
             code="empty_array",
         )
     if not calls and all(message.get(name) is None for name in _SPOKEN):
-        raise Refused(
+        raise ModelRefusal(
             400,
             "Invalid value for 'content': expected a string, got null.",
             param=f"messages.[{place}].content",
@@ -90,7 +90,7 @@ def _refuse_call(where: str, call: Any, seen: set[str]) -> None:
     if not body or not body.get("name"):
         raise _missing(f"{where}.function.name")
     if call["id"] in seen:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"Invalid parameter: Duplicate value for 'tool_call_id' of '{call['id']}'.",
             param=f"{where}.id",
@@ -98,8 +98,8 @@ def _refuse_call(where: str, call: Any, seen: set[str]) -> None:
     seen.add(call["id"])
 
 
-def _missing(name: str) -> Refused:
-    return Refused(
+def _missing(name: str) -> ModelRefusal:
+    return ModelRefusal(
         400,
         f"Missing required parameter: '{name}'.",
         param=name,
@@ -113,14 +113,14 @@ def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> in
     while place < len(messages) and messages[place].get("role") == "tool":
         name = messages[place].get("tool_call_id")
         if name not in calls:
-            raise Refused(
+            raise ModelRefusal(
                 400,
                 f"Invalid parameter: 'tool_call_id' of '{name}' not found in 'tool_calls' of "
                 "previous message.",
                 param=f"messages.[{place}].tool_call_id",
             )
         if name in answered:
-            raise Refused(
+            raise ModelRefusal(
                 400,
                 f"Invalid parameter: Duplicate value for 'tool_call_id' of '{name}', in "
                 f"messages[{answered[name]}] and messages[{place}].",
@@ -130,7 +130,7 @@ def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> in
         place += 1
     missing = [name for name in calls if name not in answered]
     if missing:
-        raise Refused(
+        raise ModelRefusal(
             400,
             "An assistant message with 'tool_calls' must be followed by tool messages responding "
             "to each 'tool_call_id'. The following tool_call_ids did not have response messages: "

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from andon.testing.model.wire import Refused, Turn, count, pieces
+from andon.testing.model.wire import ModelRefusal, Turn, count, pieces
 
 PATH = "/v1/messages"
 _KINDS = {
@@ -29,18 +29,18 @@ def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[
     }
 
 
-def too_long(tokens: int, window: int) -> Refused:
-    return Refused(400, f"prompt is too long: {tokens} tokens > {window} maximum")
+def too_long(tokens: int, window: int) -> ModelRefusal:
+    return ModelRefusal(400, f"prompt is too long: {tokens} tokens > {window} maximum")
 
 
 def check(body: dict[str, Any], _: Any = None) -> int:
     """Return how many turns the model had; raise Refused where the provider would refuse."""
     for name in ("model", "max_tokens", "messages"):
         if name not in body:
-            raise Refused(400, f"{name}: Field required")
+            raise ModelRefusal(400, f"{name}: Field required")
     messages = body["messages"]
     if not messages:
-        raise Refused(400, "messages: at least one message is required")
+        raise ModelRefusal(400, "messages: at least one message is required")
     before: list[str] = []
     seen: set[str] = set()
     for place, message in enumerate(messages):
@@ -69,16 +69,16 @@ _TAGS = "'text', 'image', 'document', 'thinking', 'tool_use', 'tool_result', ...
 def _refuse_malformed(place: int, message: Any, *, final: bool) -> None:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _ROLES:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f'messages: Unexpected role "{role}". Allowed roles are "user" or "assistant"',
         )
     content = message.get("content")
     if not isinstance(content, str | list):
-        raise Refused(400, f"messages.{place}.content: Input should be a valid list")
+        raise ModelRefusal(400, f"messages.{place}.content: Input should be a valid list")
     speaks = final and role == "assistant"
     if not content and not speaks:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"messages.{place}: all messages must have non-empty content except for the optional "
             "final assistant message",
@@ -89,19 +89,21 @@ def _refuse_malformed(place: int, message: Any, *, final: bool) -> None:
     for number, block in enumerate(blocks):
         _refuse_block(f"messages.{place}.content.{number}", block, role)
     if role == "assistant" and blocks[-1]["type"] in _THINKING:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"messages.{place}: The final block in an assistant message cannot be `thinking`.",
         )
     text = blocks[-1].get("text", "") if blocks[-1]["type"] == "text" else ""
     if speaks and text != text.rstrip():
-        raise Refused(400, "messages: final assistant content cannot end with trailing whitespace")
+        raise ModelRefusal(
+            400, "messages: final assistant content cannot end with trailing whitespace"
+        )
 
 
 def _refuse_block(where: str, block: Any, role: str) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str) or kind.endswith("_delta"):
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected "
             f"tags: {_TAGS}",
@@ -109,30 +111,30 @@ def _refuse_block(where: str, block: Any, role: str) -> None:
     if kind == "text":
         _refuse_silence(block)
     if kind == "thinking" and not block.get("signature"):
-        raise Refused(400, f"{where}.thinking.signature: Field required")
+        raise ModelRefusal(400, f"{where}.thinking.signature: Field required")
     if kind == "tool_use" and role != "assistant":
-        raise Refused(400, f"{where}: `tool_use` blocks can only be in `assistant` messages")
+        raise ModelRefusal(400, f"{where}: `tool_use` blocks can only be in `assistant` messages")
     if kind == "tool_result" and role != "user":
-        raise Refused(400, f"{where}: `tool_result` blocks can only be in `user` messages")
+        raise ModelRefusal(400, f"{where}: `tool_result` blocks can only be in `user` messages")
     if kind in ("tool_use", *_SERVED):
         _refuse_call(f"{where}.{kind}", block)
 
 
 def _refuse_silence(block: dict[str, Any]) -> None:
     if not isinstance(block.get("text"), str) or not block["text"]:
-        raise Refused(400, "messages: text content blocks must be non-empty")
+        raise ModelRefusal(400, "messages: text content blocks must be non-empty")
     if not block["text"].strip():
-        raise Refused(400, "messages: text content blocks must contain non-whitespace text")
+        raise ModelRefusal(400, "messages: text content blocks must contain non-whitespace text")
 
 
 def _refuse_call(where: str, block: dict[str, Any]) -> None:
     for name in ("id", "name"):
         if not isinstance(block.get(name), str) or not block[name]:
-            raise Refused(400, f"{where}.{name}: Field required")
+            raise ModelRefusal(400, f"{where}.{name}: Field required")
     if not isinstance(block.get("input"), dict):
-        raise Refused(400, f"{where}.input: Input should be a valid dictionary")
+        raise ModelRefusal(400, f"{where}.input: Input should be a valid dictionary")
     for name in block.keys() - _TOOL_USE if block["type"] == "tool_use" else ():
-        raise Refused(400, f"{where}.{name}: Extra inputs are not permitted")
+        raise ModelRefusal(400, f"{where}.{name}: Extra inputs are not permitted")
 
 
 def _refuse_reused(place: int, message: dict[str, Any], seen: set[str]) -> None:
@@ -140,7 +142,9 @@ def _refuse_reused(place: int, message: dict[str, Any], seen: set[str]) -> None:
         if block["type"] != "tool_use":
             continue
         if block["id"] in seen:
-            raise Refused(400, f"messages.{place}.content.{number}: `tool_use` ids must be unique")
+            raise ModelRefusal(
+                400, f"messages.{place}.content.{number}: `tool_use` ids must be unique"
+            )
         seen.add(block["id"])
 
 
@@ -166,14 +170,14 @@ def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]
             continue
         name = block.get("tool_use_id")
         if name not in before:
-            raise Refused(
+            raise ModelRefusal(
                 400,
                 f"messages.{place}.content.{number}: unexpected `tool_use_id` found in "
                 f"`tool_result` blocks: {name}. Each `tool_result` block must have a corresponding "
                 "`tool_use` block in the previous message.",
             )
         if name in leading:
-            raise Refused(
+            raise ModelRefusal(
                 400,
                 f"messages.{place}.content.{number}: each tool_use must have a single result. "
                 f"Found multiple `tool_result` blocks with id: {name}",
@@ -185,8 +189,8 @@ def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]
         raise _unanswered(place, missing)
 
 
-def _unanswered(place: int, missing: list[str]) -> Refused:
-    return Refused(
+def _unanswered(place: int, missing: list[str]) -> ModelRefusal:
+    return ModelRefusal(
         400,
         f"messages.{place}: `tool_use` ids were found without `tool_result` blocks immediately "
         f"after: {', '.join(missing)}. Each `tool_use` block must have a corresponding "
@@ -206,7 +210,7 @@ def _refuse_unserved(messages: list[dict[str, Any]]) -> None:
             kind = block["type"]
             if message["role"] != "assistant" and kind != "tool_result" and waiting:
                 name, tool = next(iter(waiting.items()))
-                raise Refused(
+                raise ModelRefusal(
                     400,
                     f"messages.{place}: `{tool}` tool use with id `{name}` was found without a "
                     f"corresponding `{tool}_tool_result` block",
@@ -214,7 +218,7 @@ def _refuse_unserved(messages: list[dict[str, Any]]) -> None:
             if kind in _SERVED:
                 waiting[block["id"]] = block["name"]
             elif kind.endswith("_tool_result") and waiting.pop(block["tool_use_id"], None) is None:
-                raise Refused(
+                raise ModelRefusal(
                     400,
                     f"messages.{place}.content.{number}: unexpected `tool_use_id` found in "
                     f"`{kind}` blocks: {block['tool_use_id']}. Each `{kind}` block must have a "
@@ -229,7 +233,7 @@ def _refuse_thoughtless(messages: list[dict[str, Any]]) -> None:
         return
     kind = _blocks(messages[asking[-1]])[0]["type"]
     if kind not in _THINKING:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"messages.{asking[-1]}.content.0.type: Expected `thinking` or `redacted_thinking`, "
             f"but found `{kind}`. When `thinking` is enabled, a final `assistant` message must "

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from andon.testing.model import chat
-from andon.testing.model.wire import CREATED, Refused, Turn, count, pieces
+from andon.testing.model.wire import CREATED, ModelRefusal, Turn, count, pieces
 
 PATH = "/v1/responses"
 error_body = chat.error_body
 Kept = dict[str, list[dict[str, Any]]]  # response id → all items up to and including its output
 
 
-def too_long(_tokens: int, _window: int) -> Refused:
-    return Refused(
+def too_long(_tokens: int, _window: int) -> ModelRefusal:
+    return ModelRefusal(
         400,
         "Your input exceeds the context window of this model. Please adjust your input and try "
         "again.",
@@ -29,13 +29,13 @@ def too_long(_tokens: int, _window: int) -> Refused:
 def items_of(body: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
     given = body.get("input")
     if given is None:
-        raise Refused(400, "Missing required parameter: 'input'.", param="input")
+        raise ModelRefusal(400, "Missing required parameter: 'input'.", param="input")
     new = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
     before = body.get("previous_response_id")
     if before is None:
         return new
     if before not in kept:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"Previous response with id '{before}' not found.",
             param="previous_response_id",
@@ -61,7 +61,7 @@ def check(body: dict[str, Any], kept: Kept) -> int:
     for kind, call_id in called:
         if (kind, call_id) not in answered:
             words = kind.replace("_", " ")
-            raise Refused(400, f"No tool output found for {words} {call_id}.", param="input")
+            raise ModelRefusal(400, f"No tool output found for {words} {call_id}.", param="input")
     return turns
 
 
@@ -87,10 +87,10 @@ def _refuse_reused(items: list[Any]) -> None:
     for item in items:
         kind = (item.get("type") or "message") if isinstance(item, dict) else ""
         if not kind or (kind == "message" and item.get("role") not in _ROLES):
-            raise Refused(400, f"Invalid value: '{kind}'.", param="input")
+            raise ModelRefusal(400, f"Invalid value: '{kind}'.", param="input")
         name = item.get("id") if kind != "local_shell_call_output" else None
         if name in seen:
-            raise Refused(
+            raise ModelRefusal(
                 400,
                 f"Duplicate item found with id {name}. Remove duplicate items from your input and "
                 "try again.",
@@ -103,7 +103,7 @@ def _refuse_lone_reasoning(items: list[dict[str, Any]], place: int) -> None:
     if items[place].get("type") != "reasoning":
         return
     if place + 1 == len(items) or not _is_said(items[place + 1]):
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"Item '{items[place].get('id')}' of type 'reasoning' was provided without its "
             "required following item.",
@@ -117,9 +117,9 @@ def _take_call(item: dict[str, Any], called: dict[tuple[str, str], None]) -> Non
         return
     name = item.get("id" if kind == "local_shell_call" else "call_id")
     if not name:
-        raise Refused(400, "Missing required parameter: 'input[].call_id'.", param="input")
+        raise ModelRefusal(400, "Missing required parameter: 'input[].call_id'.", param="input")
     if (kind, name) in called:
-        raise Refused(400, f"Duplicate {kind} for call_id '{name}'.", param="input")
+        raise ModelRefusal(400, f"Duplicate {kind} for call_id '{name}'.", param="input")
     called[kind, name] = None
 
 
@@ -132,13 +132,13 @@ def _take_output(
     name = item.get("id" if kind == "local_shell_call_output" else "call_id")
     key = (_OUTPUTS[kind], str(name))
     if key not in called:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"No tool call found for {kind.replace('_', ' ')} with call_id {name}.",
             param="input",
         )
     if key in answered:
-        raise Refused(
+        raise ModelRefusal(
             400,
             f"Duplicate {kind} for call_id '{name}'. Each {key[0]} must have exactly one matching "
             f"{kind}",

@@ -10,7 +10,7 @@ import msgspec
 CREATED = 1_750_000_000
 
 
-class Call(msgspec.Struct, frozen=True):
+class ModelToolCall(msgspec.Struct, frozen=True):
     """A call of a tool by the model."""
 
     name: str
@@ -21,7 +21,7 @@ class Turn(msgspec.Struct, frozen=True):
     """The model's output in one turn."""
 
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ModelToolCall, ...] = ()
     number: int = 0
     heard: str = ""  # digest of the conversation that this turn answers
 
@@ -39,7 +39,7 @@ class Turn(msgspec.Struct, frozen=True):
         return prefix + hashlib.sha256(seed.encode()).hexdigest()[:24]
 
 
-class Refused(Exception):
+class ModelRefusal(Exception):
     """A request that the provider would refuse, with its status and message."""
 
     def __init__(self, status: int, message: str, kind: str = "", **facts: Any) -> None:
@@ -52,11 +52,13 @@ def turn_of(scripted: Any, number: int) -> Turn:
     match scripted:
         case str():
             return Turn(text=scripted, number=number)
-        case Call():
+        case ModelToolCall():
             return Turn(calls=(scripted,), number=number)
         case Turn():
             return msgspec.structs.replace(scripted, number=number)
-        case list() | tuple() if scripted and all(isinstance(one, Call) for one in scripted):
+        case list() | tuple() if scripted and all(
+            isinstance(one, ModelToolCall) for one in scripted
+        ):
             return Turn(calls=tuple(scripted), number=number)
         case _:
             raise TypeError(
