@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.chaos.test_halt import FLEET, counted, halted, nobody_left, nothing_begins
-from tests.control.hosts import Host, gone
-from tests.control.terminal import Process, until
-from tests.control.test_halt import BUSY
+from tests.cli.hosts import Host, gone
+from tests.cli.terminal import Process, until
+from tests.control.halt.test_halt import BUSY
 
 from andon.host import home as homes
 from andon.host import proc

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tests.chaos import agents, test_drain, test_halt, test_points, test_stops
 from tests.chaos.fleet import ROOT, Forker, Site, environment
-from tests.control.hosts import Host
-from tests.control.terminal import until
-from tests.control.test_halt import PROGRAM
+from tests.cli.hosts import Host
+from tests.cli.terminal import until
+from tests.control.halt.test_halt import PROGRAM
 
 from andon.host.latch import Latch
 from andon.points import POINTS

@@ -10,7 +10,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from tests.adapters.buyers import FORMS, buyer
 from tests.runtime.harness import Held, Lab, agent, until
-from tests.runtime.test_stops import closed, stage
+from tests.runtime.worker.test_stop_orders import closed, stage
 
 import andon
 from andon.adapters.pydantic_ai import AndonDurability

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.hosts import Host, gone
-from tests.control.terminal import LIMIT_SECONDS, until
+from tests.cli.hosts import Host, gone
+from tests.cli.terminal import LIMIT_SECONDS, until
 
 from andon.host.latch import Latch
 from andon.store.messages.rows import Filter

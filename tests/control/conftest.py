@@ -1,16 +1,5 @@
-"""Terminals on both databases, and on SQLite for what no database has a part in."""
+"""The terminals of tests/cli."""
 
-from pathlib import Path
+from tests.cli.conftest import andon, local
 
-import pytest
-from tests.control.terminal import Terminal
-
-
-@pytest.fixture
-def andon(tmp_path: Path, store_url: str) -> Terminal:
-    return Terminal(tmp_path, store_url)
-
-
-@pytest.fixture
-def local(tmp_path: Path, sqlite_url: str) -> Terminal:
-    return Terminal(tmp_path, sqlite_url)
+__all__ = ["andon", "local"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.control.terminal import Terminal, until
+from tests.cli.terminal import Terminal, until
 from tests.control.yard import REPORT, Yard
 from tests.store.parts import do
 

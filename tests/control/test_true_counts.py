@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.control.terminal import Process, Terminal, until
+from tests.cli.terminal import Process, Terminal, until
 
 AGENTS = """
 import asyncio, os, pathlib

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.control.hosts import Host
-from tests.control.terminal import until
+from tests.cli.hosts import Host
+from tests.cli.terminal import until
 from tests.hostile import actors, shapes
 
 from andon.host import proc

@@ -1,0 +1,5 @@
+"""The terminals of tests/cli."""
+
+from tests.cli.conftest import andon, local
+
+__all__ = ["andon", "local"]
