@@ -27,7 +27,6 @@ OTHER_WORDS = {
     "canceled": "cancelled, as in cancellation",
     "common": "the concept it serves",
     "data": "what it holds",
-    "handler": "what it does",
     "helper": "the concept it serves",
     "helpers": "the concept it serves",
     "history": "journal",
@@ -36,8 +35,6 @@ OTHER_WORDS = {
     "job": "run",
     "jobs": "runs",
     "manager": "what it does",
-    "session": "run or connection",
-    "shutdown": "drain or stop",
     "span": "step",
     "terminate": "cancel or kill",
     "token": "fence, grant or llm_tokens",
@@ -49,13 +46,7 @@ OTHER_WORDS = {
 
 # What the interface of a framework, or of the kernel, calls by such a word: there is no choice.
 GIVEN = {
-    "AndonSession",
-    "_model_stream_event_handler",
-    "clear_session",
     "get_durable_operation_backend",
-    "session",
-    "session_id",
-    "session_settings",
 }
 
 every_source = pytest.mark.parametrize(
@@ -113,6 +104,17 @@ def test_a_folder_is_a_room_and_no_heap() -> None:
 @every_source
 def test_a_module_is_named_by_a_noun(path: Path) -> None:
     assert not path.stem.endswith(("ing", "ed"))
+
+
+def test_a_class_has_its_name_for_itself() -> None:
+    """A newcomer who searches for a class finds one."""
+    found = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not {name for name, count in found.items() if count > 1}
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)

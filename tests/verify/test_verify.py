@@ -156,7 +156,7 @@ def test_a_canary_whose_text_is_there_twice_is_not_planted(tmp_path: Path) -> No
 
 def test_a_canary_that_merely_breaks_the_program_was_caught_by_nobody() -> None:
     broken = Canary(
-        "broken", "model", "core/effect.py", "class Kind(StrEnum):", "class Kind(Oops):"
+        "broken", "model", "core/effect.py", "class EffectKind(StrEnum):", "class EffectKind(Oops):"
     )
     tried = canaries.try_one(broken, lambda _: None)
     assert not tried.caught
