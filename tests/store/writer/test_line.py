@@ -190,12 +190,14 @@ def test_who_lingers_in_vain_does_so_more_and_more_rarely(
     async def play(writer: Writer) -> int:
         writer.runs = 1
         await writer.write(held.append())
+        # On a loaded machine the first answer may be there before it is looked for.
+        writer._line._rests, writer._line._pause = 0, 1
         far = writer._line._glance = Nothing()  # type: ignore[assignment]
         for _ in range(100):
             await writer.write(held.append())
         return far.looks
 
-    assert on_a_loop(store, play) == 5  # after 2, 4, 8, 16, 32
+    assert on_a_loop(store, play) == 6  # at once, then after 2, 4, 8, 16, 32
     assert len(seqs(store, "r")) == 102
 
 
