@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from statistics import median, quantiles
 from typing import Any, LiteralString, NamedTuple
@@ -30,8 +31,12 @@ from urllib.parse import urlsplit
 import asyncpg  # type: ignore[import-untyped]
 import psycopg
 
-from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
+
+sys.path.pop(0)  # this folder, in which `bench` would be bench.py
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.pooler import Pooler
 
 COROUTINES = 100
 STEPS = 50  # of each coroutine

@@ -20,27 +20,20 @@ if TYPE_CHECKING:
     from andon.runtime.worker.cleanup import cleanup
     from andon.supervisor.halt.command import halt
 
-_HOME = {
-    "AndonError": "andon.errors",
-    "Answer": "andon.runtime.operations.asks",
-    "Client": "andon.runtime.client",
-    "Context": "andon.runtime.context",
-    "Fenced": "andon.errors",
-    "Refused": "andon.errors",
-    "Retry": "andon.core.queue",
-    "StepFailed": "andon.errors",
-    "Stopped": "andon.errors",
-    "Unresolved": "andon.errors",
-    "agent": "andon.runtime.agent",
-    "cleanup": "andon.runtime.worker.cleanup",
-    "current": "andon.runtime.sync",
-    "did_not_happen": "andon.runtime.effects.declaration",
-    "effect_of": "andon.runtime.effects.declaration",
-    "halt": "andon.supervisor.halt.command",
-    "happened": "andon.runtime.effects.declaration",
-    "serving": "andon.runtime.service",
-    "unknown": "andon.runtime.effects.declaration",
+_NAMES = {
+    "andon.core.queue": ("Retry",),
+    "andon.errors": ("AndonError", "Fenced", "Refused", "StepFailed", "Stopped", "Unresolved"),
+    "andon.runtime.agent": ("agent",),
+    "andon.runtime.client": ("Client",),
+    "andon.runtime.context": ("Context",),
+    "andon.runtime.effects.declaration": ("did_not_happen", "effect_of", "happened", "unknown"),
+    "andon.runtime.operations.asks": ("Answer",),
+    "andon.runtime.service": ("serving",),
+    "andon.runtime.sync": ("current",),
+    "andon.runtime.worker.cleanup": ("cleanup",),
+    "andon.supervisor.halt.command": ("halt",),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "AndonError",

@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-POINTS = (
-    "writer:before-commit",
-    "writer:after-commit",
-    "claim:claimed",
+# `andon crashtest` kills a user's agent at these two families.
+BOUNDARY = (
     "attempt:loaded",
     "step:before",
     "step:executed",
     "step:stored",
+    "wait:registered",
+    "attempt:suspended",
+    "attempt:before-settle",
+)
+EFFECT = (
     "effect:started",
     "effect:executed",
     "effect:confirmed",
@@ -33,9 +36,13 @@ POINTS = (
     "undo:started",
     "undo:executed",
     "undo:confirmed",
-    "wait:registered",
-    "attempt:suspended",
-    "attempt:before-settle",
+)
+POINTS = (
+    "writer:before-commit",
+    "writer:after-commit",
+    "claim:claimed",
+    *BOUNDARY,
+    *EFFECT,
     "attempt:settled",
     "stop:told",
     "stop:left",

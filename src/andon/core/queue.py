@@ -5,12 +5,14 @@ without changing that order: how many run at once, and how many begin in a perio
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
 
+from andon.core.duration import UNITS
 from andon.errors import BadInput
 
 # A run that loses its worker this often in a row without progress is declared dead.
@@ -213,17 +215,20 @@ class Admission(NamedTuple):
 _WHOLE = 1 - 1e-6
 
 
+def _slots(run: Candidate, limits: Iterable[Limit]) -> list[tuple[Limit, LimitSlot]]:
+    """Return the limits that apply to the run, each with the slot it counts in."""
+    return [(limit, slot) for limit in limits if (slot := limit.slot(run)) is not None]
+
+
 def tally(
     running: Iterable[tuple[Candidate, int]], limits: Sequence[Limit]
 ) -> dict[LimitSlot, int]:
     """Count the runs in each slot."""
-    found: dict[LimitSlot, int] = {}
+    found: Counter[LimitSlot] = Counter()
     for run, count in running:
-        for limit in limits:
-            slot = limit.slot(run)
-            if slot is not None:
-                found[slot] = found.get(slot, 0) + count
-    return found
+        for _, slot in _slots(run, limits):
+            found[slot] += count
+    return dict(found)
 
 
 def admit(
@@ -240,22 +245,22 @@ def admit(
     A run that is held back does not delay the runs behind it.
     """
     ids: list[str] = []
-    counts, left = dict(running), dict(buckets)
+    counts, left = Counter(running), dict(buckets)
     # After the clock was set back, filling must not pause until it has caught up.
     changed = {slot for slot, bucket in left.items() if bucket.filled_at > now}
     left |= {slot: Bucket(left[slot].unspent, now) for slot in changed}
     for run in candidates:
         if len(ids) >= room:
             break
-        slots = [(limit, slot) for limit in limits if (slot := limit.slot(run)) is not None]
-        if any(_is_full(limit, counts.get(slot, 0)) for limit, slot in slots):
+        slots = _slots(run, limits)
+        if any(_is_full(limit, counts[slot]) for limit, slot in slots):
             continue
         filled = {slot: limit.fill(left.get(slot), now) for limit, slot in slots if limit.rate}
         if run.spends and any(bucket.unspent < _WHOLE for bucket in filled.values()):
             continue
         ids.append(run.id)
         for _, slot in slots:
-            counts[slot] = counts.get(slot, 0) + 1
+            counts[slot] += 1
         if run.spends:
             for slot, bucket in filled.items():
                 left[slot] = Bucket(max(bucket.unspent - 1, 0.0), now)
@@ -298,21 +303,17 @@ def _slots_of(limit: Limit, slots: Iterable[LimitSlot]) -> list[LimitSlot]:
     return [slot for slot in slots if (slot.scope, slot.name) == (limit.scope, limit.name)]
 
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(\d{1,9})/(\d{0,6}(?:\.\d{1,3})?)([smhd])")
 
 
 def rate_of(text: str) -> tuple[int, float]:
     """Parse a rate as people write it: 100/1h is (100, 3600.0)."""
     found = _RATE.fullmatch(text)
-    rate, seconds = (0, 0.0) if found is None else _rate(*found.groups())
+    count, length, unit = found.groups() if found is not None else ("0", "", "s")
+    rate, seconds = int(count), float(length or 1) * UNITS[unit]
     if rate < 1 or seconds <= 0:
         raise BadInput(f"rate {text!r}: expected N/TIME with N of 1 or more, like 10/1m or 100/1h")
     return rate, seconds
-
-
-def _rate(count: str, length: str, unit: str) -> tuple[int, float]:
-    return int(count), float(length or 1) * _UNITS[unit]
 
 
 def poll_after(poll_seconds: float, beats_every: float | None, idle_seconds: float) -> float:

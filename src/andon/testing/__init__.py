@@ -14,29 +14,16 @@ if TYPE_CHECKING:
     from andon.testing.model import FakeModel, call
     from andon.testing.moments import at, freeze, kill, point
 
-_HOME = {
-    "Clock": "andon.testing.clock",
-    "FakeModel": "andon.testing.model",
-    "Report": "andon.testing.crash.report",
-    "at": "andon.testing.moments",
-    "call": "andon.testing.model",
-    "crashtest": "andon.testing.crash",
-    "freeze": "andon.testing.moments",
-    "kill": "andon.testing.moments",
-    "point": "andon.testing.moments",
+_NAMES = {
+    "andon.testing.clock": ("Clock",),
+    "andon.testing.crash": ("crashtest",),
+    "andon.testing.crash.report": ("Report",),
+    "andon.testing.model": ("FakeModel", "call"),
+    "andon.testing.moments": ("at", "freeze", "kill", "point"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Clock",
-    "FakeModel",
-    "Report",
-    "at",
-    "call",
-    "crashtest",
-    "freeze",
-    "kill",
-    "point",
-]
+__all__ = ["Clock", "FakeModel", "Report", "at", "call", "crashtest", "freeze", "kill", "point"]
 
 
 def __getattr__(name: str) -> object:

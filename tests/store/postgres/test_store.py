@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from tests.pooler import Pooler
 from tests.store.parts import (
     AGENT,
     LONG,
@@ -47,7 +48,6 @@ from andon.store.store import (
     Start,
 )
 from andon.store.writer.writer import Writer
-from andon.testing.pooler import Pooler
 from andon.testing.postgres import Cluster
 
 

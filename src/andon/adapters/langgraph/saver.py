@@ -17,6 +17,7 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from andon.core.lease import Fence
@@ -52,7 +53,7 @@ except ImportError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
@@ -69,6 +70,15 @@ _APART = ("channel_values", "channel_versions")
 # Saves are serialized anyway; a few threads let reads overtake them.
 _THREADS = 4
 _DELTAS = "counters_since_delta_snapshot"
+
+
+def _threaded(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the asynchronous version of that method of AndonSaver, which executes in a thread."""
+
+    async def call(self: AndonSaver, *given: Any, **named: Any) -> Any:
+        return await self._in_thread(getattr(self, name), *given, **named)
+
+    return call
 
 
 class AndonSaver(BaseCheckpointSaver[str]):
@@ -331,56 +341,22 @@ class AndonSaver(BaseCheckpointSaver[str]):
 
     # ── asynchronous versions ─────────────────────────────────────────────────────────────────
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return await self._in_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        await self._in_thread(self.put_writes, config, writes, task_id, task_path)
-
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         loop = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 (see _found)
         return _found(loop, *await self._in_thread(self._get, config))
 
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 (LangGraph's name)
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        found = self.list(config, filter=filter, before=before, limit=limit)
+    async def alist(self, *given: Any, **named: Any) -> AsyncIterator[CheckpointTuple]:
+        found = self.list(*given, **named)
         while (one := await self._in_thread(next, found, None)) is not None:
             yield one
 
-    async def adelete_thread(self, thread_id: str) -> None:
-        await self._in_thread(self.delete_thread, thread_id)
+    aput, aput_writes = _threaded("put"), _threaded("put_writes")
+    adelete_thread, adelete_for_runs = _threaded("delete_thread"), _threaded("delete_for_runs")
+    acopy_thread, aprune = _threaded("copy_thread"), _threaded("prune")
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._in_thread(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._in_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._in_thread(lambda: self.prune(thread_ids, strategy=strategy))
-
-    async def _in_thread(self, do: Callable[..., T], *given: Any) -> T:
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: context.run(do, *given))
+    async def _in_thread(self, do: Callable[..., T], *given: Any, **named: Any) -> T:
+        call = partial(contextvars.copy_context().run, do, *given, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _write(self, *messages: GraphMessage) -> None:
         for waiting in [self._writer.submit_from_thread(message) for message in messages]:

@@ -180,7 +180,7 @@ class CrashTest:
         queue: list[tuple[Kill, ...]] = [(one,) for one in kills.chosen(every, self.options.most)]
         left = [str(one) for one in every if (one,) not in queue]
         tried: list[Tried] = []
-        outcomes: list[TrialOutcome] = []
+        reached: list[TrialOutcome] = []
         while queue and time.monotonic() < self.end_at:
             wanted = queue.pop(0)
             one, outcome = self.trial(*wanted)
@@ -188,12 +188,13 @@ class CrashTest:
                 queue.insert(0, wanted)  # the time of the test was over, not that of the trial
                 break
             tried.append(one)
-            outcomes.append(outcome)
-            if self.options.deep and len(wanted) == 1 and one.reached:
-                queue += self._second(wanted[0], outcome)
+            if one.reached:
+                reached.append(outcome)
+                if self.options.deep and len(wanted) == 1:
+                    queue += self._second(wanted[0], outcome)
             tell(len(tried), len(tried) + len(queue), one)
         left += [", then ".join(map(str, one)) for one in queue]
-        return self._report(tried, outcomes, left)
+        return self._report(tried, reached, left)
 
     def _second(self, first: Kill, outcome: TrialOutcome) -> Sequence[tuple[Kill, ...]]:
         """Pair the first kill with one of the next worker, at the first time of each moment."""
@@ -204,9 +205,8 @@ class CrashTest:
         return seconds if self.options.most is None else seconds[: self.options.most]
 
     def _report(
-        self, tried: list[Tried], outcomes: Sequence[TrialOutcome], untried: list[str]
+        self, tried: list[Tried], reached: Sequence[TrialOutcome], untried: list[str]
     ) -> Report:
-        reached = [one for one, trial in zip(outcomes, tried, strict=True) if trial.reached]
         return Report(
             agent=self.agent.name,
             state=self.first.state,
@@ -217,7 +217,7 @@ class CrashTest:
             untried=untried,
             varies=self.varies,
             repeated=sorted({name for one in reached for name in judge.repeated(one)}),
-            effects=_effects(self.first, reached),
+            effects=_effects(self.first, tried, reached),
             strict=self.options.strict,
             seconds=time.monotonic() - self.began,
         )
@@ -252,11 +252,13 @@ def crashtest(agent: Agent, /, *args: Any, **options_and_kwargs: Any) -> Report:
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _effects(plain: TrialOutcome, trials: Sequence[TrialOutcome]) -> list[Effect]:
+def _effects(
+    plain: TrialOutcome, tried: Sequence[Tried], reached: Sequence[TrialOutcome]
+) -> list[Effect]:
     kinds = {line.name: line.kind for line in plain.lines if line.role == "effect"}
-    before, counted = judge.times(plain.lines), [judge.times(one.lines) for one in trials]
-    asked = Counter(name for one in trials for name in one.asked)
-    lost = Counter(name for one in trials for name in judge.invented(one.lines))
+    before, counted = judge.times(plain.lines), [judge.times(one.lines) for one in reached]
+    asked = Counter(name for one in tried for name in one.asked)
+    lost = Counter(found.name for one in tried for found in one.findings if found.about == "lost")
     return [
         Effect(
             name=name,
@@ -265,7 +267,7 @@ def _effects(plain: TrialOutcome, trials: Sequence[TrialOutcome]) -> list[Effect
             worst=max([before[name], *(each.get(name, 0) for each in counted)]),
             lost=lost[name],
             asked=asked[name],
-            probed=next(filter(None, (judge.probed(one, name) for one in trials)), ""),
+            probed=next(filter(None, (judge.probed(one, name) for one in reached)), ""),
         )
         for name, kind in sorted(kinds.items())
     ]

@@ -5,7 +5,7 @@ Pure: lines and outcomes in, findings out.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -70,9 +70,8 @@ class _Standing:
         if self.kind == EffectKind.PURE:
             return 0
         # The provider knows the key, but only if the function sends it.
-        return (
-            min(self.times, 1) if self.kind == EffectKind.IDEMPOTENT and self.keyed else self.times
-        )
+        once = self.kind == EffectKind.IDEMPOTENT and self.keyed
+        return min(self.times, 1) if once else self.times
 
 
 def standings(lines: Iterable[Line]) -> dict[str, dict[str, _Standing]]:
@@ -100,7 +99,9 @@ def judged(plain: TrialOutcome, trial: TrialOutcome, *, other: TrialOutcome) -> 
     found = [*known, *_again(plain, trial)]
     match trial.state:
         case "hung":
-            found.append(_hung(trial))
+            what = "the run did not end in time after the kill"
+            why = f"after {trial.seconds:.0f} s it {seen(trial.lines)}"
+            found.append(Finding("hung", "", what, why, MORE_TIME))
         case State.STRANDED:
             found.append(_stranded(trial))
         case _ if trial.asked:
@@ -117,6 +118,11 @@ FORGOTTEN = (
     "killed had in memory"
 )
 DECIDE = "decide only by the input and by what steps, effects and ctx answer"
+MORE_TIME = (
+    "give the test more time (--timeout, seconds=…), or look for what waits for the "
+    "worker that was killed"
+)
+PROBE = "let the probe look for the key itself, where the effect leaves it"
 
 
 # ── effects ───────────────────────────────────────────────────────────────────────────────────
@@ -125,71 +131,61 @@ DECIDE = "decide only by the input and by what steps, effects and ctx answer"
 def _twice(plain: TrialOutcome, trial: TrialOutcome) -> list[Finding]:
     expected, found = standings(plain.lines), []
     for name, keys in standings(trial.lines).items():
-        before = expected.get(name, {})
-        digests = Counter[str]()
-        for one in keys.values():
-            digests[one.digest] += one.happened
-        for one in before.values():
-            digests[one.digest] -= one.happened
-        more = [digest for digest, count in digests.items() if count > 0]
+        before, after = _by_digest(expected.get(name, {})), _by_digest(keys)
+        more = list(after - before)
         # Arguments that the plain run did not have are another effect, unless there are too many.
-        known = {one.digest for one in before.values()}
-        total = sum(one.happened for one in keys.values())
-        if any(digest in known for digest in more) or total > sum(
-            one.happened for one in before.values()
-        ):
+        if any(digest in before for digest in more) or after.total() > before.total():
             found.append(_explained(name, keys, more))
     return found
 
 
+def _by_digest(keys: Mapping[str, _Standing]) -> Counter[str]:
+    found = Counter[str]()
+    for one in keys.values():
+        found[one.digest] += one.happened
+    return found
+
+
 def _explained(name: str, keys: dict[str, _Standing], more: list[str]) -> Finding:
-    doubled = {key: one for key, one in keys.items() if one.digest in more}
-    same = next(((key, one) for key, one in doubled.items() if one.happened > 1), None)
     what = f"effect {name!r} happened more often than without a kill"
-    if same is None:
-        alike: dict[str, list[str]] = defaultdict(list)
-        for key, one in doubled.items():
-            alike[one.digest] += [repr(key)] if one.happened else []
-        shown = next((" and ".join(found[-2:]) for found in alike.values() if len(found) > 1), "")
-        why = f"its key is not stable: {shown} for the same arguments"
-        do = "derive the key from the input, or take it from ctx.uuid(), which is journaled"
-        if not shown:
+    doubled = [(key, one) for key, one in keys.items() if one.digest in more and one.happened]
+    alike: dict[str, list[str]] = defaultdict(list)
+    for key, one in doubled:
+        alike[one.digest].append(repr(key))
+    shown = next((" and ".join(found[-2:]) for found in alike.values() if len(found) > 1), "")
+    match next((pair for pair in doubled if pair[1].happened > 1), None):
+        case key, one if one.lied:
+            why = f"its probe said did_not_happen for key {key!r} after it had returned"
+            do = PROBE
+        case _, one if one.kind == EffectKind.IDEMPOTENT:
+            why = "it is declared idempotent and takes no key"
+            why += ": its provider cannot know the second one"
+            do = f"give {name} a parameter `key` and send it as the provider's idempotency key"
+        case key, one:
+            why = f"it was executed {one.times} times with key {key!r}"
+            do = "declare what it is: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+        case None if shown:
+            why = f"its key is not stable: {shown} for the same arguments"
+            do = "derive the key from the input, or take it from ctx.uuid(), which is journaled"
+        case None:
             why = "it was called with other arguments after the kill"
             do = "take what the arguments are made of from the input or from steps"
-        return Finding("twice", name, what, why, do)
-    key, one = same
-    if one.lied:
-        why = f"its probe said did_not_happen for key {key!r} after it had returned"
-        do = "let the probe look for the key itself, where the effect leaves it"
-    elif one.kind == EffectKind.IDEMPOTENT:
-        why = "it is declared idempotent and takes no key: its provider cannot know the second one"
-        do = f"give {name} a parameter `key` and send it as the provider's idempotency key"
-    else:
-        why = f"it was executed {one.times} times with key {key!r}"
-        do = "declare what it is: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
     return Finding("twice", name, what, why, do)
 
 
-def invented(lines: Iterable[Line]) -> dict[str, str]:
-    """Return effects whose probe said that they happened although never called, with a key."""
-    return {
+def _lost(trial: TrialOutcome) -> list[Finding]:
+    """Find effects whose probe said that they happened although they were never called."""
+    invented = {
         name: key
-        for name, keys in standings(lines).items()
+        for name, keys in standings(trial.lines).items()
         for key, one in keys.items()
         if one.invented
     }
-
-
-def _lost(trial: TrialOutcome) -> list[Finding]:
+    what = "effect {!r} did not happen, and the run went on as if it had"
+    why = "its probe said happened for key {!r} before it was called"
     return [
-        Finding(
-            "lost",
-            name,
-            f"effect {name!r} did not happen, and the run went on as if it had",
-            f"its probe said happened for key {key!r} before it was called",
-            "let the probe look for the key itself, where the effect leaves it",
-        )
-        for name, key in invented(trial.lines).items()
+        Finding("lost", name, what.format(name), why.format(key), PROBE)
+        for name, key in invented.items()
     ]
 
 
@@ -227,8 +223,11 @@ def steps(lines: Sequence[Line]) -> int:
     """Count the steps that ended; of a transaction only that it is stored is recorded."""
     seen_ = {(line.name, line.digest) for line in lines if line.role == "step"}
     stored = [line for line in lines if line.point == "step:stored"]
-    ended = sum((line.role, line.what) == ("step", "ended") for line in lines)
-    return ended + sum((line.name, line.digest) not in seen_ for line in stored)
+    return len(_ended_steps(lines)) + sum((line.name, line.digest) not in seen_ for line in stored)
+
+
+def _ended_steps(lines: Iterable[Line]) -> list[Line]:
+    return [line for line in lines if (line.role, line.what) == ("step", "ended")]
 
 
 def _stored(lines: Sequence[Line]) -> Counter[str]:
@@ -274,17 +273,6 @@ def in_short(error: str) -> str:
     return _DIGEST.sub(r"\1…", text)
 
 
-def _hung(trial: TrialOutcome) -> Finding:
-    return Finding(
-        "hung",
-        "",
-        "the run did not end in time after the kill",
-        f"after {trial.seconds:.0f} s it {seen(trial.lines)}",
-        "give the test more time (--timeout, seconds=…), or look for what waits for the "
-        "worker that was killed",
-    )
-
-
 def _ended(plain: TrialOutcome, trial: TrialOutcome) -> Finding:
     how = f"{trial.state}: {trial.error or trial.waits}".rstrip(": ")
     return Finding(
@@ -292,8 +280,7 @@ def _ended(plain: TrialOutcome, trial: TrialOutcome) -> Finding:
         "",
         f"the run ended differently: {plain.state} without a kill, and now {how}",
         _changed(plain, trial) or FORGOTTEN,
-        "decide only by the input and by what steps, effects and ctx answer; and look at what the "
-        "run finds outside when it is gone on with",
+        f"{DECIDE}; and look at what the run finds outside when it is gone on with",
     )
 
 
@@ -301,29 +288,16 @@ def _differs(
     plain: TrialOutcome, trial: TrialOutcome, other: TrialOutcome, known: Sequence[Finding]
 ) -> list[Finding]:
     """Compare results and checks; `known` are findings that may already explain a difference."""
-    found = []
+    found, both = [], "{} without a kill, {} with it"
     if trial.result != plain.result == other.result:
-        found.append(
-            Finding(
-                "result",
-                "",
-                f"the result differs: {_shown(plain.result)} without a kill, "
-                f"{_shown(trial.result)} with it",
-                _changed(plain, trial) or _otherwise(plain, trial, other) or FORGOTTEN,
-                DECIDE,
-            )
-        )
+        what = "the result differs: " + both.format(_shown(plain.result), _shown(trial.result))
+        why = _changed(plain, trial) or _otherwise(plain, trial, other) or FORGOTTEN
+        found.append(Finding("result", "", what, why, DECIDE))
     if trial.world != plain.world == other.world:
-        suspect, do = _suspect(plain, trial, other, known)
-        found.append(
-            Finding(
-                "world",
-                "",
-                "--check printed something different after a kill",
-                f"{_shown(plain.world)} without a kill, {_shown(trial.world)} with it; {suspect}",
-                do,
-            )
-        )
+        what = "--check printed something different after a kill"
+        why, do = _suspect(plain, trial, other, known)
+        why = both.format(_shown(plain.world), _shown(trial.world)) + f"; {why}"
+        found.append(Finding("world", "", what, why, do))
     return found
 
 
@@ -342,15 +316,12 @@ def _suspect(
                 why, do = _CUT_OFF[one.cut_off]
                 return f"effect {name} was cut off, {why}", do
             if one.times > 1:
-                return (
-                    f"effect {name} was executed {one.times} times with one key",
-                    "an effect must be what it is declared to be: with one key it may happen once",
-                )
-    do = "put code that changes the outside world into an effect with a declared kind"
+                why = f"effect {name} was executed {one.times} times with one key"
+                return why, "an effect must be what it is declared: with one key it happens once"
     names = ", ".join(sorted(repeated(trial)))
-    if names:
-        return f"executed twice: step {names}", do
-    return "no step and no effect was executed twice: it is the code between them", do
+    why = "no step and no effect was executed twice: it is the code between them"
+    do = "put code that changes the outside world into an effect with a declared kind"
+    return f"executed twice: step {names}" if names else why, do
 
 
 # How a call without a known end was resolved, and what must then be wrong.
@@ -384,11 +355,10 @@ def _otherwise(plain: TrialOutcome, trial: TrialOutcome, other: TrialOutcome) ->
 def _changed(plain: TrialOutcome, trial: TrialOutcome) -> str:
     """Describe steps whose value differs between executions, of this trial or the plain run."""
     values: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for line in (*plain.lines, *trial.lines):
-        if line.role == "step" and line.what == "ended":
-            known = values[line.name, line.digest]
-            if line.value not in known:
-                known.append(line.value)
+    for line in _ended_steps([*plain.lines, *trial.lines]):
+        known = values[line.name, line.digest]
+        if line.value not in known:
+            known.append(line.value)
     return "; ".join(
         f"step {name!r} gave {known[0]} and, executed again, {known[1]}"
         for (name, _), known in values.items()
@@ -412,12 +382,12 @@ def varies(first: TrialOutcome, second: TrialOutcome) -> list[str]:
         found.append(
             f"one run {first.state} {first.error}, the other {second.state} {second.error}"
         )
-    if first.result != second.result:
-        both = f"{_shown(first.result)} and {_shown(second.result)}"
-        found.append(f"the result is {both}, so it is not compared")
-    if first.world != second.world:
-        both = f"{_shown(first.world)} and {_shown(second.world)}"
-        found.append(f"the check says {both}, so it is not compared")
+    for what, one, other in (
+        ("the result is", first.result, second.result),
+        ("the check says", first.world, second.world),
+    ):
+        if one != other:
+            found.append(f"{what} {_shown(one)} and {_shown(other)}, so it is not compared")
     found += [f"step {name!r} gives another value each time" for name in _unsteady(first, second)]
     found += _other_calls(first, second)
     for name, keys in standings(first.lines).items():
@@ -464,13 +434,9 @@ def _without(calls: _Calls, others: _Calls) -> list[Line]:
 
 
 def _unsteady(first: TrialOutcome, second: TrialOutcome) -> Sequence[str]:
-    def answers(outcome: TrialOutcome) -> Counter[tuple[str, str, str]]:
-        return Counter(
-            (line.name, line.digest, line.value)
-            for line in outcome.lines
-            if line.role == "step" and line.what == "ended"
-        )
-
-    ours, theirs = answers(first), answers(second)
+    ours, theirs = (
+        Counter((line.name, line.digest, line.value) for line in _ended_steps(one.lines))
+        for one in (first, second)
+    )
     asked = {(name, digest) for name, digest, _ in theirs - ours}
     return sorted({name for name, digest, _ in ours - theirs if (name, digest) in asked})

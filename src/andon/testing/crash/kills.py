@@ -1,10 +1,12 @@
 """The moments at which a worker can be killed, and the choice of those to try."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from andon import points
 from andon.errors import BadInput
 from andon.testing.crash.lines import Line
 
@@ -13,30 +15,12 @@ INSIDE = "inside"
 # Points that users name themselves: andon.testing.point.
 NAMED = "named"
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "boundary": (
-        "attempt:loaded",
-        "step:before",
-        "step:executed",
-        "step:stored",
-        "wait:registered",
-        "attempt:suspended",
-        "attempt:before-settle",
-    ),
-    "effect": (
-        "effect:started",
-        "effect:executed",
-        "effect:confirmed",
-        "effect:probed",
-        "effect:undone",
-        "undo:begun",
-        "undo:started",
-        "undo:executed",
-        "undo:confirmed",
-    ),
+    "boundary": points.BOUNDARY,
+    "effect": points.EFFECT,
     INSIDE: (INSIDE,),
     NAMED: (NAMED,),
 }
-WATCHED = frozenset(point for points in FAMILIES.values() for point in points)
+WATCHED = frozenset(itertools.chain.from_iterable(FAMILIES.values()))
 # A plain function is killed halfway through its time if it takes at least this long.
 LONG_SECONDS = 0.02
 
@@ -61,7 +45,7 @@ class Kill(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def family(self) -> str:
-        return next(name for name, points in FAMILIES.items() if self.point in points)
+        return next(name for name, members in FAMILIES.items() if self.point in members)
 
 
 def families(text: str) -> tuple[str, ...]:
@@ -80,13 +64,13 @@ def families(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def all_kills(lines: Iterable[Line], points: Sequence[str]) -> list[Kill]:
+def all_kills(lines: Iterable[Line], wanted: Sequence[str]) -> list[Kill]:
     """Return every moment that a run passed, in order."""
     found: list[Kill] = []
     for line in lines:
-        if line.what == "passed" and line.point in points:
+        if line.what == "passed" and line.point in wanted:
             found.append(Kill(line.point, line.name, line.nth))
-        elif line.what == "ended" and line.role == "effect" and INSIDE in points:
+        elif line.what == "ended" and line.role == "effect" and INSIDE in wanted:
             found += _inside(line)
     return found
 
