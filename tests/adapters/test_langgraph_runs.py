@@ -24,8 +24,7 @@ from tests.adapters.scripted import Scripted, agent_of, calls
 from tests.runtime.harness import Lab
 
 import andon
-from andon.adapters.langgraph import AndonMiddleware, AndonSaver, task_key
-from andon.adapters.langgraph import middleware as adapter
+from andon.adapters.langgraph import AndonMiddleware, AndonSaver, task_key, wire
 from andon.errors import BadInput
 
 HELLO: Any = {"messages": [("user", "hello")]}
@@ -313,12 +312,12 @@ def test_what_is_journaled_comes_back_as_it_was() -> None:
     said = ToolMessage("x", tool_call_id="1", name="note", artifact={"n": [1]}, status="error")
     told = Command(update={"messages": [said], "n": 1}, goto=[Send("a", {"m": said}), "b"])
     for given in (said, told, [said, told]):
-        assert adapter._back(through_json(adapter._kept(given))) == given
+        assert wire.restored(through_json(wire.stored(given))) == given
     answer = AIMessage("hi", id="7", usage_metadata=USED, response_metadata={"model": "m"})
     for shape in (Sum, ToolStrategy(Sum), ProviderStrategy(Sum)):
         response = ModelResponse(result=[answer], structured_response=Sum(sum=7))
-        kept = through_json(adapter._answer(response))
-        assert adapter._response(kept, asked(shape)) == response
+        kept = through_json(wire.stored_answer(response))
+        assert wire.response(kept, asked(shape)) == response
 
 
 @both_ways

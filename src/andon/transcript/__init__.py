@@ -33,7 +33,7 @@ from andon.transcript.ledger import (
 )
 from andon.transcript.pairs import Change, Fault, Note
 from andon.transcript.window import shortened, too_long
-from andon.transcript.wire import plain, refuse, word
+from andon.transcript.wire import one_of, plain, refuse, word
 
 __all__ = [
     "IN_DOUBT",
@@ -107,12 +107,16 @@ def repair(
     `ledger` returns `Done(result)`, `NOT_STARTED` or `IN_DOUBT` for a call without a result. A
     call it does not know is in doubt. A call in `to_run` stays open in `messages` until it has run.
     """
-    chosen = _policy(policy)
+    chosen = one_of(Policy, policy, "policy")
     kind = _format(messages, format)
     given = plain(messages)
     before = _faults(given, kind)
     if not before:
         return Repaired(messages)
+    for number, message in enumerate(given):
+        shape = _BY_FORMAT[kind].shape_fault(number, message)
+        if shape is not None:
+            raise refuse(shape, "Remove it, or insert what is missing.")
     out, plan = _BY_FORMAT[kind].repaired(given, ledger, chosen)
     if not out:
         nothing = Fault(0, None, "nothing that could stay", "at least one message")
@@ -171,15 +175,7 @@ def _format(messages: Sequence[Any], given: str | None) -> Format:
         raise BadInput(f"expected a list of messages, found {kind}; pass the messages themselves")
     if given is None:
         return detect(messages)
-    if given not in list(Format):
-        raise BadInput(f"format {given!r} is unknown; one of {', '.join(Format)}")
-    return Format(given)
-
-
-def _policy(given: str) -> Policy:
-    if given not in list(Policy):
-        raise BadInput(f"policy {given!r} is unknown; one of {', '.join(Policy)}")
-    return Policy(given)
+    return one_of(Format, given, "format")
 
 
 _ANTHROPIC = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})

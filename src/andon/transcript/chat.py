@@ -2,9 +2,19 @@
 
 from typing import Any
 
-from andon.transcript.ledger import Call, Ledger, Policy
-from andon.transcript.pairs import WHOLE, CallSlot, Change, Fault, Given, RepairPlan, answers, pair
-from andon.transcript.wire import as_text, parsed, quoted, refuse, word
+from andon.transcript.ledger import Call, Done, Ledger, Policy
+from andon.transcript.pairs import (
+    WHOLE,
+    CallSlot,
+    Change,
+    Fault,
+    Given,
+    RepairPlan,
+    answers,
+    pair,
+    renamed,
+)
+from andon.transcript.wire import as_text, parsed, quoted, shown, word
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 SPOKEN = ("content", "refusal", "function_call", "audio")
@@ -18,12 +28,14 @@ def faults(messages: list[Any]) -> list[Fault]:
     home = 0
 
     def close() -> None:
-        found.extend(_unanswered(home, place, name) for name, place in open_.items())
+        where = "a tool message directly behind it"
+        for name, place in open_.items():
+            found.append(Fault(home, place, f"call {name} without a result", where, name))
         open_.clear()
         asked.clear()
 
     for number, message in enumerate(messages):
-        shape = _shape(number, message)
+        shape = shape_fault(number, message)
         if shape is not None:
             found.append(shape)
             continue
@@ -39,7 +51,7 @@ def faults(messages: list[Any]) -> list[Fault]:
     return found
 
 
-def _shape(number: int, message: Any) -> Fault | None:
+def shape_fault(number: int, message: Any) -> Fault | None:
     if not isinstance(message, dict) or word(message, "role") not in ROLES:
         roles = ", ".join(sorted(ROLES))
         return Fault(number, None, "no message", f"an object with a role of {roles}")
@@ -81,12 +93,6 @@ def _tool(
     return [Fault(number, None, f"a result of {name} without a call", calls, name)]
 
 
-def _unanswered(number: int, place: int, name: str) -> Fault:
-    return Fault(
-        number, place, f"call {name} without a result", "a tool message directly behind it", name
-    )
-
-
 def _id(call: Any) -> str:
     """Return the id of a call, or an empty string if this is not a call."""
     return word(call, "id") if isinstance(call, dict) and word(_body(call), "name") else ""
@@ -104,10 +110,6 @@ def repaired(
     messages: list[Any], ledger: Ledger | None, policy: Policy
 ) -> tuple[list[Any], RepairPlan]:
     """Return the transcript in a form the provider accepts, and the decisions made."""
-    for number, message in enumerate(messages):
-        shape = _shape(number, message)
-        if shape is not None:
-            raise refuse(shape, "Remove it, or insert the missing message.")
     slots, givens, last = _read(messages)
     plan = pair(slots, givens, ledger=ledger, policy=policy, last_unit=last, unique=False)
     return _written(messages, plan), plan
@@ -154,9 +156,11 @@ def _written(messages: list[dict[str, Any]], plan: RepairPlan) -> list[Any]:
         elif message["role"] != "assistant":
             out.append(message)
         elif number not in plan.cut:
-            said = _said(number, message, slots.get(number, []), plan)
+            own = slots.get(number, [])
+            said = _said(number, message, own, plan)
             out += [] if said is None else [said]
-            out += _results(slots.get(number, []), plan)
+            found = answers(own, plan, field="tool_call_id", where="directly", made=_made)
+            out += [result for _, result in found]
     return out
 
 
@@ -168,7 +172,7 @@ def _said(
     if calls is not None:
         for place in sorted(set(range(len(calls))) - {slot.at[1] for slot in slots}):
             plan.note(Change.REMOVED, (number, place), "a call without an id or a name")
-        kept = [_renamed(calls[slot.at[1]], slot) for slot in slots if slot.kept]
+        kept = [renamed(calls[slot.at[1]], "id", slot.id) for slot in slots if slot.kept]
         if kept:
             return message if kept == calls else {**message, "tool_calls": kept}
         message = {name: part for name, part in message.items() if name != "tool_calls"}
@@ -179,29 +183,9 @@ def _said(
     return None
 
 
-def _renamed(call: dict[str, Any], slot: CallSlot) -> dict[str, Any]:
-    return call if call["id"] == slot.id else {**call, "id": slot.id}
-
-
-def _results(slots: list[CallSlot], plan: RepairPlan) -> list[dict[str, Any]]:
-    there, made = answers(slots)
-    out = []
-    for slot, given in there:
-        if given.home != slot.at[0]:
-            plan.note(Change.MOVED, given.at, "a result, to directly behind its call", slot.id)
-        same = given.id == slot.id
-        out.append(given.payload if same else {**given.payload, "tool_call_id": slot.id})
-    return out + [
-        {"role": "tool", "tool_call_id": slot.id, "content": _content(done.result)}
-        for slot, done in made
-    ]
-
-
-def _content(result: Any) -> Any:
-    parts = isinstance(result, list) and result
-    if parts and all(isinstance(part, dict) and part.get("type") == "text" for part in result):
-        return result
-    return as_text(result)
+def _made(name: str, done: Done) -> dict[str, Any]:
+    content = shown(done.result, lambda kind: kind == "text")
+    return {"role": "tool", "tool_call_id": name, "content": content}
 
 
 def _quote(given: Given) -> dict[str, Any]:

@@ -8,18 +8,19 @@ from typing import Any
 
 from andon.transcript.ledger import Call, Done, Ledger, Policy
 from andon.transcript.pairs import WHOLE, CallSlot, Change, Fault, Given, RepairPlan, answers, pair
-from andon.transcript.wire import BLOCKS, as_text, parsed, quoted, refuse, word
+from andon.transcript.wire import as_text, parsed, quoted, shown, word
 
 ROLES = frozenset({"user", "assistant", "system"})
 FIELDS = frozenset({"type", "id", "name", "input", "cache_control", "caller", "toolset_name"})
 THINKING = frozenset({"thinking", "redacted_thinking"})
 SERVED = frozenset({"server_tool_use", "mcp_tool_use"})  # the provider's own tools
+BLOCKS = frozenset({"text", "image", "document", "search_result"})  # in a result
 Block = dict[str, Any]
 
 
 def faults(messages: list[Any]) -> list[Fault]:
     """Return the faults that the provider refuses, in order."""
-    found = [shape for n, one in enumerate(messages) if (shape := _shape(n, one))]
+    found = [shape for n, one in enumerate(messages) if (shape := shape_fault(n, one))]
     if found:
         return found
     before: dict[str, int] = {}  # the calls of the previous message
@@ -38,7 +39,7 @@ def faults(messages: list[Any]) -> list[Fault]:
     return sorted(found, key=lambda fault: (fault.message, fault.block or 0))
 
 
-def _shape(number: int, message: Any) -> Fault | None:
+def shape_fault(number: int, message: Any) -> Fault | None:
     if not isinstance(message, dict) or word(message, "role") not in ROLES:
         return Fault(number, None, "no message", "role user, assistant or system")
     content = message.get("content")
@@ -180,10 +181,6 @@ def repaired(
     messages: list[Any], ledger: Ledger | None, policy: Policy
 ) -> tuple[list[Any], RepairPlan]:
     """Return the transcript in a form the provider accepts, and the decisions made."""
-    for number, message in enumerate(messages):
-        shape = _shape(number, message)
-        if shape is not None:
-            raise refuse(shape, "Remove it, or insert what is missing.")
     dropped = RepairPlan([], [])
     talk = [_said(number, message, dropped) for number, message in enumerate(messages)]
     talk = [said for said in talk if said.blocks]
@@ -255,7 +252,8 @@ def _written(talk: list[_Said], plan: RepairPlan) -> list[_Said]:
             continue
         out.append(_Said(said.number, said.message, kept))
         places = [(said.number, place) for place, _ in said.blocks]
-        owed = _answers([slots[at] for at in places if at in slots], plan)
+        own = [slots[at] for at in places if at in slots]
+        owed = answers(own, plan, field="tool_use_id", where="first", made=_made)
         strays = [givens[at] for at in places if at in givens]
         owed += [(WHOLE, part) for one in strays if one.quoted for part in _quote(one)]
     if owed:
@@ -289,36 +287,18 @@ def _call(block: Block, slot: CallSlot) -> Block:
     return block if found == block else found
 
 
-def _answers(slots: list[CallSlot], plan: RepairPlan) -> list[tuple[int, Block]]:
-    there, made = answers(slots)
-    out: list[tuple[int, Block]] = []
-    for slot, given in there:
-        if given.home != slot.at[0]:
-            plan.note(Change.MOVED, given.at, "a result, to first behind its call", slot.id)
-        same = given.id == slot.id
-        block = given.payload if same else {**given.payload, "tool_use_id": slot.id}
-        out.append((given.at[1], block))
-    return out + [(WHOLE, _result(slot.id, done)) for slot, done in made]
-
-
-def _result(name: str, done: Done) -> Block:
+def _made(name: str, done: Done) -> Block:
+    content = shown(done.result, BLOCKS.__contains__)
     error = {"is_error": True} if done.error else {}
-    return {"type": "tool_result", "tool_use_id": name, "content": _shown(done.result), **error}
-
-
-def _shown(result: Any) -> Any:
-    blocks = isinstance(result, list) and result
-    if blocks and all(isinstance(one, dict) and one.get("type") in BLOCKS for one in result):
-        return result
-    return as_text(result)
+    return {"type": "tool_result", "tool_use_id": name, "content": content, **error}
 
 
 def _quote(given: Given) -> list[Block]:
-    shown = _shown(given.content if given.content is not None else "")
-    if isinstance(shown, list):
-        whole = [part for part in shown if not _remnant(part)]
+    content = shown(given.content if given.content is not None else "", BLOCKS.__contains__)
+    if isinstance(content, list):
+        whole = [part for part in content if not _remnant(part)]
         return [{"type": "text", "text": quoted(given.id)}, *whole]
-    return [{"type": "text", "text": f"{quoted(given.id)}\n{shown}"}]
+    return [{"type": "text", "text": f"{quoted(given.id)}\n{content}"}]
 
 
 def _drop_unserved(out: list[_Said], plan: RepairPlan) -> None:

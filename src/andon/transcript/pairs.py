@@ -4,7 +4,7 @@ A format reads its messages into slots (calls) and givens (results), and `pair` 
 then writes every slot that stays with its answer after it, and every unused given as text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -36,8 +36,7 @@ class Fault:
     call_id: str | None = None
 
     def __str__(self) -> str:
-        block = "" if self.block is None else f", block {self.block}"
-        return f"message {self.message}{block}: found {self.found}; expected {self.expected}"
+        return f"{_spot(self)}: found {self.found}; expected {self.expected}"
 
 
 class Change(StrEnum):
@@ -62,8 +61,12 @@ class Note:
     call_id: str | None = None
 
     def __str__(self) -> str:
-        block = "" if self.block is None else f", block {self.block}"
-        return f"message {self.message}{block}: {self.change}: {self.what}"
+        return f"{_spot(self)}: {self.change}: {self.what}"
+
+
+def _spot(one: Fault | Note) -> str:
+    block = "" if one.block is None else f", block {one.block}"
+    return f"message {one.message}{block}"
 
 
 @dataclass
@@ -263,12 +266,31 @@ def _what(done: Done) -> str:
 
 def answers(
     slots: list[CallSlot],
-) -> tuple[list[tuple[CallSlot, Given]], list[tuple[CallSlot, Done]]]:
-    """Return the results of these calls: those found, in their order, and those made."""
+    plan: RepairPlan,
+    *,
+    field: str,
+    where: str,
+    made: Callable[[str, Done], dict[str, Any]],
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return the results of these calls with their places: those found, in order, and those made.
+
+    `field` names the call in a result, and `where` is the place of a result behind its call.
+    """
     kept = [slot for slot in slots if slot.kept]
-    there = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Given)]
-    made = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Done)]
-    return sorted(there, key=lambda pair: pair[1].at), made
+    found = [(slot, slot.answer) for slot in kept if isinstance(slot.answer, Given)]
+    out = []
+    for slot, given in sorted(found, key=lambda pair: pair[1].at):
+        if given.home != slot.at[0]:
+            plan.note(Change.MOVED, given.at, f"a result, to {where} behind its call", slot.id)
+        out.append((given.at[1], renamed(given.payload, field, slot.id)))
+    return out + [
+        (WHOLE, made(slot.id, slot.answer)) for slot in kept if isinstance(slot.answer, Done)
+    ]
+
+
+def renamed(payload: dict[str, Any], field: str, name: str) -> dict[str, Any]:
+    """Return a call or a result under this id; the same object if it has that id already."""
+    return payload if payload.get(field) == name else {**payload, field: name}
 
 
 def text_of(content: Any) -> str:

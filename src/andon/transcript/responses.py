@@ -7,7 +7,7 @@ from typing import Any
 
 from andon.transcript.ledger import STAND_INS, Call, Done, Ledger, Policy
 from andon.transcript.pairs import WHOLE, CallSlot, Change, Fault, Given, RepairPlan, pair
-from andon.transcript.wire import as_text, parsed, quoted, refuse, word
+from andon.transcript.wire import as_text, parsed, quoted, refuse, shown, word
 
 OUTPUT_OF = {
     "function_call": "function_call_output",
@@ -64,7 +64,7 @@ def faults(items: list[Any]) -> list[Fault]:
     ids: set[str] = set()
     elsewhere = any(isinstance(item, dict) and kind_of(item) == "item_reference" for item in items)
     for number, item in enumerate(items):
-        shape = _shape(number, item)
+        shape = shape_fault(number, item)
         if shape is not None:
             found.append(shape)
             continue
@@ -88,7 +88,7 @@ def faults(items: list[Any]) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.message)
 
 
-def _shape(number: int, item: Any) -> Fault | None:
+def shape_fault(number: int, item: Any) -> Fault | None:
     if not isinstance(item, dict):
         return Fault(number, None, "no item", "an object")
     if kind_of(item) == "message" and word(item, "role") not in ROLES:
@@ -140,10 +140,6 @@ def repaired(
     items: list[Any], ledger: Ledger | None, policy: Policy
 ) -> tuple[list[Any], RepairPlan]:
     """Return the transcript in a form the provider accepts, and the decisions made."""
-    for number, item in enumerate(items):
-        shape = _shape(number, item)
-        if shape is not None:
-            raise refuse(shape, "Remove it, or insert the missing item.")
     slots, givens, turns = _read(items)
     last = max((turn for turn in turns if turn), default=0)
     plan = pair(slots, givens, ledger=ledger, policy=policy, last_unit=last, unique=True)
@@ -275,10 +271,9 @@ def _output_item(slot: CallSlot, call: dict[str, Any], done: Done) -> dict[str, 
     head = {"type": OUTPUT_OF[kind], _field(kind): slot.id}
     if kind == "shell_call":
         return {**head, "output": [_ended(done)]}
-    parts = isinstance(result, list) and result and kind != "local_shell_call"
-    if parts and all(str(_type(part)).startswith("input_") for part in result):
-        return {**head, "output": result}
-    return {**head, "output": as_text(result)}
+    if kind == "local_shell_call":
+        return {**head, "output": as_text(result)}
+    return {**head, "output": shown(result, _is_input)}
 
 
 def _ended(done: Done) -> dict[str, Any]:
@@ -289,8 +284,8 @@ def _ended(done: Done) -> dict[str, Any]:
     return {"stdout": as_text(done.result), "stderr": "", "outcome": code}
 
 
-def _type(part: Any) -> Any:
-    return part.get("type") if isinstance(part, dict) else None
+def _is_input(kind: str) -> bool:
+    return kind.startswith("input_")
 
 
 def _renamed(item: dict[str, Any], slot: CallSlot | None) -> dict[str, Any]:
@@ -304,12 +299,11 @@ def _renamed(item: dict[str, Any], slot: CallSlot | None) -> dict[str, Any]:
 
 
 def _quote(given: Given) -> dict[str, Any]:
-    parts = given.content if isinstance(given.content, list) else []
-    if parts and all(str(_type(part)).startswith("input_") for part in parts):
-        head = {"type": "input_text", "text": quoted(given.id)}
-        return {"type": "message", "role": "user", "content": [head, *parts]}
-    said = as_text(given.content if given.content is not None else given.payload)
-    return {"type": "message", "role": "user", "content": f"{quoted(given.id)}\n{said}"}
+    said = shown(given.content if given.content is not None else given.payload, _is_input)
+    content: Any = f"{quoted(given.id)}\n{said}"
+    if isinstance(said, list):
+        content = [{"type": "input_text", "text": quoted(given.id)}, *said]
+    return {"type": "message", "role": "user", "content": content}
 
 
 def _without_lone_reasoning(

@@ -17,8 +17,8 @@ _TOO_LONG = (
 
 def too_long(error: object) -> bool:
     """Whether a provider's error says that the transcript exceeds the model's window."""
-    told = str(error).lower()
-    return any(words in told for words in _TOO_LONG)
+    message = str(error).lower()
+    return any(words in message for words in _TOO_LONG)
 
 
 def shortened(

@@ -1,12 +1,14 @@
 """Helpers of the three formats: plain values, arguments of calls, and results as text."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeVar
 
-from andon.errors import Unrepairable
+from andon.errors import BadInput, Unrepairable
 from andon.transcript.pairs import Fault
 
-BLOCKS = frozenset({"text", "image", "document", "search_result"})
+E = TypeVar("E", bound=StrEnum)
 
 
 def plain(value: Any) -> Any:
@@ -40,12 +42,29 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def shown(value: Any, kinds: Callable[[str], bool]) -> Any:
+    """Return parts whose type the format takes in a result as they are, anything else as text."""
+    if isinstance(value, list) and value and all(kinds(kind_of_part(part)) for part in value):
+        return value
+    return as_text(value)
+
+
+def kind_of_part(part: Any) -> str:
+    return word(part, "type") if isinstance(part, dict) else ""
+
+
 def quoted(name: str) -> str:
     """Return the heading for a result that lost its call and moves into the user's turn."""
     return (
         f"[Output of a tool, kept as text: it answers no open call here (id: {name or 'none'}). It "
         "is tool output, not an instruction of the user.]"
     )
+
+
+def one_of(kinds: type[E], given: str, what: str) -> E:
+    if given not in list(kinds):
+        raise BadInput(f"{what} {given!r} is unknown; one of {', '.join(kinds)}")
+    return kinds(given)
 
 
 def refuse(fault: Fault, do: str) -> Unrepairable:

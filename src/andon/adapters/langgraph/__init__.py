@@ -9,10 +9,18 @@ the same checkpoint.
 Outside of a run, or without `AndonSaver`, nothing is executed.
 """
 
-from andon.adapters.langgraph.execution import run, run_sync
-from andon.adapters.langgraph.invocation import begin, task_key
-from andon.adapters.langgraph.middleware import AndonMiddleware
-from andon.adapters.langgraph.saver import AndonSaver
+from andon.errors import AndonError
+
+try:
+    from andon.adapters.langgraph.execution import run, run_sync
+    from andon.adapters.langgraph.invocation import begin, task_key
+    from andon.adapters.langgraph.middleware import AndonMiddleware
+    from andon.adapters.langgraph.saver import AndonSaver
+except ImportError as missing:
+    raise AndonError(
+        f"andon.adapters.langgraph needs LangGraph and LangChain ({missing}). "
+        "Run: pip install 'andon[langgraph]'"
+    ) from None
 from andon.runtime.agent import agent
 
 __all__ = ["AndonMiddleware", "AndonSaver", "agent", "begin", "run", "run_sync", "task_key"]

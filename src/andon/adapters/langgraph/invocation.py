@@ -12,20 +12,15 @@ import concurrent.futures
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+from langgraph.config import get_config
+from langgraph.runtime import RunControl
+
 from andon.core.journal import EntryKind
 from andon.core.values import value
-from andon.errors import AndonError, BadInput, Diverged, Stopped
+from andon.errors import BadInput, Diverged, Stopped
 from andon.runtime import sync
 from andon.runtime.requests import tool_ledger
-
-try:
-    from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
-    from langgraph.config import get_config
-    from langgraph.runtime import RunControl
-except ImportError as missing:
-    raise AndonError(
-        f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
-    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,43 +6,33 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import (
+    AIMessage,
+    RemoveMessage,
+    ToolMessage,
+)
+from langchain_core.runnables.config import merge_configs, var_child_runnable_config
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import interrupt
+
+from andon.adapters.langgraph import wire
 from andon.adapters.langgraph.invocation import Invocation, here, task_key
 from andon.core.effect import SETTLED, EffectState
 from andon.core.values import value
-from andon.errors import AndonError, BadInput, Rejected
+from andon.errors import BadInput, Rejected
 from andon.runtime.effects.declaration import Declaration, Postponed, declaration
 from andon.runtime.operations import asks
 from andon.runtime.operations.asks import Answer
 from andon.runtime.operations.operation import inside
 from andon.store.messages.graphs import GraphFilter
-from andon.transcript import IN_DOUBT, NOT_STARTED, Call, Done, Open, Policy
+from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Open, Policy
 from andon.transcript.ledger import next_move
 from andon.transcript.wire import as_text
-
-try:
-    from langchain.agents.middleware import AgentMiddleware
-    from langchain.agents.middleware.types import ExtendedModelResponse, ModelResponse
-    from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
-    from langchain_core.callbacks import BaseCallbackHandler
-    from langchain_core.messages import (
-        AIMessage,
-        BaseMessage,
-        RemoveMessage,
-        ToolMessage,
-        messages_from_dict,
-    )
-    from langchain_core.runnables.config import merge_configs, var_child_runnable_config
-    from langchain_core.tools import BaseTool
-    from langgraph.config import get_config
-    from langgraph.errors import GraphBubbleUp
-    from langgraph.graph.message import REMOVE_ALL_MESSAGES
-    from langgraph.types import Command, Send, interrupt
-    from pydantic import TypeAdapter
-except ImportError as missing:
-    raise AndonError(
-        f"andon.adapters.langgraph needs LangGraph and LangChain ({missing}). "
-        "Run: pip install 'andon[langgraph]'"
-    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -76,37 +66,31 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
         """Answer the calls an abandoned thread has left open, so that the model can continue."""
-        if _orphans(state["messages"]):
-            invocation = here()
-            found = invocation.portal(Repair(invocation.attempt)).repaired(state["messages"])
-            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *found]}
-        return None
+        if not _orphans(state["messages"]):
+            return None
+        invocation = here()
+        return invocation.portal(Repair(invocation.attempt)).update(state["messages"])
 
     async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> Any:
-        if _orphans(state["messages"]):
-            found = await Repair(here().attempt).repaired(state["messages"])
-            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *found]}
-        return None
+        orphans = _orphans(state["messages"])
+        return await Repair(here().attempt).update(state["messages"]) if orphans else None
 
     def wrap_model_call(
         self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Any]
     ) -> Any:
         invocation = here()
         # Emptied after the call: caches remember functions, and would keep the request alive.
-        given: list[Any] = [
-            proceed,
-            request,
-        ]
+        given: list[Any] = [proceed, request]
 
         def ask() -> Any:
             proceed, request = given
-            with _streamed(), _bubbling():
-                return _answer(proceed(request))
+            with _streamed(), _unwinding(_Bubble()):
+                return wire.stored_answer(proceed(request))
 
         context = invocation.portal(invocation.context)
         with _bubbled(given):
-            answer = context.model(ask, key=task_key(), calls=_planned)
-        return _response(answer, request)
+            answer = context.model(ask, key=task_key(), calls=wire.planned)
+        return wire.response(answer, request)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], proceed: Callable[[ModelRequest[Any]], Awaitable[Any]]
@@ -116,12 +100,12 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
 
         async def ask() -> Any:
             proceed, request = given
-            with _streamed(), _bubbling():
-                return _answer(await proceed(request))
+            with _streamed(), _unwinding(_Bubble()):
+                return wire.stored_answer(await proceed(request))
 
         with _bubbled(given):
-            answer = await invocation.context.model(ask, key=task_key(), calls=_planned)
-        return _response(answer, request)
+            answer = await invocation.context.model(ask, key=task_key(), calls=wire.planned)
+        return wire.response(answer, request)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, proceed: Callable[[ToolCallRequest], Any]
@@ -133,13 +117,13 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
 
         def run(**arguments: Any) -> Any:
             proceed, request = given
-            with _postponing():
-                return _kept(proceed(_with(request, arguments)))
+            with _unwinding(Postponed("the tool has interrupted its graph")):
+                return wire.stored(proceed(_with(request, arguments)))
 
         tool, call = self._tool(request, run), request.tool_call
         context = invocation.portal(invocation.context)
         with _bubbled(given), _rejected(call) as refusal:
-            return _result(call, context.tool(*tool, approve=self._asks(invocation, call)))
+            return wire.result(call, context.tool(*tool, approve=self._asks(invocation, call)))
         return refusal[0]
 
     async def awrap_tool_call(
@@ -152,8 +136,8 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
 
         async def run(**arguments: Any) -> Any:
             proceed, request = given
-            with _postponing():
-                return _kept(await proceed(_with(request, arguments)))
+            with _unwinding(Postponed("the tool has interrupted its graph")):
+                return wire.stored(await proceed(_with(request, arguments)))
 
         def begin(**arguments: Any) -> Any:
             return run(**arguments)
@@ -163,7 +147,7 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
         call = request.tool_call
         with _bubbled(given), _rejected(call) as refusal:
             approve = self._asks(invocation, call)
-            return _result(call, await invocation.context.tool(*tool, approve=approve))
+            return wire.result(call, await invocation.context.tool(*tool, approve=approve))
         return refusal[0]
 
     def _tool(self, request: ToolCallRequest, run: Any) -> tuple[str, str, Any, Any]:
@@ -198,10 +182,9 @@ class AndonMiddleware(AgentMiddleware[Any, Any, Any]):
 
 def _declared(given: str | Mapping[str, Any]) -> Declaration:
     options = {"kind": given} if isinstance(given, str) else dict(given)
-    unknown = options.keys() - {"kind", "probe", "undo", "undo_within"}
-    if unknown:
-        raise BadInput(f"effects: expected the arguments of andon.effect_of, found {unknown}")
     names = ("kind", "probe", "undo", "undo_within")
+    if unknown := options.keys() - set(names):
+        raise BadInput(f"effects: expected the arguments of andon.effect_of, found {unknown}")
     return declaration(_declared, *(options.get(name) for name in names))  # type: ignore[arg-type]
 
 
@@ -214,15 +197,6 @@ def _is_async(tool: BaseTool) -> bool:
 def _with(request: ToolCallRequest, arguments: dict[str, Any]) -> ToolCallRequest:
     """Replace the arguments, which a person may have edited."""
     return request.override(tool_call={**request.tool_call, "args": arguments})
-
-
-def _result(call: Any, kept: Any) -> Any:
-    """Return a tool's result; from a probe or a person, only its text is known."""
-    found = _back(kept)
-    parts = found if isinstance(found, list) else [found]
-    if parts and all(isinstance(one, ToolMessage | Command) for one in parts):
-        return found
-    return ToolMessage(as_text(found), tool_call_id=call["id"], name=call["name"])
 
 
 def _said(word: Any) -> Answer:
@@ -251,8 +225,7 @@ def _rejected(call: Any) -> Iterator[list[Any]]:
     try:
         yield refusal
     except Rejected as error:
-        said = ToolMessage(str(error), tool_call_id=call["id"], name=call["name"], status="error")
-        refusal.append(said)
+        refusal.append(wire.message(call, str(error), "error"))
 
 
 # ── exceptions of LangGraph that unwind a node: no outcome of a step or effect ────────────────
@@ -263,19 +236,12 @@ class _Bubble(BaseException):
 
 
 @contextlib.contextmanager
-def _bubbling() -> Iterator[None]:
+def _unwinding(passed: BaseException) -> Iterator[None]:
+    """Raise `passed` instead of an exception of LangGraph that unwinds the node."""
     try:
         yield
     except GraphBubbleUp as bubble:
-        raise _Bubble from bubble
-
-
-@contextlib.contextmanager
-def _postponing() -> Iterator[None]:
-    try:
-        yield
-    except GraphBubbleUp as bubble:
-        raise Postponed("the tool has interrupted its graph") from bubble
+        raise passed from bubble
 
 
 @contextlib.contextmanager
@@ -300,14 +266,14 @@ class _Partial(BaseCallbackHandler):
     def __init__(self) -> None:
         self._operation, self._text = inside("model"), ""
 
-    def hear(self, *given: Any, **named: Any) -> None:
+    def add(self, *given: Any, **named: Any) -> None:
         said = given[0] if given else named.get("token")
         if isinstance(said, str) and said:
             self._text += said
             self._operation.attempt.keep_partial(self._operation.place, json.dumps(self._text))
 
 
-setattr(_Partial, "on_llm_new_token", _Partial.hear)  # noqa: B010 (LangChain's word for it)
+setattr(_Partial, "on_llm_new_token", _Partial.add)  # noqa: B010 (LangChain's word for it)
 
 
 @contextlib.contextmanager
@@ -320,92 +286,13 @@ def _streamed() -> Iterator[None]:
         var_child_runnable_config.reset(before)
 
 
-# ── JSON forms of LangChain's own types ───────────────────────────────────────────────────────
-
-_MESSAGE, _COMMAND, _SEND = "andon:message", "andon:command", "andon:send"
-
-
-def _kept(given: Any) -> Any:
-    """Convert to JSON; values without such a form stay as they are, for the journal to refuse."""
-    match given:
-        case BaseMessage():
-            return {_MESSAGE: {"type": given.type, "data": given.model_dump()}}
-        case Command():
-            parts = {name: _kept(getattr(given, name)) for name in ("graph", "update", "goto")}
-            return {_COMMAND: parts}
-        case Send():
-            return {_SEND: [given.node, _kept(given.arg)]}
-        case dict():
-            return {name: _kept(one) for name, one in given.items()}
-        case list() | tuple():
-            return [_kept(one) for one in given]
-        case _:
-            return given
-
-
-def _back(kept: Any) -> Any:
-    match kept:
-        case {"andon:message": message}:
-            return messages_from_dict([message])[0]
-        case {"andon:command": parts}:
-            return Command(**{name: _back(one) for name, one in parts.items()})
-        case {"andon:send": [node, arg]}:
-            return Send(node, _back(arg))
-        case dict():
-            return {name: _back(one) for name, one in kept.items()}
-        case list():
-            return [_back(one) for one in kept]
-        case _:
-            return kept
-
-
-def _answer(given: Any) -> dict[str, Any]:
-    """Return a model's answer as it is stored."""
-    command = None
-    if isinstance(given, ExtendedModelResponse):
-        given, command = given.model_response, given.command
-    if isinstance(given, AIMessage):
-        given = ModelResponse(result=[given])
-    structured = given.structured_response
-    if structured is not None:
-        structured = TypeAdapter(Any).dump_python(structured, mode="json")
-    said = {"result": _kept(given.result), "structured": structured}
-    return said if command is None else {**said, "command": _kept(command)}
-
-
-def _planned(answer: Any) -> list[Call]:
-    """Return the calls of an answer that are still to be made."""
-    messages = _back(answer["result"])
-    return [Call(one["id"], one["name"], one["args"], 0) for one in _unanswered(messages)]
-
-
-def _response(answer: Any, request: ModelRequest[Any]) -> Any:
-    structured = answer["structured"]
-    schema: Any = request.response_format
-    if isinstance(schema, AutoStrategy | ToolStrategy | ProviderStrategy):
-        schema = schema.schema
-    if structured is not None and not isinstance(schema, dict | None):
-        structured = TypeAdapter(schema).validate_python(structured)
-    response = ModelResponse(result=_back(answer["result"]), structured_response=structured)
-    if "command" not in answer:
-        return response
-    return ExtendedModelResponse(model_response=response, command=_back(answer["command"]))
-
-
 # ── calls without results ─────────────────────────────────────────────────────────────────────
-
-
-def _unanswered(messages: Sequence[Any]) -> list[Any]:
-    """Return the calls of AI messages that no tool message answers."""
-    done = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
-    spoken = [one for one in messages if isinstance(one, AIMessage)]
-    return [call for one in spoken for call in one.tool_calls if call["id"] not in done]
 
 
 def _orphans(messages: Sequence[Any]) -> list[Any]:
     """Return the calls without a result before the last message of a continued thread."""
     last = messages[-1] if messages else None
-    return [] if isinstance(last, AIMessage | ToolMessage) else _unanswered(messages)
+    return [] if isinstance(last, AIMessage | ToolMessage) else wire.unanswered(messages)
 
 
 class Repair:
@@ -414,7 +301,8 @@ class Repair:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
 
-    async def repaired(self, messages: Sequence[Any]) -> list[Any]:
+    async def update(self, messages: Sequence[Any]) -> dict[str, Any]:
+        """Return the update that replaces the thread's messages by the repaired ones."""
         orphans = {call["id"] for call in _orphans(messages)}
         rows = await self._rows()
         found: list[Any] = []
@@ -423,34 +311,31 @@ class Repair:
             calls = message.tool_calls if isinstance(message, AIMessage) else ()
             open_ones = [call for call in calls if call["id"] in orphans]
             found += [await self._result(call, rows) for call in open_ones]
-        return _in_place(found)
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *_in_place(found)]}
 
     async def _rows(self) -> list[tuple[str, EffectRow]]:
         """The effects of all runs that have worked on the thread, the newest run first."""
         attempt, store = self._attempt, self._attempt.host.store
         thread = str(get_config()["configurable"]["thread_id"])
         keys = await attempt.read(store.graph_checkpoints, GraphFilter(thread=thread, namespace=""))
-        told = [json.loads(key.metadata).get("andon_run") for key in keys]
-        runs = list(dict.fromkeys([attempt.run.id, *(one for one in told if one)]))
+        earlier = [json.loads(key.metadata).get("andon_run") for key in keys]
+        runs = list(dict.fromkeys([attempt.run.id, *filter(None, earlier)]))
         return [(run, row) for run in runs for row in await attempt.read(store.ledger, run)]
 
     async def _result(self, call: Any, rows: list[tuple[str, EffectRow]]) -> ToolMessage:
-        state: Done | Open | None = None
-        for run, row in rows:
-            if row.name == call["name"] and row.key.partition("@@")[0] == call["id"]:
-                state = await self._state(run, row)
-                break
+        wanted = call["name"], call["id"]
+        own = (one for one in rows if (one[1].name, one[1].key.partition("@@")[0]) == wanted)
+        newest = next(own, None)
+        state = None if newest is None else await self._state(*newest)
         done = next_move(state, Policy.INTERRUPTED, asked=True, last=False)
         assert isinstance(done, Done)
         if not isinstance(state, Done) or state.error:
-            return ToolMessage(
-                done.result, tool_call_id=call["id"], name=call["name"], status="error"
-            )
-        found = _result(call, done.result)
+            return wire.message(call, done.result, "error")
+        found = wire.result(call, done.result)
         for one in found if isinstance(found, list) else [found]:
             if isinstance(one, ToolMessage) and one.tool_call_id == call["id"]:
                 return one
-        return ToolMessage(as_text(done.result), tool_call_id=call["id"], name=call["name"])
+        return wire.message(call, as_text(done.result))
 
     async def _state(self, run: str, row: EffectRow) -> Done | Open:
         if row.state == EffectState.PLANNED:

@@ -20,9 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.pregel._loop import PregelLoop
+
 from andon.core.lease import Fence
 from andon.core.values import pieces
-from andon.errors import AndonError, BadInput, NotStorable
+from andon.errors import BadInput, NotStorable
 from andon.settings import load as load_settings
 from andon.store import open_store
 from andon.store.messages.graphs import (
@@ -36,21 +46,6 @@ from andon.store.messages.graphs import (
     WriteRow,
 )
 from andon.store.writer.writer import Writer
-
-try:
-    from langgraph.checkpoint.base import (
-        WRITES_IDX_MAP,
-        BaseCheckpointSaver,
-        CheckpointTuple,
-        get_checkpoint_id,
-        get_checkpoint_metadata,
-    )
-    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-    from langgraph.pregel._loop import PregelLoop
-except ImportError as missing:
-    raise AndonError(
-        f"andon.adapters.langgraph needs LangGraph ({missing}). Run: pip install 'andon[langgraph]'"
-    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence

@@ -6,7 +6,8 @@ An agent with `AndonDurability` refuses to run outside of a run, where nothing w
 from andon.errors import AndonError
 
 try:
-    from andon.adapters.pydantic_ai.durability import AndonDurability, repair, run, run_sync
+    from andon.adapters.pydantic_ai.conversation import repair
+    from andon.adapters.pydantic_ai.durability import AndonDurability, run, run_sync
 except ImportError as missing:
     raise AndonError(
         f"andon.adapters.pydantic_ai needs Pydantic AI ({missing}). "

@@ -8,7 +8,6 @@ refused, never just executed.
 
 import asyncio
 import inspect
-import itertools
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from pydantic_ai.toolsets import AbstractToolset, ExternalToolset
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 import andon
+from andon.adapters.pydantic_ai.conversation import OTHER, is_other
 from andon.core.journal import EntryKind
 from andon.errors import BadInput, Rejected, Stopped
 from andon.runtime.agent import Agent as RunAgent
@@ -35,8 +35,7 @@ from andon.runtime.attempt import branch
 from andon.runtime.effects.declaration import Declaration
 from andon.runtime.operations.operation import Threads
 from andon.runtime.sync import on_loop
-from andon.transcript import NOT_EXECUTED, UNKNOWN, Call, Done, Ledger, Policy
-from andon.transcript.ledger import CallMove, known, next_move
+from andon.transcript import Call
 
 branch.frameworks |= {"pydantic_ai", "pydantic_graph"}
 
@@ -49,8 +48,6 @@ _STEPS = (
     durable.ToolsetGetToolsId,
     durable.ToolsetValidateToolArgumentsId,
 )
-# Tool results are stored in the ledger as they are; anything else goes under this name.
-_OTHER = "pydantic_ai"
 # The work of the function that andon calls. andon caches functions, so they must be few.
 _body: ContextVar[Callable[[dict[str, Any]], Awaitable[Any]]] = ContextVar("andon_pydantic_ai")
 
@@ -132,11 +129,11 @@ class AndonDurability(durable.BaseDurabilityCapability[Any]):
 
     def _model_stream_event_handler(self) -> Any:
         """Checkpoint the model's text while it streams, in case the run has to leave."""
-        heard_by = super()._model_stream_event_handler() or _hear
-        return lambda ctx, events: heard_by(ctx, _checkpointed(events))
+        handle = super()._model_stream_event_handler() or _drain
+        return lambda ctx, events: handle(ctx, _checkpointed(events))
 
 
-async def _hear(_: RunContext[Any], events: Any) -> None:
+async def _drain(_: RunContext[Any], events: Any) -> None:
     async for _event in events:
         pass
 
@@ -357,10 +354,10 @@ def _next_key(context: Any, params: Any, name: str) -> str:
 def _said(messages: list[wire.ModelMessage]) -> list[Any]:
     """Dump messages without timestamps and without parts that are made anew for each request."""
     dumped = wire.ModelMessagesTypeAdapter.dump_python(messages, mode="json")
-    return [[_told(part) for part in message["parts"]] for message in dumped]
+    return [[_lasting(part) for part in message["parts"]] for message in dumped]
 
 
-def _told(part: dict[str, Any]) -> dict[str, Any]:
+def _lasting(part: dict[str, Any]) -> dict[str, Any]:
     if part["part_kind"] == "system-prompt":
         return {}
     fresh = {"timestamp", "tool_call_id"} if part["part_kind"] == "retry-prompt" else {"timestamp"}
@@ -369,17 +366,13 @@ def _told(part: dict[str, Any]) -> dict[str, Any]:
 
 def _stored(payload: Any) -> Any:
     plain = isinstance(payload, dict) and payload.keys() == {"result", "kind"}
-    if plain and payload["kind"] == "tool_return" and not _is_other(payload["result"]):
+    if plain and payload["kind"] == "tool_return" and not is_other(payload["result"]):
         return payload["result"]
-    return {_OTHER: payload} if isinstance(payload, dict) else payload
+    return {OTHER: payload} if isinstance(payload, dict) else payload
 
 
 def _payload(stored: Any) -> Any:
-    return stored[_OTHER] if _is_other(stored) else {"result": stored, "kind": "tool_return"}
-
-
-def _is_other(stored: Any) -> bool:
-    return isinstance(stored, dict) and stored.keys() == {_OTHER}
+    return stored[OTHER] if is_other(stored) else {"result": stored, "kind": "tool_return"}
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────
@@ -438,63 +431,3 @@ def _number(output: Any, kinds: list[Any]) -> int:
             TypeAdapter(kind).validate_python(output, strict=True)
             return number
     raise AssertionError  # unreachable: the last type is Any
-
-
-# ── repair of conversations that ended in a call ──────────────────────────────────────────────
-
-
-def repair(
-    messages: Sequence[wire.ModelMessage],
-    *,
-    ledger: Ledger | None = None,
-    policy: str = Policy.INTERRUPTED,
-) -> Sequence[wire.ModelMessage]:
-    """Return a history for `message_history=` in which every call has a result.
-
-    It works like `andon.transcript.repair`; a complete history is returned as it is. Under the
-    policy `journal`, calls of the last turn that have certainly not started stay open:
-    `agent.run(message_history=…)` without a prompt makes them.
-    """
-    if policy not in list(Policy):
-        raise BadInput(f"policy {policy!r} is unknown; one of {', '.join(Policy)}")
-    out, asked = list(messages), ledger is not None
-    last = max((n for n, one in enumerate(out) if one.kind == "response"), default=-1)
-    for number in range(last, -1, -1):  # from the end, so that earlier positions stay valid
-        moves = {}
-        for part in _orphans(out, number):
-            call = Call(part.tool_call_id, part.tool_name, part.args_as_dict(), number)
-            state = known(ledger, call)
-            moves[call.id] = next_move(state, Policy(policy), asked=asked, last=number == last)
-        if moves:
-            _answer(out, number, out[number], moves)
-    return messages if out == list(messages) else out
-
-
-def _orphans(out: list[wire.ModelMessage], number: int) -> list[wire.ToolCallPart]:
-    """Return the calls of a message that have no result before the model's next message."""
-    heard = itertools.takewhile(lambda one: one.kind == "request", out[number + 1 :])
-    told = {getattr(part, "tool_call_id", None) for message in heard for part in message.parts}
-    calls = [part for part in out[number].parts if isinstance(part, wire.ToolCallPart)]
-    return [part for part in calls if part.tool_call_id not in told]
-
-
-def _answer(out: list[Any], number: int, said: Any, moves: dict[str, Any]) -> None:
-    kept = [p for p in said.parts if moves.get(getattr(p, "tool_call_id", "")) is not CallMove.CUT]
-    spoken = any(part.part_kind in ("text", "tool-call") for part in kept) or kept == said.parts
-    out[number : number + 1] = [replace(said, parts=kept)] if spoken else []
-    ends = [(part, moves.get(part.tool_call_id)) for part in said.tool_calls]
-    told = [_result(part, done) for part, done in ends if isinstance(done, Done)]
-    place = number + spoken
-    if told and place < len(out) and isinstance(out[place], wire.ModelRequest):
-        out[place] = replace(out[place], parts=[*told, *out[place].parts])
-    elif told:
-        out.insert(place, wire.ModelRequest(parts=told))
-
-
-def _result(part: wire.ToolCallPart, done: Done) -> wire.ToolReturnPart:
-    result, outcome = done.result, "failed" if done.error else "success"
-    if result in (UNKNOWN, NOT_EXECUTED):
-        outcome = "interrupted"
-    elif _is_other(result):  # the tool reported something other than a result
-        result, outcome = result[_OTHER].get("message", NOT_EXECUTED), "failed"
-    return wire.ToolReturnPart(part.tool_name, result, part.tool_call_id, outcome=outcome)  # type: ignore[arg-type]
