@@ -1,17 +1,17 @@
-"""How far a step is, as it is stored and as it is told."""
+"""The progress of a step, as stored and as shown."""
 
 import json
 
 import pytest
 
-from andon.core.step_progress import progress_of, told
+from andon.core.step_progress import progress_of, progress_text
 from andon.errors import BadInput
 
 
 def test_what_is_stored_is_told() -> None:
     found = [json.loads(progress_of("batch", 1010, 3000)), json.loads(progress_of("rest", 3, None))]
-    assert told(found) == "batch 1010/3000, rest 3"
-    assert told([]) == ""
+    assert progress_text(found) == "batch 1010/3000, rest 3"
+    assert progress_text([]) == ""
 
 
 @pytest.mark.parametrize(("done", "total"), [(-1, 5), (1, -5), (True, 5), ("1", 5), (1, 2.5)])

@@ -245,17 +245,13 @@ class Replay:
         Operations that the code cancelled after that failure are reopened too, because the failure
         caused it. Otherwise the code would wait for ever for a cancellation that does not recur.
         """
-        failed = [one for one in self.records() if self._failed_at(one, entry.place)]
-        since = min((one.seq for one in failed), default=self._last_answer())
-        cancelled = [one for one in self.records() if one.state == Mark.CANCELLED]
+        records = self.records()
+        failed = [one for one in records if (one.place, one.state) == (entry.place, Mark.FAILED)]
+        answered = max((one.seq for one in records if one.state != Mark.CANCELLED), default=0)
+        since = min((one.seq for one in failed), default=answered)
+        cancelled = [one for one in records if one.state == Mark.CANCELLED]
         for record in failed + [one for one in cancelled if one.seq > since]:
             record.reopen()
-
-    def _failed_at(self, record: Record, place: str) -> bool:
-        return record.place == place and record.state == Mark.FAILED
-
-    def _last_answer(self) -> int:
-        return max((one.seq for one in self.records() if one.state != Mark.CANCELLED), default=0)
 
     def answers(self) -> list[int]:
         """Return the entries that answer the code, in the order they were written."""

@@ -19,7 +19,7 @@ def progress_of(name: str, done: int, total: int | None) -> str:
     return json.dumps({"step": name, "done": done, "total": total})
 
 
-def told(progress: list[dict[str, Any]]) -> str:
+def progress_text(progress: list[dict[str, Any]]) -> str:
     """Format progress for people, e.g. "batch 1010/3000"."""
     return ", ".join(
         f"{one['step']} {one['done']}" + (f"/{one['total']}" if one["total"] is not None else "")

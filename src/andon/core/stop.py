@@ -1,4 +1,4 @@
-"""Stops: what an order does to a run, how severe it is, and when it is proved.
+"""Stops: the effect of an order on a run, its severity, and the condition for its proof.
 
 An order has a kind and a scope. Polite orders (pause, cancel) ask the worker that executes the run;
 hard orders (kill, halt) raise the run's fence at once without asking. A polite order becomes hard

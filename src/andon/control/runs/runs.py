@@ -19,7 +19,7 @@ from andon.core import effect
 from andon.core.effect import OPEN, OWED, EffectState
 from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
-from andon.core.step_progress import told
+from andon.core.step_progress import progress_text
 from andon.core.stop import StopKind
 from andon.core.text import age, failure
 from andon.core.values import value
@@ -309,7 +309,7 @@ def _stopping(row: RunRow, around: Surroundings) -> str:
 
 
 def _running(row: RunRow, around: Surroundings) -> str:
-    batch = told(around.progress.get(row.id, []))
+    batch = progress_text(around.progress.get(row.id, []))
     found = (batch or in_hand(around.store.last_entry(row.id), row.version)) + _orphaned(
         row, around
     )

@@ -6,7 +6,7 @@ be among them. An unreadable answer is no notice; the next poll asks again.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def of_ec2(status: int, body: str, now: float) -> Notice | None:
     why = f"EC2 announced: {action[:20]}"
     if action == "hibernate":  # starts at once, without the two minutes' notice
         return Notice(why, 0.0)
-    return Notice(why, _left(_iso(said.get("time")), now))
+    return Notice(why, _left(datetime.fromisoformat, said.get("time"), now))
 
 
 def of_gce(status: int, body: str) -> Notice | None:
@@ -58,7 +58,7 @@ def of_azure(status: int, body: str, now: float, names: Collection[str]) -> Noti
         why = f"Azure announced: {event['EventType']}"
         if event.get("EventStatus") == "Started":
             return Notice(why, 0.0)
-        return Notice(why, _left(_rfc1123(event.get("NotBefore")), now))
+        return Notice(why, _left(parsedate_to_datetime, event.get("NotBefore"), now))
     return None
 
 
@@ -78,8 +78,11 @@ def grace(own_seconds: float, notice: Notice) -> float:
     return min(own_seconds, max(notice.seconds_left - MARGIN_SECONDS, LEAST_SECONDS))
 
 
-def _left(at: datetime | None, now: float) -> float | None:
-    if at is None:
+def _left(parse: Callable[[str], datetime], text: object, now: float) -> float | None:
+    """Return the seconds until that time, or None if it cannot be read."""
+    try:
+        at = parse(str(text))
+    except (ValueError, OverflowError):
         return None
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(aware.timestamp() - now, 0.0)
@@ -91,17 +94,3 @@ def _object(body: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _iso(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-
-
-def _rfc1123(text: Any) -> datetime | None:
-    try:
-        return parsedate_to_datetime(str(text))
-    except (ValueError, OverflowError):
-        return None

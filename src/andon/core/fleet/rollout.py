@@ -19,7 +19,7 @@ from andon.core.journal import Entry, EntryKind, Mark
 from andon.core.run import TERMINAL, State
 
 # Drains that start within this time of each other are one deploy: a new process has to start and
-# become ready before the next old one is told to drain.
+# become ready before the next old one is ordered to drain.
 GAP_SECONDS = 60.0
 # A step may take this much longer than it ever has.
 SPARE = 1.1
@@ -75,9 +75,8 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.part not in GIVEN_BACK or self.next_claimed_at is None or self.ended_at is None:
             return None
-        lost = self.part is Part.INTERRUPTED and self.lost_at is not None
-        begin = self.lost_at if lost and self.lost_at is not None else self.ended_at
-        return max(self.next_claimed_at - begin, 0.0)
+        lost_at = self.lost_at if self.part is Part.INTERRUPTED else None
+        return max(self.next_claimed_at - (self.ended_at if lost_at is None else lost_at), 0.0)
 
     @property
     def buried(self) -> bool:
@@ -116,12 +115,7 @@ def tally(holds: Iterable[Hold]) -> Tally:
     return Tally(
         runs=len({hold.run_id for hold in holds if hold.part is not Part.HELD}),
         times=len(holds) - parts[Part.HELD],
-        held=parts[Part.HELD],
-        finished=parts[Part.FINISHED],
-        saved=parts[Part.SAVED],
-        cut=parts[Part.CUT],
-        untouched=parts[Part.UNTOUCHED],
-        interrupted=parts[Part.INTERRUPTED],
+        **{part.value: parts[part] for part in Part},
         dead=len({hold.run_id for hold in holds if hold.buried}),
         resumed=len(recoveries),
         unresumed=sum(hold.unresumed for hold in holds),
@@ -140,7 +134,7 @@ def last_sign(noticed_at: float, signs: Iterable[float | None]) -> float:
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that was told to drain, or that has ended."""
+    """A worker that was ordered to drain, or that has ended."""
 
     worker: str
     told_at: float | None
@@ -203,7 +197,7 @@ def is_lost(
     return worker in ended and now - ended[worker] > lease_seconds
 
 
-class Twice(msgspec.Struct, frozen=True, kw_only=True):
+class Twice(msgspec.Struct, frozen=True):
     """An operation that was done twice according to the journal."""
 
     kind: str
@@ -213,7 +207,6 @@ class Twice(msgspec.Struct, frozen=True, kw_only=True):
     again: int
 
 
-_ABOUT_THE_RUN = frozenset({EntryKind.START, EntryKind.END})
 _UNDONE = frozenset(
     {Mark.REOPENED, EffectState.COMPENSATED, EffectState.PLANNED, EffectState.FAILED}
 )
@@ -224,41 +217,21 @@ def doubled(entries: Iterable[Entry]) -> list[Twice]:
     done: dict[tuple[str, ...], int] = {}
     found: list[Twice] = []
     for entry in entries:
+        keyed = entry.key is not None
+        spot = (entry.kind, entry.name, str(entry.key)) if keyed else (entry.place,)
         if entry.kind == EntryKind.SNAPSHOT:
             done.clear()  # the code continues from the snapshot, and may do the same again
         elif entry.kind == EntryKind.RETRY:
-            _reopen(done, entry.place)
-        elif entry.kind not in _ABOUT_THE_RUN:
-            _note(done, found, entry)
+            done.pop((entry.place,), None)
+        elif entry.kind in (EntryKind.START, EntryKind.END):
+            pass  # about the run, not an operation of it
+        elif entry.state in _UNDONE:
+            done.pop(spot, None)
+        elif entry.state in (Mark.DONE, EffectState.CONFIRMED):
+            if spot in done:
+                found.append(Twice(entry.kind, entry.name, spot[-1], done[spot], entry.seq))
+            done[spot] = entry.seq
     return found
-
-
-def _spot(entry: Entry) -> tuple[str, ...]:
-    if entry.key is not None:
-        return entry.kind, entry.name, entry.key
-    return (entry.place,)
-
-
-def _note(done: dict[tuple[str, ...], int], found: list[Twice], entry: Entry) -> None:
-    spot = _spot(entry)
-    if entry.state in _UNDONE:
-        done.pop(spot, None)
-    elif entry.state in (Mark.DONE, EffectState.CONFIRMED):
-        if spot in done:
-            found.append(
-                Twice(
-                    kind=entry.kind,
-                    name=entry.name,
-                    spot=spot[-1],
-                    first=done[spot],
-                    again=entry.seq,
-                )
-            )
-        done[spot] = entry.seq
-
-
-def _reopen(done: dict[tuple[str, ...], int], place: str) -> None:
-    done.pop((place,), None)
 
 
 def left_in_doubt(state: str, fence: int, given_back: int) -> bool:

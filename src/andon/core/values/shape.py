@@ -8,7 +8,7 @@ anything that a later version of andon may write here.
 import datetime
 import decimal
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -146,18 +146,14 @@ def _fits_word(word: str, given: Any) -> bool:
 
 
 def _look_at_list(of: Shape, given: Any, path: str, shape: Shape) -> str | None:
+    """Check a list, whose elements share a shape, or a tuple, which has a shape for each."""
     if not isinstance(given, (list, tuple)):
         return _found(path, shape, given)
-    looked = (misfit(of, one, f"{path}[{n}]") for n, one in enumerate(given))
-    return next((found for found in looked if found), None)
-
-
-def _look_at_tuple(of: list[Shape], given: Any, path: str, shape: Shape) -> str | None:
-    if not isinstance(given, (list, tuple)) or len(given) != len(of):
+    parts = of if isinstance(of, list) else [of] * len(given)
+    if len(parts) != len(given):
         return _found(path, shape, given)
-    pairs = enumerate(zip(of, given, strict=True))
-    looked = (misfit(part, one, f"{path}[{n}]") for n, (part, one) in pairs)
-    return next((found for found in looked if found), None)
+    pairs = enumerate(zip(parts, given, strict=True))
+    return _first(misfit(part, one, f"{path}[{n}]") for n, (part, one) in pairs)
 
 
 def _look_at_text(of: str, given: Any, path: str, shape: Shape) -> str | None:
@@ -175,8 +171,7 @@ def _look_at_text(of: str, given: Any, path: str, shape: Shape) -> str | None:
 def _look_at_dict(of: Shape, given: Any, path: str, shape: Shape) -> str | None:
     if not isinstance(given, Mapping):
         return _found(path, shape, given)
-    looked = (misfit(of, one, f"{path}.{name}") for name, one in given.items())
-    return next((found for found in looked if found), None)
+    return _first(misfit(of, one, f"{path}.{name}") for name, one in given.items())
 
 
 def _look_at_object(of: Any, given: Any, path: str, shape: Shape) -> str | None:
@@ -186,8 +181,7 @@ def _look_at_object(of: Any, given: Any, path: str, shape: Shape) -> str | None:
     if missing:
         return f"{path}: expected {of['name']}, found no {missing[0]!r} in it".lstrip(": ")
     known = ((name, part) for name, part in of["fields"].items() if name in given)
-    looked = (misfit(part, given[name], f"{path}.{name}") for name, part in known)
-    return next((found for found in looked if found), None)
+    return _first(misfit(part, given[name], f"{path}.{name}") for name, part in known)
 
 
 def _look_at_choice(of: list[Any], given: Any, path: str, shape: Shape) -> str | None:
@@ -203,13 +197,17 @@ def _look_at_union(of: list[Shape], given: Any, path: str, shape: Shape) -> str 
 
 _LOOKS: dict[str, Callable[[Any, Any, str, Shape], str | None]] = {
     "list": _look_at_list,
-    "tuple": _look_at_tuple,
+    "tuple": _look_at_list,
     "text": _look_at_text,
     "dict": _look_at_dict,
     "object": _look_at_object,
     "one_of": _look_at_choice,
     "union": _look_at_union,
 }
+
+
+def _first(faults: Iterable[str | None]) -> str | None:
+    return next((fault for fault in faults if fault), None)
 
 
 def _found(path: str, shape: Shape, given: Any) -> str:
