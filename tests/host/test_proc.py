@@ -303,8 +303,6 @@ def test_a_process_that_got_the_number_of_another_one_is_never_hit() -> None:
 # ── the one place ─────────────────────────────────────────────────────────────────────────────
 
 SOURCES = Path(proc.__file__).parent.parent
-# A server's keeper runs as a script of its own, which imports nothing.
-ALONE = {"testing/postgres.py"}
 LIFE = re.compile(r"/proc.{0,40}\bstat\b|\bstat\b.{0,40}rpartition|task/.{0,30}/(stat|children)\b")
 
 
@@ -313,7 +311,6 @@ def test_nothing_else_reads_the_life_of_a_process() -> None:
         f"{path.relative_to(SOURCES)}: {line.strip()}"
         for path in sorted(SOURCES.rglob("*.py"))
         if "host" not in path.relative_to(SOURCES).parts
-        and path.relative_to(SOURCES).as_posix() not in ALONE
         for line in path.read_text("utf-8").splitlines()
         if LIFE.search(line)
     ]

@@ -19,7 +19,7 @@ import sys
 from andon.testing.postgres import Cluster
 cluster = Cluster()
 cluster.start()
-print(cluster._keeper.pid, cluster.postmaster, cluster.directory, flush=True)
+print(cluster._monitor.pid, cluster.postmaster, cluster.directory, flush=True)
 sys.stdin.read()
 """
 
@@ -104,21 +104,21 @@ def test_the_server_dies_with_an_owner_killed_by_surprise(cluster: Cluster) -> N
         [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout is not None
-        keeper, postmaster, directory = owner.stdout.readline().split()
-        processes = [os.pidfd_open(int(keeper)), os.pidfd_open(int(postmaster))]
+        monitor, postmaster, directory = owner.stdout.readline().split()
+        processes = [os.pidfd_open(int(monitor)), os.pidfd_open(int(postmaster))]
         os.kill(owner.pid, signal.SIGKILL)
         assert all(ended(process) for process in processes), "the server outlived its owner"
     assert not Path(directory).exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="waits on a pidfd")
-def test_the_server_dies_with_its_keeper(private: Cluster) -> None:
+def test_the_server_dies_with_its_monitor(private: Cluster) -> None:
     private.start()
     assert private.postmaster is not None
-    assert private._keeper is not None
+    assert private._monitor is not None
     postmaster = os.pidfd_open(private.postmaster)
-    private._keeper.kill()
-    assert ended(postmaster), "the server outlived its keeper"
+    private._monitor.kill()
+    assert ended(postmaster), "the server outlived its monitor"
     private.start()
     assert private.running
 

@@ -60,7 +60,7 @@ class Clock:
         seconds = _seconds(by)
         self.ahead += seconds
         self._move(seconds)
-        self._ring()
+        self._notify()
         return self.now()
 
     def _move(self, seconds: float) -> None:
@@ -75,15 +75,15 @@ class Clock:
         if self._path is not None and connection.filename == str(self._path):
             connection.create_scalar_function("unixepoch", lambda *_: self.now())
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         """Notify workers, so that they look now instead of at their next poll."""
         folder = None if self._path is None else Path(f"{self._path}.d")
         if folder is not None and folder.is_dir():
             from andon.store.notifier import HostNotifier
 
-            bell: Any = HostNotifier(str(folder))
-            bell.ring()
-            bell.close()
+            notifier: Any = HostNotifier(str(folder))
+            notifier.ring()
+            notifier.close()
 
 
 def _seconds(by: str | float) -> float:

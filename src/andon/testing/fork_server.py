@@ -8,7 +8,6 @@ gone.
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -21,7 +20,6 @@ import msgspec
 
 from andon.host import proc, syscalls
 
-PR_SET_PDEATHSIG = 1
 # A killed process is gone in milliseconds, unless the kernel itself waits for something.
 SWEEP_SECONDS = 5.0
 
@@ -77,7 +75,7 @@ def _fork(become: Callable[[bytes], None], order: bytes) -> int:
     if pid:
         return pid
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        syscalls.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         os.setpgid(0, 0)  # one group with all that it will start

@@ -1,11 +1,11 @@
 """A private, real PostgreSQL server for tests and benchmarks.
 
 It is as durable as a production server (fsync and synchronous_commit are on), because the promises
-tested on it are about what survives. It dies with its owner, however the owner dies: a keeper
-process stands between the two, and this file, run as a program, is that keeper. The keeper exits
-when the last server process is gone, so waiting for it is waiting for all of them.
+tested on it are about what survives. It dies with its owner, however the owner dies: a monitor
+process stands between the two, and this file, run as a program, is that monitor. It exits when the
+last server process is gone, so waiting for it is waiting for all of them.
 
-Nothing but Python's own library is imported at the top: the keeper runs without site-packages.
+Nothing but Python's own library is imported at the top: the monitor runs without site-packages.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ class Cluster:
         self.postmaster: int | None = None
         self._programs = _within_reach(programs, self.account, self.directory)
         self._files = self.directory / "files"
-        self._keeper: subprocess.Popen[str] | None = None
+        self._monitor: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -89,7 +89,7 @@ class Cluster:
 
     @property
     def running(self) -> bool:
-        return self._keeper is not None and self._keeper.poll() is None
+        return self._monitor is not None and self._monitor.poll() is None
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections; the first start creates it."""
@@ -97,7 +97,7 @@ class Cluster:
             return
         if not (self._files / "PG_VERSION").exists():
             self._create()
-        self._keeper, self.postmaster = self._launch()
+        self._monitor, self.postmaster = self._launch()
         self._wait_until_ready()
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
@@ -111,9 +111,11 @@ class Cluster:
 
     def kill(self) -> None:
         """Kill every server process at once, as a crash would."""
+        from andon.host import proc  # not at the top: the monitor has no andon on its path
+
         # A stopped postmaster starts no new process while its children are being listed.
         self._send(signal.SIGSTOP)
-        for pid in _children(self.postmaster):
+        for pid in proc.children(self.postmaster) if self.postmaster else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._send(signal.SIGKILL)
@@ -127,21 +129,18 @@ class Cluster:
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self, name: str) -> str:
-        """Create an empty database and return its URL."""
-        self._execute("CREATE DATABASE {}", name)
-        return self.url(name)
-
     def drop_database(self, name: str) -> None:
         """Drop a database, disconnecting clients that still use it."""
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
 
     def fresh_database(self) -> str:
         """Create an empty database under an unused name and return its URL."""
-        return self.create_database(f"andon_{secrets.token_hex(6)}")
+        name = f"andon_{secrets.token_hex(6)}"
+        self._execute("CREATE DATABASE {}", name)
+        return self.url(name)
 
     def _execute(self, statement: LiteralString, name: str) -> None:
-        # Not imported at the top: this file also runs as the keeper, without andon on its path.
+        # Not at the top: the monitor has no andon on its path.
         from andon.store.postgres.driver import driver
 
         psycopg = driver()
@@ -165,7 +164,7 @@ class Cluster:
             server += ["-c", f"{name}={value}"]
         owner = [str(os.getpid()), self.account.pw_name if self.account else ""]
         with self.log.open("a") as log:
-            keeper = subprocess.Popen(
+            monitor = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, *owner, self.directory, *server],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -176,13 +175,13 @@ class Cluster:
                 # Ctrl-C is for the owner; the server stops after the owner has ended.
                 start_new_session=True,
             )
-        assert keeper.stdout is not None
-        with keeper.stdout as answer:
+        assert monitor.stdout is not None
+        with monitor.stdout as answer:
             pid = answer.readline()
         if not pid:
-            keeper.wait()
+            monitor.wait()
             raise RuntimeError(f"PostgreSQL was not started:\n{self._log_end()}")
-        return keeper, int(pid)
+        return monitor, int(pid)
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -209,16 +208,16 @@ class Cluster:
                 os.kill(self.postmaster, number)
 
     def _wait_until_gone(self) -> None:
-        if self._keeper is None:
+        if self._monitor is None:
             return
         try:
-            self._keeper.wait(STOP_SECONDS)
+            self._monitor.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # The postmaster dies with its keeper: see _become_server.
-            self._keeper.kill()
-            self._keeper.wait()
+            # The postmaster dies with its monitor: see _become_server.
+            self._monitor.kill()
+            self._monitor.wait()
             raise RuntimeError(f"not gone after {STOP_SECONDS} s:\n{self._log_end()}") from None
-        self._keeper, self.postmaster = None, None
+        self._monitor, self.postmaster = None, None
 
     def _log_end(self) -> str:
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-20:])
@@ -335,18 +334,7 @@ def _run_as(
     )
 
 
-def _children(parent: int | None) -> list[int]:
-    """List a process's children; none without /proc, where they notice its end themselves."""
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # pid (name) state ppid …, and a name may hold spaces and brackets.
-            if int(stat.read_text("utf-8", "replace").rpartition(")")[2].split()[1]) == parent:
-                children.append(int(stat.parent.name))
-    return children
-
-
-def keep(owner: int, account_name: str, directory: str, server: list[str]) -> None:
+def monitor(owner: int, account_name: str, directory: str, server: list[str]) -> None:
     """Run the server until it ends, or until the owner does.
 
     The owner is watched as a process. A parent-death signal would watch the owner's thread, and a
@@ -355,14 +343,14 @@ def keep(owner: int, account_name: str, directory: str, server: list[str]) -> No
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
     if account_name:
         _become(pwd.getpwnam(account_name))
-    # Processes that a killed postmaster leaves behind become the keeper's to wait for.
+    # Processes that a killed postmaster leaves behind become the monitor's to wait for.
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    keeper = os.getpid()
+    own_pid = os.getpid()
     postmaster = os.fork()
     if postmaster == 0:
         # After the change of user, which would clear it; before exec, which keeps it.
         prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
-        _become_server(keeper, server)
+        _become_server(own_pid, server)
     sys.stdout.write(f"{postmaster}\n")
     sys.stdout.flush()
     while _any_child_left():
@@ -378,10 +366,10 @@ def _become(account: pwd.struct_passwd) -> None:
     os.setuid(account.pw_uid)
 
 
-def _become_server(keeper: int, server: list[str]) -> None:
+def _become_server(monitor: int, server: list[str]) -> None:
     try:
         os.dup2(2, 1)
-        if os.getppid() == keeper:  # else the keeper died before prctl could watch it
+        if os.getppid() == monitor:  # else the monitor died before prctl could watch it
             os.execv(server[0], server)  # noqa: S606
     finally:
         os._exit(127)
@@ -406,4 +394,4 @@ def _clear_away(postmaster: int, directory: str) -> None:
 
 
 if __name__ == "__main__":
-    keep(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+    monitor(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -67,10 +67,10 @@ def main() -> None:
         os.execv(sys.executable, again)  # noqa: S606
     say(ready=True)
 
-    def become(order: bytes) -> None:
+    def become(line: bytes) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        told = msgspec.json.decode(order, type=worker.WorkerOrder)
-        os.environ["ANDON_STORE"] = told.url  # for user code that opens the store itself
-        worker.obey(told, load(*sys.argv[2:5]) if agents is None else agents)
+        order = msgspec.json.decode(line, type=worker.WorkerOrder)
+        os.environ["ANDON_STORE"] = order.url  # for user code that opens the store itself
+        worker.obey(order, load(*sys.argv[2:5]) if agents is None else agents)
 
     serve(become, sweeps=True)

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
+from andon.core.text import plural
 from andon.testing.crash.judge import Finding, in_short
 from andon.testing.crash.kills import FAMILIES, Kill
 
@@ -117,43 +118,37 @@ def lines(report: Report) -> list[str]:
     return found
 
 
+_NOT_PROBED = ". To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
+_PROBED = (
+    ": its probe {}. To let andon find out, let it return andon.happened(result) or "
+    "andon.did_not_happen()"
+)
+
+
 def asked_lines(report: Report) -> list[str]:
     twice = {finding.name for finding, _ in report.findings}
     names = sorted({name for trial in report.tried for name in trial.asked} - twice)
     probed = {effect.name: effect.probed for effect in report.effects}
     return [
         f"asked: after a kill in effect {name!r} a person would be asked whether it happened"
-        f"{_find_out(probed.get(name, ''))}"
+        + (_PROBED.format(probed[name]) if probed.get(name) else _NOT_PROBED)
         for name in names
     ]
-
-
-def _find_out(probed: str) -> str:
-    if not probed:
-        return ". To let andon find out: @andon.effect_of(probe=…), (undo=…) or (kind=…)"
-    return (
-        f": its probe {probed}. To let andon find out, let it return andon.happened(result) or "
-        "andon.did_not_happen()"
-    )
 
 
 def summary(report: Report) -> str:
     families = Counter(trial.kills[0].family for trial in report.tried if trial.reached)
     counts = ", ".join(f"{families[name]} {name}" for name in FAMILIES if families[name])
     killed = sum(families.values())
-    parts = [f"killed {_plural(killed, 'time')}" + (f" ({counts})" if killed else "")]
+    parts = [f"killed {plural(killed, 'time')}" + (f" ({counts})" if killed else "")]
     unreached = len(report.tried) - killed
     if unreached:
-        parts.append(f"not reached: {_plural(unreached, 'kill')}")
+        parts.append(f"not reached: {plural(unreached, 'kill')}")
     if report.untried:
-        parts.append(f"NOT tried: {_plural(len(report.untried), 'kill')}")
-    parts.append(_plural(len(report.findings), "finding"))
-    parts.append(f"{_plural(report.asked, 'time')} asked")
+        parts.append(f"NOT tried: {plural(len(report.untried), 'kill')}")
+    parts.append(plural(len(report.findings), "finding"))
+    parts.append(f"{plural(report.asked, 'time')} asked")
     return f"{', '.join(parts)}, in {report.seconds:.1f} s: {verdict(report)}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def verdict(report: Report) -> str:

@@ -122,16 +122,18 @@ class FakeModel:
         try:
             request.body = json.loads(raw)
         except ValueError:
-            raise ModelRefusal(400, "We could not parse the JSON body of your request.") from None
+            raise ModelRefusal("We could not parse the JSON body of your request.") from None
         if not isinstance(request.body, dict):
-            raise ModelRefusal(400, "The body of the request must be a JSON object.")
+            raise ModelRefusal("The body of the request must be a JSON object.")
         request.turn = self._checked(form, request.body)
         if self.window is not None and len(raw) // 4 > self.window:
             raise form.too_long(len(raw) // 4, self.window)
         with self._lock:
             if self._fail:
                 status = self._fail.pop(0)
-                raise ModelRefusal(status, _MESSAGES.get(status, "This request cannot be answered"))
+                raise ModelRefusal(
+                    _MESSAGES.get(status, "This request cannot be answered"), status=status
+                )
         turn = self._turn(request)
         with self._lock:
             heard = digest(form.conversation(request.body, self._kept))
@@ -146,7 +148,7 @@ class FakeModel:
         except (AttributeError, LookupError, TypeError) as error:  # not a documented form
             found = f"{type(error).__name__}: {error}"
             raise ModelRefusal(
-                400, f"Invalid request: it is not of the form expected ({found})."
+                f"Invalid request: it is not of the form expected ({found})."
             ) from None
         return turns
 
@@ -169,7 +171,7 @@ class FakeModel:
             # An answer shows the error to the script's author where the client asks; without one
             # the client would assume a broken network.
             found = f"the script of FakeModel raised {type(error).__name__}: {error}"
-            raise ModelRefusal(500, found, SCRIPT) from error
+            raise ModelRefusal(found, SCRIPT, status=500) from error
         return Turn(text="done", number=request.turn)
 
 
@@ -181,11 +183,11 @@ def call(name: str, /, **arguments: Any) -> ModelToolCall:
 def _refuse_strangers(form: Any, headers: Mapping[str, str]) -> None:
     if form is messages:
         if "x-api-key" not in headers and "authorization" not in headers:
-            raise ModelRefusal(401, "x-api-key header is required")
+            raise ModelRefusal("x-api-key header is required", status=401)
         if "anthropic-version" not in headers:
-            raise ModelRefusal(400, "anthropic-version: header is required")
+            raise ModelRefusal("anthropic-version: header is required")
     elif "authorization" not in headers:
-        raise ModelRefusal(401, "You didn't provide an API key.")
+        raise ModelRefusal("You didn't provide an API key.", status=401)
 
 
 class _Connection(BaseHTTPRequestHandler):

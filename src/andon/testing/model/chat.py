@@ -25,7 +25,6 @@ def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[
 
 def too_long(tokens: int, window: int) -> ModelRefusal:
     return ModelRefusal(
-        400,
         f"This model's maximum context length is {window} tokens. However, your messages resulted "
         f"in {tokens} tokens. Please reduce the length of the messages.",
         param="messages",
@@ -34,10 +33,10 @@ def too_long(tokens: int, window: int) -> ModelRefusal:
 
 
 def check(body: dict[str, Any], _: Any = None) -> int:
-    """Return how many turns the model had; raise Refused where the provider would refuse."""
+    """Return how many turns the model had; raises ModelRefusal as the provider would."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise ModelRefusal(400, "Missing required parameter: 'messages'.", param="messages")
+        raise ModelRefusal("Missing required parameter: 'messages'.", param="messages")
     turns, place = 0, 0
     while place < len(messages):
         message = messages[place]
@@ -45,7 +44,7 @@ def check(body: dict[str, Any], _: Any = None) -> int:
         calls = [call["id"] for call in message.get("tool_calls") or ()]
         turns += message.get("role") == "assistant"
         if message.get("role") == "tool":
-            raise ModelRefusal(400, _STRAY, param=f"messages.[{place}].role")
+            raise ModelRefusal(_STRAY, param=f"messages.[{place}].role")
         place += 1
         if calls:
             place = _answers(messages, place, calls)
@@ -56,7 +55,6 @@ def _refuse_malformed(place: int, message: Any) -> None:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _ROLES:
         raise ModelRefusal(
-            400,
             f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', "
             "'function', 'tool', and 'developer'.",
             param=f"messages[{place}].role",
@@ -66,7 +64,6 @@ def _refuse_malformed(place: int, message: Any) -> None:
     calls = message.get("tool_calls")
     if calls == []:
         raise ModelRefusal(
-            400,
             f"Invalid 'messages[{place}].tool_calls': empty array. Expected an array with minimum "
             "length 1, but got an empty array instead.",
             param=f"messages[{place}].tool_calls",
@@ -74,7 +71,6 @@ def _refuse_malformed(place: int, message: Any) -> None:
         )
     if not calls and all(message.get(name) is None for name in _SPOKEN):
         raise ModelRefusal(
-            400,
             "Invalid value for 'content': expected a string, got null.",
             param=f"messages.[{place}].content",
         )
@@ -91,7 +87,6 @@ def _refuse_call(where: str, call: Any, seen: set[str]) -> None:
         raise _missing(f"{where}.function.name")
     if call["id"] in seen:
         raise ModelRefusal(
-            400,
             f"Invalid parameter: Duplicate value for 'tool_call_id' of '{call['id']}'.",
             param=f"{where}.id",
         )
@@ -100,10 +95,7 @@ def _refuse_call(where: str, call: Any, seen: set[str]) -> None:
 
 def _missing(name: str) -> ModelRefusal:
     return ModelRefusal(
-        400,
-        f"Missing required parameter: '{name}'.",
-        param=name,
-        code="missing_required_parameter",
+        f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
     )
 
 
@@ -114,14 +106,12 @@ def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> in
         name = messages[place].get("tool_call_id")
         if name not in calls:
             raise ModelRefusal(
-                400,
                 f"Invalid parameter: 'tool_call_id' of '{name}' not found in 'tool_calls' of "
                 "previous message.",
                 param=f"messages.[{place}].tool_call_id",
             )
         if name in answered:
             raise ModelRefusal(
-                400,
                 f"Invalid parameter: Duplicate value for 'tool_call_id' of '{name}', in "
                 f"messages[{answered[name]}] and messages[{place}].",
                 param=f"messages.[{place}].tool_call_id",
@@ -131,7 +121,6 @@ def _answers(messages: list[dict[str, Any]], place: int, calls: list[str]) -> in
     missing = [name for name in calls if name not in answered]
     if missing:
         raise ModelRefusal(
-            400,
             "An assistant message with 'tool_calls' must be followed by tool messages responding "
             "to each 'tool_call_id'. The following tool_call_ids did not have response messages: "
             + ", ".join(missing),

@@ -30,17 +30,17 @@ def error_body(status: int, message: str, kind: str = "", **facts: Any) -> dict[
 
 
 def too_long(tokens: int, window: int) -> ModelRefusal:
-    return ModelRefusal(400, f"prompt is too long: {tokens} tokens > {window} maximum")
+    return ModelRefusal(f"prompt is too long: {tokens} tokens > {window} maximum")
 
 
 def check(body: dict[str, Any], _: Any = None) -> int:
-    """Return how many turns the model had; raise Refused where the provider would refuse."""
+    """Return how many turns the model had; raises ModelRefusal as the provider would."""
     for name in ("model", "max_tokens", "messages"):
         if name not in body:
-            raise ModelRefusal(400, f"{name}: Field required")
+            raise ModelRefusal(f"{name}: Field required")
     messages = body["messages"]
     if not messages:
-        raise ModelRefusal(400, "messages: at least one message is required")
+        raise ModelRefusal("messages: at least one message is required")
     before: list[str] = []
     seen: set[str] = set()
     for place, message in enumerate(messages):
@@ -70,18 +70,16 @@ def _refuse_malformed(place: int, message: Any, *, final: bool) -> None:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _ROLES:
         raise ModelRefusal(
-            400,
-            f'messages: Unexpected role "{role}". Allowed roles are "user" or "assistant"',
+            f'messages: Unexpected role "{role}". Allowed roles are "user" or "assistant"'
         )
     content = message.get("content")
     if not isinstance(content, str | list):
-        raise ModelRefusal(400, f"messages.{place}.content: Input should be a valid list")
+        raise ModelRefusal(f"messages.{place}.content: Input should be a valid list")
     speaks = final and role == "assistant"
     if not content and not speaks:
         raise ModelRefusal(
-            400,
             f"messages.{place}: all messages must have non-empty content except for the optional "
-            "final assistant message",
+            "final assistant message"
         )
     if not content:
         return
@@ -90,51 +88,47 @@ def _refuse_malformed(place: int, message: Any, *, final: bool) -> None:
         _refuse_block(f"messages.{place}.content.{number}", block, role)
     if role == "assistant" and blocks[-1]["type"] in _THINKING:
         raise ModelRefusal(
-            400,
-            f"messages.{place}: The final block in an assistant message cannot be `thinking`.",
+            f"messages.{place}: The final block in an assistant message cannot be `thinking`."
         )
     text = blocks[-1].get("text", "") if blocks[-1]["type"] == "text" else ""
     if speaks and text != text.rstrip():
-        raise ModelRefusal(
-            400, "messages: final assistant content cannot end with trailing whitespace"
-        )
+        raise ModelRefusal("messages: final assistant content cannot end with trailing whitespace")
 
 
 def _refuse_block(where: str, block: Any, role: str) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str) or kind.endswith("_delta"):
         raise ModelRefusal(
-            400,
             f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected "
-            f"tags: {_TAGS}",
+            f"tags: {_TAGS}"
         )
     if kind == "text":
         _refuse_silence(block)
     if kind == "thinking" and not block.get("signature"):
-        raise ModelRefusal(400, f"{where}.thinking.signature: Field required")
+        raise ModelRefusal(f"{where}.thinking.signature: Field required")
     if kind == "tool_use" and role != "assistant":
-        raise ModelRefusal(400, f"{where}: `tool_use` blocks can only be in `assistant` messages")
+        raise ModelRefusal(f"{where}: `tool_use` blocks can only be in `assistant` messages")
     if kind == "tool_result" and role != "user":
-        raise ModelRefusal(400, f"{where}: `tool_result` blocks can only be in `user` messages")
+        raise ModelRefusal(f"{where}: `tool_result` blocks can only be in `user` messages")
     if kind in ("tool_use", *_SERVED):
         _refuse_call(f"{where}.{kind}", block)
 
 
 def _refuse_silence(block: dict[str, Any]) -> None:
     if not isinstance(block.get("text"), str) or not block["text"]:
-        raise ModelRefusal(400, "messages: text content blocks must be non-empty")
+        raise ModelRefusal("messages: text content blocks must be non-empty")
     if not block["text"].strip():
-        raise ModelRefusal(400, "messages: text content blocks must contain non-whitespace text")
+        raise ModelRefusal("messages: text content blocks must contain non-whitespace text")
 
 
 def _refuse_call(where: str, block: dict[str, Any]) -> None:
     for name in ("id", "name"):
         if not isinstance(block.get(name), str) or not block[name]:
-            raise ModelRefusal(400, f"{where}.{name}: Field required")
+            raise ModelRefusal(f"{where}.{name}: Field required")
     if not isinstance(block.get("input"), dict):
-        raise ModelRefusal(400, f"{where}.input: Input should be a valid dictionary")
+        raise ModelRefusal(f"{where}.input: Input should be a valid dictionary")
     for name in block.keys() - _TOOL_USE if block["type"] == "tool_use" else ():
-        raise ModelRefusal(400, f"{where}.{name}: Extra inputs are not permitted")
+        raise ModelRefusal(f"{where}.{name}: Extra inputs are not permitted")
 
 
 def _refuse_reused(place: int, message: dict[str, Any], seen: set[str]) -> None:
@@ -142,9 +136,7 @@ def _refuse_reused(place: int, message: dict[str, Any], seen: set[str]) -> None:
         if block["type"] != "tool_use":
             continue
         if block["id"] in seen:
-            raise ModelRefusal(
-                400, f"messages.{place}.content.{number}: `tool_use` ids must be unique"
-            )
+            raise ModelRefusal(f"messages.{place}.content.{number}: `tool_use` ids must be unique")
         seen.add(block["id"])
 
 
@@ -171,16 +163,14 @@ def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]
         name = block.get("tool_use_id")
         if name not in before:
             raise ModelRefusal(
-                400,
                 f"messages.{place}.content.{number}: unexpected `tool_use_id` found in "
                 f"`tool_result` blocks: {name}. Each `tool_result` block must have a corresponding "
-                "`tool_use` block in the previous message.",
+                "`tool_use` block in the previous message."
             )
         if name in leading:
             raise ModelRefusal(
-                400,
                 f"messages.{place}.content.{number}: each tool_use must have a single result. "
-                f"Found multiple `tool_result` blocks with id: {name}",
+                f"Found multiple `tool_result` blocks with id: {name}"
             )
         if number == len(leading):  # a result after any other block does not count
             leading.append(name)
@@ -191,10 +181,9 @@ def _refuse_unpaired(place: int, blocks: list[dict[str, Any]], before: list[str]
 
 def _unanswered(place: int, missing: list[str]) -> ModelRefusal:
     return ModelRefusal(
-        400,
         f"messages.{place}: `tool_use` ids were found without `tool_result` blocks immediately "
         f"after: {', '.join(missing)}. Each `tool_use` block must have a corresponding "
-        "`tool_result` block in the next message.",
+        "`tool_result` block in the next message."
     )
 
 
@@ -211,18 +200,16 @@ def _refuse_unserved(messages: list[dict[str, Any]]) -> None:
             if message["role"] != "assistant" and kind != "tool_result" and waiting:
                 name, tool = next(iter(waiting.items()))
                 raise ModelRefusal(
-                    400,
                     f"messages.{place}: `{tool}` tool use with id `{name}` was found without a "
-                    f"corresponding `{tool}_tool_result` block",
+                    f"corresponding `{tool}_tool_result` block"
                 )
             if kind in _SERVED:
                 waiting[block["id"]] = block["name"]
             elif kind.endswith("_tool_result") and waiting.pop(block["tool_use_id"], None) is None:
                 raise ModelRefusal(
-                    400,
                     f"messages.{place}.content.{number}: unexpected `tool_use_id` found in "
                     f"`{kind}` blocks: {block['tool_use_id']}. Each `{kind}` block must have a "
-                    "corresponding `server_tool_use` block before it.",
+                    "corresponding `server_tool_use` block before it."
                 )
 
 
@@ -234,12 +221,11 @@ def _refuse_thoughtless(messages: list[dict[str, Any]]) -> None:
     kind = _blocks(messages[asking[-1]])[0]["type"]
     if kind not in _THINKING:
         raise ModelRefusal(
-            400,
             f"messages.{asking[-1]}.content.0.type: Expected `thinking` or `redacted_thinking`, "
             f"but found `{kind}`. When `thinking` is enabled, a final `assistant` message must "
             "start with a thinking block (preceeding the lastmost set of `tool_use` and "
             "`tool_result` blocks). We recommend you include thinking blocks from previous turns. "
-            "To avoid this requirement, disable `thinking`.",
+            "To avoid this requirement, disable `thinking`."
         )
 
 

@@ -18,7 +18,6 @@ Kept = dict[str, list[dict[str, Any]]]  # response id → all items up to and in
 
 def too_long(_tokens: int, _window: int) -> ModelRefusal:
     return ModelRefusal(
-        400,
         "Your input exceeds the context window of this model. Please adjust your input and try "
         "again.",
         param="input",
@@ -29,14 +28,13 @@ def too_long(_tokens: int, _window: int) -> ModelRefusal:
 def items_of(body: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
     given = body.get("input")
     if given is None:
-        raise ModelRefusal(400, "Missing required parameter: 'input'.", param="input")
+        raise ModelRefusal("Missing required parameter: 'input'.", param="input")
     new = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
     before = body.get("previous_response_id")
     if before is None:
         return new
     if before not in kept:
         raise ModelRefusal(
-            400,
             f"Previous response with id '{before}' not found.",
             param="previous_response_id",
             code="previous_response_not_found",
@@ -45,7 +43,7 @@ def items_of(body: dict[str, Any], kept: Kept) -> list[dict[str, Any]]:
 
 
 def check(body: dict[str, Any], kept: Kept) -> int:
-    """Return how many turns the model had; raise Refused where the provider would refuse."""
+    """Return how many turns the model had; raises ModelRefusal as the provider would."""
     items = items_of(body, kept)
     turns, speaking = 0, False
     called: dict[tuple[str, str], None] = {}
@@ -61,7 +59,7 @@ def check(body: dict[str, Any], kept: Kept) -> int:
     for kind, call_id in called:
         if (kind, call_id) not in answered:
             words = kind.replace("_", " ")
-            raise ModelRefusal(400, f"No tool output found for {words} {call_id}.", param="input")
+            raise ModelRefusal(f"No tool output found for {words} {call_id}.", param="input")
     return turns
 
 
@@ -87,11 +85,10 @@ def _refuse_reused(items: list[Any]) -> None:
     for item in items:
         kind = (item.get("type") or "message") if isinstance(item, dict) else ""
         if not kind or (kind == "message" and item.get("role") not in _ROLES):
-            raise ModelRefusal(400, f"Invalid value: '{kind}'.", param="input")
+            raise ModelRefusal(f"Invalid value: '{kind}'.", param="input")
         name = item.get("id") if kind != "local_shell_call_output" else None
         if name in seen:
             raise ModelRefusal(
-                400,
                 f"Duplicate item found with id {name}. Remove duplicate items from your input and "
                 "try again.",
                 param="input",
@@ -104,7 +101,6 @@ def _refuse_lone_reasoning(items: list[dict[str, Any]], place: int) -> None:
         return
     if place + 1 == len(items) or not _is_said(items[place + 1]):
         raise ModelRefusal(
-            400,
             f"Item '{items[place].get('id')}' of type 'reasoning' was provided without its "
             "required following item.",
             param="input",
@@ -117,9 +113,9 @@ def _take_call(item: dict[str, Any], called: dict[tuple[str, str], None]) -> Non
         return
     name = item.get("id" if kind == "local_shell_call" else "call_id")
     if not name:
-        raise ModelRefusal(400, "Missing required parameter: 'input[].call_id'.", param="input")
+        raise ModelRefusal("Missing required parameter: 'input[].call_id'.", param="input")
     if (kind, name) in called:
-        raise ModelRefusal(400, f"Duplicate {kind} for call_id '{name}'.", param="input")
+        raise ModelRefusal(f"Duplicate {kind} for call_id '{name}'.", param="input")
     called[kind, name] = None
 
 
@@ -133,13 +129,10 @@ def _take_output(
     key = (_OUTPUTS[kind], str(name))
     if key not in called:
         raise ModelRefusal(
-            400,
-            f"No tool call found for {kind.replace('_', ' ')} with call_id {name}.",
-            param="input",
+            f"No tool call found for {kind.replace('_', ' ')} with call_id {name}.", param="input"
         )
     if key in answered:
         raise ModelRefusal(
-            400,
             f"Duplicate {kind} for call_id '{name}'. Each {key[0]} must have exactly one matching "
             f"{kind}",
             param="input",

@@ -42,7 +42,7 @@ class Turn(msgspec.Struct, frozen=True):
 class ModelRefusal(Exception):
     """A request that the provider would refuse, with its status and message."""
 
-    def __init__(self, status: int, message: str, kind: str = "", **facts: Any) -> None:
+    def __init__(self, message: str, kind: str = "", *, status: int = 400, **facts: Any) -> None:
         super().__init__(message)
         self.status, self.message, self.kind, self.facts = status, message, kind, facts
 
