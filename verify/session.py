@@ -15,7 +15,7 @@ from typing import NoReturn
 from andon.host import proc, syscalls
 
 INTERRUPTED = 130  # as shells call it
-# A layer waits for the trials that are under way; a database's keeper looks every now and then.
+# A layer waits for the trials that are under way; a database's monitor polls.
 PUT_AWAY_SECONDS = 60
 LEAVE_SECONDS = 20.0
 

@@ -145,29 +145,28 @@ def _checked(name: str, value: Any, source: str) -> Any:
         hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(kinds))}"
         raise BadInput(f"unknown setting {name!r} in {source}{hint}")
     kind = kinds[name]
+
+    def refusal(wanted: str) -> BadInput:
+        return BadInput(f"setting {name!r} in {source}: expected {wanted}, found {value!r}")
+
     if kind == "str":
-        if isinstance(value, str):
-            return _chosen(name, value, source)
-        raise BadInput(f"setting {name!r} in {source}: expected text, found {value!r}")
+        if not isinstance(value, str):
+            raise refusal("text")
+        choices = _CHOICES.get(name, (value,))
+        if value not in choices:
+            known = ", ".join(filter(None, choices)) + (", or nothing" if "" in choices else "")
+            raise BadInput(f"setting {name!r} in {source}: expected {known}; found {value!r}")
+        return value
     number = _number(value, name)
     if number is None:
-        wanted = "a number or a time like 90s or 5m" if name.endswith("_seconds") else "a number"
-        raise BadInput(f"setting {name!r} in {source}: expected {wanted}, found {value!r}")
+        timed = name.endswith("_seconds")
+        raise refusal("a number or a time like 90s or 5m" if timed else "a number")
     if kind == "int" and not number.is_integer():
-        raise BadInput(f"setting {name!r} in {source}: expected a whole number, found {value!r}")
+        raise refusal("a whole number")
     least = _LEAST.get(name)
     if not (number > 0 if least is None else least <= number) or number == inf:
-        wanted = "more than 0" if least is None else f"at least {least}"
-        raise BadInput(f"setting {name!r} in {source}: expected {wanted}, found {value!r}")
+        raise refusal("more than 0" if least is None else f"at least {least}")
     return int(number) if kind == "int" else number
-
-
-def _chosen(name: str, value: str, source: str) -> str:
-    choices = _CHOICES.get(name, (value,))
-    if value not in choices:
-        known = ", ".join(filter(None, choices)) + (", or nothing" if "" in choices else "")
-        raise BadInput(f"setting {name!r} in {source}: expected {known}; found {value!r}")
-    return value
 
 
 def _number(value: Any, name: str) -> float | None:

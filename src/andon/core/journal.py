@@ -149,10 +149,6 @@ _ENDS = frozenset({EntryKind.START, EntryKind.END, EntryKind.COMPENSATE})
 _UNDOES = frozenset({EffectState.COMPENSATED, EffectState.CONFIRMED})
 
 
-def _is_wait(record: Record) -> bool:
-    return record.waits is not None or record.kind == EntryKind.EVENT
-
-
 def split(place: str) -> tuple[str, int]:
     branch, _, number = place.rpartition(":")
     return branch, int(number)
@@ -220,7 +216,8 @@ class Replay:
             return
         if entry.state == Mark.WAITING:
             record.waits = entry.body
-        if entry.state == Mark.CANCELLED and before in ANSWERS and _is_wait(record):
+        is_wait = record.waits is not None or record.kind == EntryKind.EVENT
+        if is_wait and entry.state == Mark.CANCELLED and before in ANSWERS:
             # The code never saw how the wait ended, so asking again waits again.
             record.body, record.blob = record.waits, None
         if entry.state not in (Mark.BEGUN, Mark.CANCELLED):  # these carry no new body

@@ -9,7 +9,6 @@ so does a wait shorter than a second, which a run spends in memory.
 import re
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import apsw
@@ -41,12 +40,7 @@ class Clock:
         self._move(self.ahead)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._path is not None:
             apsw.connection_hooks.remove(self._hook)
         runtime_clock.ahead -= self.ahead

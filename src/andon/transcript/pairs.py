@@ -186,21 +186,17 @@ def _leave_over(plan: RepairPlan, given: Given, slots: list[CallSlot]) -> None:
 def _drop_copies(plan: RepairPlan) -> None:
     """Drop a call stored twice: the same call in one turn, unless both were answered."""
     for slot in plan.slots:
+        same = (slot.turn, slot.call.name, slot.call.arguments)
         twins = [
-            other
-            for other in plan.same[slot.kind, slot.call.id]
-            if other is not slot
-            and other.kept
-            and other.turn == slot.turn
-            and _same(other.call, slot.call)
+            one
+            for one in plan.same[slot.kind, slot.call.id]
+            if one is not slot
+            and one.kept
+            and (one.turn, one.call.name, one.call.arguments) == same
         ]
         if slot.answer is None and any(one.answer or one.at < slot.at for one in twins):
             slot.kept = False
             plan.note(Change.REMOVED, slot.at, "a second copy of a call", slot.call.id)
-
-
-def _same(one: Call, other: Call) -> bool:
-    return (one.id, one.name, one.arguments) == (other.id, other.name, other.arguments)
 
 
 def _drop_remnants(plan: RepairPlan, ledger: Ledger | None) -> None:

@@ -243,7 +243,8 @@ class AndonSaver(BaseCheckpointSaver[str]):
         )
         keys: Sequence[GraphKey] = self._store.graph_checkpoints(which)
         if filter:
-            keys = [key for key in keys if _fits(json.loads(key.metadata), filter)][:limit]
+            found = [(key, json.loads(key.metadata)) for key in keys]
+            keys = [key for key, metadata in found if metadata | filter == metadata][:limit]
         for key in keys:
             row = self._read(key.thread, key.namespace, key.id)
             if row is not None:  # else it was dropped in the meantime
@@ -432,7 +433,3 @@ def _as_json(metadata: CheckpointMetadata) -> str:
         return json.dumps(metadata)
     except (TypeError, ValueError) as error:
         raise NotStorable(f"the metadata of a checkpoint has to be JSON: {error}") from error
-
-
-def _fits(metadata: dict[str, Any], asked: dict[str, Any]) -> bool:
-    return all(metadata.get(name, ...) == value for name, value in asked.items())

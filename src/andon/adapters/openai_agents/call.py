@@ -48,7 +48,8 @@ class Called:
     async def carry_out(self) -> Any:
         """Return the result; early if the run waits for people or was released."""
         async with Client() as client:
-            durable = Durable(self._execute, name=_named(self.agent.name))
+            name = re.sub(r"[^\w.-]+", "-", self.agent.name)[:100] or "agent"
+            durable = Durable(self._execute, name=name)
             start = await self._start(client)
             await self._wake(client)
             running = asyncio.ensure_future(client.run(durable, start, id=self.run_id))
@@ -193,10 +194,6 @@ class Called:
         context = self.options.get("context")
         override = {} if context is None else {"context_override": context}
         return await RunState.from_json(self.agent, kept, **override)
-
-
-def _named(agent: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", agent)[:100] or "agent"
 
 
 def _kept(result: Any) -> dict[str, Any]:

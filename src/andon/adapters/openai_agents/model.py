@@ -77,15 +77,15 @@ class JournaledModel(Model):
     async def stream_response(self, *request: Any, **options: Any) -> AsyncIterator[Any]:
         """Stream the answer as it arrives; its completion follows once the answer is durable."""
         events: asyncio.Queue[Any] = asyncio.Queue()
-        heard: list[Any] = []
+        wholes: list[Any] = []
 
         async def ask(*_: Any) -> Any:
             stream = model_retry.stream_response_with_retry(
                 get_stream=lambda: self._model.stream_response(*request, **options),
                 **self._retrying(options),
             )
-            whole = await _heard(stream, events, self._scope.ctx)
-            heard.append(whole)
+            whole = await _forwarded(stream, events, self._scope.ctx)
+            wholes.append(whole)
             usage = _response_usage_to_usage(whole.usage) if whole.usage else Usage()
             return _dumped(ModelResponse(output=whole.output, usage=usage, response_id=whole.id))
 
@@ -99,7 +99,7 @@ class JournaledModel(Model):
             if not asking.done():
                 asking.cancel()
                 await asyncio.wait({asking})
-        for event in [_completed(heard[0])] if heard else _events(answer):
+        for event in [_completed(wholes[0])] if wholes else _events(answer):
             yield event
 
     def _retrying(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def arguments_of(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"input": text}
 
 
-async def _heard(stream: Any, events: asyncio.Queue[Any], ctx: Context) -> Any:
+async def _forwarded(stream: Any, events: asyncio.Queue[Any], ctx: Context) -> Any:
     """Forward a stream's events except the last, and checkpoint its text in case it is cut off."""
     said, items, whole = "", [], None
     async with contextlib.aclosing(stream):

@@ -47,8 +47,8 @@ class Streamed(RunResultStreaming):
         driving = self._call[1]
         events: asyncio.Queue[Any] = asyncio.Queue()
         gone = asyncio.Event()
-        hearing = asyncio.ensure_future(self._hear(events, gone))
-        hearing.add_done_callback(lambda _: events.put_nowait(None))
+        forwarding = asyncio.ensure_future(self._forward(events, gone))
+        forwarding.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
                 try:
@@ -60,12 +60,12 @@ class Streamed(RunResultStreaming):
             raise
         finally:
             gone.set()
-            await asyncio.wait({driving, hearing})
-            for one in (driving, hearing):
+            await asyncio.wait({driving, forwarding})
+            for one in (driving, forwarding):
                 _ = one.cancelled() or one.exception()  # mark the exception as retrieved
         if driving.cancelled():
             return
-        hearing.result()
+        forwarding.result()
         found = driving.result()
         if not isinstance(found, RunResultStreaming):  # the run had already finished
             self.__dict__ |= {name: getattr(found, name) for name in _SHOWN}
@@ -74,7 +74,7 @@ class Streamed(RunResultStreaming):
             while not self._event_queue.empty():
                 yield self._event_queue.get_nowait()
 
-    async def _hear(self, events: asyncio.Queue[Any], gone: asyncio.Event) -> None:
+    async def _forward(self, events: asyncio.Queue[Any], gone: asyncio.Event) -> None:
         """Forward the events, in a task of its own: the SDK ends a run whose listener is cancelled.
 
         The next event follows only when the last one was handled, so that `cancel("after_turn")`

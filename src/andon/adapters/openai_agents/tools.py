@@ -101,14 +101,11 @@ def _packed(output: Any) -> Any:
     if isinstance(output, list):
         parts = [_packed(one) for one in output]
         return _NOTHING if _NOTHING in parts else parts
-    if isinstance(output, dict) and _KIND not in output and all(map(_is_text, output)):
+    texts = isinstance(output, dict) and all(isinstance(name, str) for name in output)
+    if texts and _KIND not in output:
         named = {name: _packed(one) for name, one in output.items()}
         return _NOTHING if _NOTHING in named.values() else named
     return _NOTHING
-
-
-def _is_text(name: Any) -> bool:
-    return isinstance(name, str)
 
 
 def _output(tool: FunctionTool, kept: Any) -> Any:

@@ -24,13 +24,15 @@ class HealthVerdict(NamedTuple):
     why: str = ""
 
 
+STARTING = HealthVerdict(False, "starting", "it is not registered yet")
+
+
 def live(seen: Vitals, limit_seconds: float) -> HealthVerdict:
     """Whether the worker is alive. If not, a restart may help."""
     if seen.draining:
         return HealthVerdict(True, "draining")
-    stuck = _stuck(seen, limit_seconds)
-    if stuck:
-        return HealthVerdict(False, "stuck", stuck)
+    if stuck := _stuck(seen, limit_seconds):
+        return stuck
     if seen.store_up_for is None:
         return HealthVerdict(True, "live", "the store is away; a restart would not help")
     return HealthVerdict(True, "live")
@@ -39,31 +41,28 @@ def live(seen: Vitals, limit_seconds: float) -> HealthVerdict:
 def ready(seen: Vitals, limit_seconds: float) -> HealthVerdict:
     """Whether the worker can be expected to take new runs."""
     if seen.draining:
-        return HealthVerdict(
-            False, "draining", "it is draining: it takes no new runs and requeues its own"
-        )
+        why = "it is draining: it takes no new runs and requeues its own"
+        return HealthVerdict(False, "draining", why)
     if not seen.started:
-        return HealthVerdict(False, "starting", "it is not registered yet")
+        return STARTING
     if seen.store_up_for is None:
         return HealthVerdict(False, "store away", "the store does not answer")
-    stuck = _stuck(seen, limit_seconds)
-    return HealthVerdict(False, "stuck", stuck) if stuck else HealthVerdict(True, "ready")
+    return _stuck(seen, limit_seconds) or HealthVerdict(True, "ready")
 
 
 def begun(seen: Vitals) -> HealthVerdict:
     """Whether the worker has started; a draining one has."""
     if seen.started or seen.draining:
         return HealthVerdict(True, "started")
-    return HealthVerdict(False, "starting", "it is not registered yet")
+    return STARTING
 
 
-def _stuck(seen: Vitals, limit_seconds: float) -> str:
+def _stuck(seen: Vitals, limit_seconds: float) -> HealthVerdict | None:
+    why = ""
     if seen.loop_silent > limit_seconds:
-        return f"its event loop has not answered for {seen.loop_silent:.0f} s"
-    if not seen.started or seen.store_up_for is None:
-        return ""
+        why = f"its event loop has not answered for {seen.loop_silent:.0f} s"
     # After an outage the worker needs a moment to reconnect: it is late only if the store was up.
-    late = min(seen.contact_age, seen.store_up_for)
-    if late > limit_seconds:
-        return f"the store answers, but this worker has not reached it for {seen.contact_age:.0f} s"
-    return ""
+    elif seen.started and min(seen.contact_age, seen.store_up_for or 0.0) > limit_seconds:
+        age = f"{seen.contact_age:.0f} s"
+        why = f"the store answers, but this worker has not reached it for {age}"
+    return HealthVerdict(False, "stuck", why) if why else None

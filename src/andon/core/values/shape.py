@@ -91,14 +91,11 @@ class _Reading:
         elif isinstance(annotated, inspected.LiteralType):
             found = {"one_of": list(annotated.values)}
         elif isinstance(annotated, inspected.EnumType):
-            found = _enumeration([member.value for member in annotated.cls])
+            values = [member.value for member in annotated.cls]
+            found = {"one_of": values} if all(type(one) in (int, str) for one in values) else ANY
         elif isinstance(annotated, _OBJECTS):
             found = _object(annotated, inner)
         return found
-
-
-def _enumeration(values: list[Any]) -> Shape:
-    return {"one_of": values} if all(type(one) in (int, str) for one in values) else ANY
 
 
 def _object(annotated: Any, inner: Callable[[Any], Shape]) -> Shape:

@@ -231,7 +231,8 @@ class _Trial:
                 status = forker.wait(pid, min(self.until, time.monotonic() + LOOK_SECONDS))
         finally:
             # Includes processes that the worker started, and the worker if it did not end in time.
-            _kill_group(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
         if status is None:
             forker.wait(pid, time.monotonic() + 10)
         return status
@@ -307,10 +308,3 @@ class _Trial:
 def _doubt(line: Line) -> str:
     """Return the start of an ask's id about that effect; names and keys may have any characters."""
     return f"effect:{line.name}/{line.place or line.key}"
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -71,12 +70,7 @@ class FakeModel:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -136,8 +130,8 @@ class FakeModel:
                 )
         turn = self._turn(request)
         with self._lock:
-            heard = digest(form.conversation(request.body, self._kept))
-            turn = msgspec.structs.replace(turn, heard=heard)
+            conversation = digest(form.conversation(request.body, self._kept))
+            turn = msgspec.structs.replace(turn, conversation=conversation)
             whole = form.answer(request.body, turn, self._kept)
         streams = bool(request.body.get("stream"))
         return whole, self._streamed(form, request, whole) if streams else None

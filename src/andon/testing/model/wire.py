@@ -23,13 +23,13 @@ class Turn(msgspec.Struct, frozen=True):
     text: str = ""
     calls: tuple[ModelToolCall, ...] = ()
     number: int = 0
-    heard: str = ""  # digest of the conversation that this turn answers
+    conversation: str = ""  # digest of the conversation that this turn answers
 
     def id_of(self, prefix: str, place: int = 0) -> str:
         seed = json.dumps(
             [
                 prefix,
-                self.heard,
+                self.conversation,
                 self.number,
                 place,
                 self.text,
