@@ -16,7 +16,7 @@ import andon
 from andon.adapters.langgraph import AndonMiddleware, AndonSaver, agent
 from andon.testing import FakeModel, call
 
-# In place of the provider: the same answers to the same conversation, and the same refusals.
+# A fake provider: the same answers to the same conversation, and the same refusals.
 fake = FakeModel([call("charge", eur=2), "It is yours."]).__enter__()
 model = ChatOpenAI(model="m", base_url=f"{fake.url}/v1", api_key="fake")
 
@@ -24,7 +24,7 @@ BOOK = Path("book.txt")
 
 
 def find(eur: int):
-    """What the bank's own page would say."""
+    """Ask the bank."""
     return andon.happened("charged") if BOOK.exists() else andon.did_not_happen()
 
 

@@ -20,7 +20,7 @@ BOOK = Path("book.txt")
 
 
 def find(eur: int, *, key: str) -> Any:
-    """What the bank's own page would say."""
+    """Ask the bank."""
     paid = BOOK.exists() and key in BOOK.read_text()
     return andon.happened("paid") if paid else andon.did_not_happen()
 
