@@ -1,4 +1,4 @@
-"""Rolling chaos: a fleet of real processes that are killed, told to go and frozen at random.
+"""Rolling chaos: a fleet of real processes that are killed, drained and frozen at random.
 
 Whoever goes is replaced at once. The world counts what was done, whatever the runtime says: every
 run ends with its result, no finished step is executed again, no effect happens twice.

@@ -1,4 +1,4 @@
-"""Every parser is fed what somebody got wrong, or meant to; by seed, so that it can be again.
+"""Every parser gets malformed and hostile input, chosen by a seed so that it can be repeated.
 
 Legal: accepted, and the same when it is written down and read again; refused with an error of
 andon's own; or taken for a pulled latch. Never a traceback, an answer that takes long, or memory

@@ -12,16 +12,16 @@ from verify.drivers.shop import MOMENTS
 commit = report.commit
 
 ABOUT = """\
-An agent with two tools is killed with SIGKILL around one of them, and goes on in another process. Real libraries talk to a server on this machine that refuses what
-the providers refuse ([`andon.testing.FakeModel`](guides/testing-your-agent.md)). A cell is a moment × the first or the second of two tools, or the second of two at once × *resume* or a *new message* of the person instead × the wire
-format × the store. It is judged from outside: by a file that the tools write to and fsync, by the 400s of the server, and by whether the last answer has the receipts of what really happened."""  # noqa: E501
+An agent with two tools is killed with SIGKILL around one of them, and goes on in another process. Real libraries talk to a server on this machine that refuses the same
+requests as the providers ([`andon.testing.FakeModel`](guides/testing-your-agent.md)). A cell is a moment × the first or the second of two tools, or the second of two at once × *resume* or a *new message* of the person instead × the wire
+format × the store. It is judged from outside: by a file that the tools write to and fsync, by the 400s of the server, and by whether the last answer has the receipts of the actions that really happened."""  # noqa: E501
 MEANT = """\
-**Doubled**: effects that happened a second time. **In doubt**: a person was asked about the effect, and said what the world says: afterwards it is there once. In a framework, after a new message, the model is told instead that the outcome is unknown, and says so: nobody repeats it, and killed between intent and effect it stays undone. With andon the first run is gone on with after a new message as well. **400**: requests that the provider refuses.
+**Doubled**: effects that happened a second time. **In doubt**: a person was asked about the effect, and answered by the tools' file: afterwards it is there once. In a framework, after a new message, the model is told instead that the outcome is unknown, and says so: the effect is not repeated, and after a kill between intent and effect it stays undone. With andon the first run also continues after a new message. **400**: requests that the provider refuses.
 **Wrong**: cells whose last answer is missing, or does not say what happened."""  # noqa: E501
 KILLED = """\
 **before intent**: the model has answered, and nothing is written about the tool. **after intent**: andon has written that the tool begins (without andon: the same moment, nothing is written). **after effect**: the tool
 has acted, and not returned. **after result**: it has returned; with andon, its result is durable. **before checkpoint**: the framework, or the program, is about to save. With parallel tools the other
-one is done by then, and kept where that is done for each; before the intent, neither has begun."""  # noqa: E501
+one is done by then, and saved if the program saves each result; before the intent, neither has begun."""  # noqa: E501
 SAID = {
     "loop": "The loop without a framework",
     "loop_by_message": "The same loop, saved after every message",
@@ -55,7 +55,7 @@ def page(found: Sequence[Found], drivers: dict[str, Any], commit: str, seconds: 
 
 
 AGAIN = """\
-`make matrix` plays all of it; `python verify/matrix.py --only langgraph --verbose` says what became of each cell of one framework. A part of it is in `make test`
+`make matrix` runs all of it; `python verify/matrix.py --only langgraph --verbose` prints the outcome of each cell of one framework. A part of it is in `make test`
 (`tests/verify/test_matrix.py`) and in `make verify`, whose canaries break the intent, the plan and the ledger to see it turn red."""  # noqa: E501
 
 

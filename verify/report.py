@@ -15,8 +15,8 @@ from verify.layer import Effort, Outcome
 ROOT = Path(__file__).resolve().parent.parent
 MOST_LISTED = 20  # violations of one layer
 AGAIN = """\
-A violation says what replays it. `python verify/verify.py --only simulation --seed 1234` tells that story step by step, the same on every machine;
-`--only LAYER --seed N` plays another layer by that seed. Of real processes a seed chooses the faults and their order; the kernel chooses the moment."""  # noqa: E501
+A violation names the command that replays it. `python verify/verify.py --only simulation --seed 1234` prints that run step by step, the same on every machine;
+`--only LAYER --seed N` replays another layer with that seed. For real processes a seed determines the faults and their order; the kernel determines the timing."""  # noqa: E501
 COLUMNS = ("layer", "faults", "runs", "violations", "canaries caught", "seconds")
 
 
@@ -38,7 +38,7 @@ def does(layer: str) -> str:
     """What it does: the first line of its file, which need not work for that."""
     path = Path(__file__).with_name(f"{layer}.py")
     about = ast.get_docstring(ast.parse(path.read_text("utf-8"))) if path.exists() else None
-    return (about or "nobody has written it").partition("\n")[0].rstrip(".")
+    return (about or "not written yet").partition("\n")[0].rstrip(".")
 
 
 def screen(outcomes: list[Outcome], canaries: list[Tried]) -> str:
@@ -62,7 +62,7 @@ def page(outcomes: list[Outcome], canaries: list[Tried], effort: Effort, commit:
     made = f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d}, from commit {commit}"
     layers, planted = sum(one.seconds for one in outcomes), sum(one.seconds for one in canaries)
     parts = [
-        "# What was injected, and what was found",
+        "# Verification: faults injected, and what they found",
         "",
         f"{made}. **{colour}.** {layers:,.0f} s for the layers, {planted:,.0f} s for the canaries.",
         "",
