@@ -1,4 +1,4 @@
-"""The same agent, written so that its worker may die anywhere.
+"""The same agent, corrected: its worker may die at any moment.
 
 andon crashtest examples/careful/shop.py
 """

@@ -1,4 +1,4 @@
-"""A shop agent as one writes it first. Everything works, until its worker dies.
+"""A first version of a shop agent. Everything works until its worker dies.
 
 andon crashtest examples/careless/shop.py
 """
@@ -33,7 +33,7 @@ def post(order: str) -> str:
 
 
 @andon.effect_of(kind="idempotent")
-def notify(order: str) -> str:  # says that the same key twice does no harm, and never sees the key
+def notify(order: str) -> str:  # declared idempotent, but never sees the key
     append(POST, f"mail about {order}")
     return "notified"
 
@@ -46,7 +46,7 @@ def archive(order: str, number: str) -> str:
 async def shop(ctx: andon.Context, order: str = "A-1") -> str:
     await ctx.step(reserve, order)
     await ctx.effect(charge, order, 30, key=str(uuid.uuid4()))  # another key on every replay
-    await ctx.effect(post, order)  # says nothing about itself
+    await ctx.effect(post, order)  # declares nothing
     await ctx.effect(notify, order, key=order)
-    await ctx.step(archive, order, f"{random.random():.9f}")  # chance outside a step
+    await ctx.step(archive, order, f"{random.random():.9f}")  # a random number outside a step
     return "shipped"

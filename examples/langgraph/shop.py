@@ -1,4 +1,4 @@
-"""An agent of LangChain that charges a card once, whatever dies (docs/guides/langgraph.md).
+"""An agent of LangChain that charges a card once, even if it is killed (docs/guides/langgraph.md).
 
     ANDON_FAULTS=effect:executed=kill andon run examples/langgraph/shop.py:buy what=milk --id milk
     andon run examples/langgraph/shop.py:buy what=milk --id milk

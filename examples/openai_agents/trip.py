@@ -3,8 +3,8 @@
     python examples/openai_agents/trip.py
 
 It runs offline against andon.testing.FakeModel, in a folder of its own. The desk is started, and
-killed with SIGKILL after the hotel was booked; started again, it goes on. The world's own file says
-what was booked.
+killed with SIGKILL after the hotel was booked; started again, it goes on. A file lists the real
+bookings.
 """
 
 import asyncio
