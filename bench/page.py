@@ -197,7 +197,7 @@ PAGE = """\
 # Speed, beside every peer
 
 `make bench` measures andon, its peers and the raw loops of the same databases in one run, and
-writes this page. Made from commit `{commit}` on {on} in {minutes} minutes; load of the machine
+writes this page. Measured at commit `{commit}` on {on} in {minutes} minutes; load of the machine
 {load}; {machine}.{mark}
 
 ## Targets
@@ -214,17 +214,17 @@ its documentation recommends for speed and safety; `bench/speed/with_andon.py` a
 which, and why. Systems take turns in every round, in an order that changes. A figure is the median
 of round medians. `/ raw` is against the raw loop on the same database (where a system has its own
 storage: raw SQLite on the same disk), asked just before, in the same block. `/ best peer` is
-against the best figure of any peer, on whatever it runs.
+against the best figure of any peer, on any store.
 
-Raw is the least that a durable system has to do: one row of 1 KB, found by its run and number, in
-its own commit, or in the commit of whatever waits; no fence, no journal, no replay
+Raw is the minimum work of a durable system: one row of 1 KB, found by its run and number, in
+its own commit, or in a commit with other waiting rows; no fence, no journal, no replay
 ([why it has a key](decisions/0018-the-raw-row-can-be-found-again.md)).
 
-## What it does not show
+## Limits of the comparison
 
-A quiet machine: see the load above, and measure on yours. Many machines: every server runs on this
-one. Temporal is its development server, on SQLite. Redis keeps snapshots only, as it comes: when it
-crashes, recent work of Celery is lost. What a peer has and andon lacks is not in any table.
+The machine was not always quiet: see the load above, and measure on yours. Every server runs on one
+machine. Temporal is its development server, on SQLite. Redis keeps only snapshots by default: when
+it crashes, recent work of Celery is lost. No table has features that peers have and andon lacks.
 
 ## Versions
 

@@ -135,24 +135,24 @@ def _markdown(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
 
 
 PAGE = """\
-# How soon a stop is real
+# How soon a stop takes effect
 
-A step is running; somebody says stop. How long does the step go on? And what does the system say
-meanwhile? `make stops` measures it for andon and its peers with the same step in each, and writes
-this page. Median of {rounds} rounds, worst in brackets.
+A step is running when a client orders a stop. How long does the step go on, and which state does
+the system report meanwhile? `make stops` measures it for andon and its peers with the same step in
+each, and writes this page. Median of {rounds} rounds, worst in brackets.
 
 {matrix}
 {absent}
 **Bold**: the system said that the run was over while its step still ran. *Swallows it*: the step
 catches its own cancellation and tries again, as careless code does.
 
-Read it by columns. An async step that plays along is ended by everybody, sooner or later. A sync
-step in a thread hears of a stop only in Temporal, at its next turn. The rest takes somebody outside
-the process: Celery, which signals the process of a task (SIGKILL for the one that swallows), and
-andon, whose supervisor ends what does not end by itself. andon's *cancel* asks first and becomes a
+Read it by columns. Every system ends a cooperative async step sooner or later. Only Temporal
+notifies a sync step in a thread, at its next turn. The other cases need a process outside:
+Celery signals the process of a task (SIGKILL for the one that swallows), and andon's supervisor
+ends processes that do not end by themselves. andon's *cancel* asks first and becomes a
 kill when its window is over (1 s here, 10 s by default); its *kill* first gives the worker 0.2 s to
-end the attempt, so that its other runs need not go with it. andon commits the order and raises the
-fence before anybody hears of it, and says that a run is over when that is proved.
+end the attempt, so that its other runs need not end with it. andon commits the order and raises the
+fence before it notifies the worker, and reports that a run is over when that is proved.
 
 ## How it is measured
 
@@ -161,20 +161,21 @@ with `await asyncio.sleep(0.005)`; the same under `except BaseException: continu
 `time.sleep(0.005)`; and in one call of `time.sleep(30)`, which stands for any call into C that does
 not come back. Another process watches the page and the thread's entry in `/proc` for 10 s. *Ended*
 is the last stamp after the request (or the moment its thread was gone, where it could not stamp),
-*said* the moment the system's own status first said so, asked each 5 ms. The stop comes at a random
-moment, from a client that is already connected.
+*said* the moment the system's own status first reported it, polled each 5 ms. The stop comes at a
+random moment, from a client that is already connected.
 
-Each system is used as its documentation recommends for stopping what runs; the files
-`bench/peers/on_*.py` say which page that is, and what was set in its favour: DBOS's async step is
-preemptible, Temporal's steps heartbeat at every turn, Celery has the prefork pool. A step may help
-where a system offers it a flag to look at; this one does not, because agents call code that does
-not either.
+Each system is used as its documentation recommends for stops; the files
+`bench/peers/on_*.py` name that page, and the settings in its favour: DBOS's async step is
+preemptible, Temporal's steps heartbeat at every turn, Celery has the prefork pool. Some
+systems offer the step a flag to check; this step does not check it, because agents call code that
+does not either.
 
-## What it does not show
+## Limits of the comparison
 
-A quiet machine: see the load in the last table, and measure on yours. What a stop costs: Celery and
-andon end a process, and whatever the step held in it is lost. What becomes of the work: a Celery
-task is gone, a killed run of andon can be resumed. Processes that the step itself has started.
+The machine was not quiet: see the load in the last table, and measure on yours. Not measured: the
+price of a stop (Celery and andon end a process, and the step's memory is lost), the fate of the
+work (a Celery task is gone, a killed run of andon can be resumed), and processes that the step
+starts.
 
 ## Every number
 
