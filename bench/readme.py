@@ -26,7 +26,7 @@ class Line(NamedTuple):
 LINES = (
     Line("one durable step, 1 KB result, against a raw durable commit", "W1", "step", "raw"),
     Line("the same with a plain function (it runs in a thread)", "W1", "plain", "raw"),
-    Line("one durable step, quicker than the best peer", "W1", "step", "peer"),
+    Line("one durable step, times faster than the best peer", "W1", "step", "peer"),
     Line("100 runs × 50 steps in one process, steps/s", "W2", "rate"),
     Line("the same, against the best peer", "W2", "rate", "peer"),
     Line("enqueue → the run's first line", "W3", "start"),
@@ -35,7 +35,7 @@ LINES = (
     Line("effects repeated by that", "W4", "repeated"),
     Line("SIGTERM with a 5 s step in flight and a grace of 2 s: announced", "W5", "announced"),
     Line("the same: exit with 0", "W5", "exit"),
-    Line("the same: gone on with by another worker, from its partial value", "W5", "elsewhere"),
+    Line("the same: continued by another worker, from its partial value", "W5", "elsewhere"),
     Line("resume of a run with 10,000 finished steps", "W7", "resume"),
     Line("memory of a suspended run", "W11", "suspended"),
 )
