@@ -26,7 +26,7 @@ from tests.transcript.test_fuzz import Book, judge, results
 
 from andon import transcript
 from andon.cli import app, args
-from andon.control.runs import registration
+from andon.control.runs import run_start
 from andon.control_process.channel import Channel
 from andon.core import duration, latch
 from andon.core.fleet import preemption
@@ -109,7 +109,7 @@ def times(content: bytes) -> str:
 def command(folder: Path) -> Feed:
     """The whole command line, in a folder with a store of its own; only what starts nothing."""
     store = f"sqlite:///{folder}/andon.db"
-    registration.REGISTRATION_SECONDS = 0.0  # for an agent that nobody carries
+    run_start.REGISTRATION_SECONDS = 0.0  # for an agent that nobody carries
     with contextlib.closing(open_store(store)) as opened:
         requests.start(opened, agents.waiting, (), id="r-7", labels={"a": "b"})
     waits = {"pause", "cancel", "kill", "wait"}  # for others, unless they are told not to

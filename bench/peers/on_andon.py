@@ -17,7 +17,7 @@ import breath
 from drive import Driver, main, spawn, until
 
 import andon
-from andon.control.runs import runs
+from andon.control.runs.surroundings import Surroundings
 from andon.runtime.requests import requests
 from andon.store import open_store
 
@@ -89,7 +89,7 @@ class OnAndon(Driver):
 
     def says(self, run: Any) -> str:
         row = self.store.run(run)
-        return str(runs.Surroundings(self.store).state_of(row))
+        return str(Surroundings(self.store).state_of(row))
 
 
 if __name__ == "__main__":

@@ -224,9 +224,9 @@ def test_a_wrong_number_is_refused_with_what_was_expected(
 
 
 def test_every_word_that_other_tools_have_leads_to_commands_that_there_are() -> None:
-    for meant in stop_options.MEANT.values():
+    for meant in stop_options.SIMILAR.values():
         assert all(name == "--help" or name in COMMANDS for name in meant), meant
-    assert not stop_options.MEANT.keys() & COMMANDS.keys()
+    assert not stop_options.SIMILAR.keys() & COMMANDS.keys()
 
 
 @pytest.mark.parametrize("word", ["-V", "--version", "version"])

@@ -412,7 +412,7 @@ def test_a_settling_time_is_waited_for(yard: Yard) -> None:
     yard.leave("old")
     looks: list[Any] = []
     began = time.monotonic()
-    one, over = deploy_view.watch(
+    one, over = deploys.watch(
         yard.store,
         patience=Patience(0.0, lambda error: None),
         timeout=0.2,

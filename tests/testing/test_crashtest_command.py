@@ -157,8 +157,8 @@ def test_a_terminal_gets_a_line_that_counts_below_what_was_found(
     found = Finding(about="effect", name="pay", what="it happened twice", why="", do="")
     tried = Tried(kills=(), reached=True, state="", findings=[], asked=[], seconds=0)
     line = progress.ProgressLine(shown=True)
-    crashtest_view._told(line, 1, 3, tried)
-    crashtest_view._told(line, 2, 3, msgspec.structs.replace(tried, findings=[found]))
+    crashtest_view._show_trial(line, 1, 3, tried)
+    crashtest_view._show_trial(line, 2, 3, msgspec.structs.replace(tried, findings=[found]))
     line.clear()
     drawn = terminal.getvalue()
     assert "1 of 3  kills" in drawn

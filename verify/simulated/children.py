@@ -93,15 +93,15 @@ class Children:
         """As a command does on the host of the current process; it ends no worker."""
         here = self._fleet.current
         with mock.patch.object(processes, "this_process", return_value=here.row):
-            enders = processes.Enders(store, "kill")
+            killer = processes.WorkerKiller(store, "kill")
         orders = store.rows(
             "SELECT DISTINCT stop_id FROM andon_targets"
             " WHERE mark IS NOT NULL AND stage IN ('fenced', 'unproved') ORDER BY stop_id"
         )
         for one in (target for (stop_id,) in orders for target in store.targets(stop_id)):
             worker = processes.workers_of(store, {one.worker or ""}).get(one.worker or "")
-            if one.mark is not None and worker is not None and enders.is_here(worker):
-                enders.clear(one, worker, lambda _: None)
+            if one.mark is not None and worker is not None and killer.is_here(worker):
+                killer.clear(one, worker, lambda _: None)
 
     # ── what the kernel of a host answers ─────────────────────────────────────────────────────
 

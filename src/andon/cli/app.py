@@ -9,7 +9,7 @@ command.
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from andon.cli import output, stop_options
-from andon.cli.options import Command, F, understands
+from andon.cli.options import Command, F, from_table
 from andon.core.text import clean, clean_lines, either
 from andon.errors import (
     AndonError,
@@ -125,7 +125,7 @@ class CommandGroup(click.Group):
 
 def unknown(word: str, known: Iterable[str], path: str) -> click.UsageError:
     """Return a usage error that suggests the likely command; andon never executes a guess."""
-    meant = stop_options.MEANT.get(word.lower(), ()) if path == "andon" else ()
+    meant = stop_options.SIMILAR.get(word.lower(), ()) if path == "andon" else ()
     close = [f"{path} {one}" for one in meant or get_close_matches(word, list(known), 2)]
     hint = f"did you mean {either(close)}?" if close else f"{path} --help lists them."
     return click.UsageError(f"there is no command {word!r}; {hint}")
@@ -144,15 +144,15 @@ def _remember(ctx: click.Context, option: click.Parameter, given: Any) -> None:
         setattr(ctx.ensure_object(GlobalOptions), option.name or "", given)
 
 
-_EVERYWHERE: dict[str, Any] = {"expose_value": False, "callback": _remember, "is_eager": True}
-everywhere = understands(*stop_options.EVERYWHERE, **_EVERYWHERE)
+_GLOBAL: dict[str, Any] = {"expose_value": False, "callback": _remember, "is_eager": True}
+takes_global_options = from_table(*stop_options.GLOBAL, **_GLOBAL)
 
 
-def everywhere_but_json(function: F) -> F:
-    """Add the common options but hide --json, for commands that refuse it with a reason."""
-    store, json = stop_options.EVERYWHERE
-    function = understands(json, hidden=True, **_EVERYWHERE)(function)
-    return understands(store, **_EVERYWHERE)(function)
+def takes_global_options_but_json(function: F) -> F:
+    """Add the global options but hide --json, for commands that refuse it with a reason."""
+    store, json = stop_options.GLOBAL
+    function = from_table(json, hidden=True, **_GLOBAL)(function)
+    return from_table(store, **_GLOBAL)(function)
 
 
 @click.group(
@@ -160,7 +160,7 @@ def everywhere_but_json(function: F) -> F:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 error, 2 usage or bad input, 3 not in time, 4 not found.",
 )
-@everywhere
+@takes_global_options
 @click.option(
     "-V",
     "--version",
@@ -177,20 +177,50 @@ def cli() -> None:
     """
 
 
-def asked() -> GlobalOptions:
+def global_options() -> GlobalOptions:
     return click.get_current_context().ensure_object(GlobalOptions)
+
+
+def wants_json() -> bool:
+    return global_options().json
+
+
+def print_answer(found: Any, view: str | Callable[[Any], None]) -> None:
+    """Print the answer of a command: one JSON document with --json, else the text or the view."""
+    if wants_json():
+        output.document(found)
+    elif callable(view):
+        view(found)
+    elif view:
+        output.say(view)
 
 
 def advise(text: str) -> None:
     """Print advice on stderr, but not with --json: then stderr has an error as JSON or nothing."""
-    if not asked().json:
+    if not wants_json():
         output.note(text)
 
 
 def make_settings(**given: Any) -> Any:
     from andon.settings import load
 
-    return load({"store": asked().store, **given})
+    return load({"store": global_options().store, **given})
+
+
+def patience(settings: Any) -> Any:
+    """Return how long a command waits for a store that is away; it says so once."""
+    from andon.control.changes import Patience
+
+    return Patience(
+        settings.patience_seconds,
+        lambda error: advise(f"{clean(error)} Waiting for the store."),
+    )
+
+
+def query(question: Callable[..., Any], *details: Any, **options: Any) -> Any:
+    """Ask the store a question that changes nothing."""
+    with opened(look="once") as store:
+        return question(store, *details, **options)
 
 
 @contextlib.contextmanager
@@ -233,7 +263,7 @@ def opened(
         store.close()
 
 
-def refuse_still(store: Any, row: Any = None) -> None:
+def refuse_copy(store: Any, row: Any = None) -> None:
     """Refuse to wait on a copy of a store: nothing in it changes, so the wait would never end."""
     from andon.core.run import TERMINAL
 

@@ -16,31 +16,15 @@ if TYPE_CHECKING:
 # No yellow, white or black: each is unreadable on either a light or a dark background.
 CODES = {"wrong": "31", "good": "32", "held": "35", "alive": "36", "quiet": "2", "head": "1"}
 TINTS = {
-    "running": "alive",
-    "serving": "alive",
-    "suspended": "alive",
-    "queued": "quiet",
-    "exited": "quiet",
-    "cancelled": "quiet",
-    "nothing": "quiet",
-    "succeeded": "good",
-    "proved": "good",
-    "done": "good",
-    "ok": "good",
-    "paused": "held",
-    "killed": "held",
-    "stopping": "held",
-    "asked": "held",
-    "draining": "held",
-    "warn": "held",
-    "failed": "wrong",
-    "dead": "wrong",
-    "stranded": "wrong",
-    "stalled": "wrong",
-    "unproved": "wrong",
-    "died": "wrong",
-    "silent": "wrong",
-    "fail": "wrong",
+    word: tint
+    for tint, words in {
+        "alive": "running serving suspended",
+        "quiet": "queued exited cancelled nothing",
+        "good": "succeeded proved done ok",
+        "held": "paused killed stopping asked draining warn",
+        "wrong": "failed dead stranded stalled unproved died silent fail",
+    }.items()
+    for word in words.split()
 }
 
 

@@ -98,20 +98,44 @@ def option(*names: str, old: Sequence[str] = (), **given: Any) -> Callable[[F], 
     return click.option(*names, cls=Spelled, old=old, **given)
 
 
-def understands(*options: stop_options.Option, **more: Any) -> Callable[[F], F]:
+def number(
+    *names: str,
+    help: str,  # noqa: A002
+    least: int | None = None,
+    most: int | None = None,
+    default: int | None = None,
+    old: Sequence[str] = (),
+) -> Callable[[F], F]:
+    shown: dict[str, Any] = {"default": default, "show_default": default is not None, "help": help}
+    return option(*names, old=old, type=Whole(least, most), metavar="N", **shown)
+
+
+def seconds(
+    *names: str,
+    help: str,  # noqa: A002
+    least: float = 0.0,
+    most: float = duration.MOST_SECONDS,
+    default: str | None = None,
+    old: Sequence[str] = (),
+) -> Callable[[F], F]:
+    shown: dict[str, Any] = {"default": default, "show_default": default is not None, "help": help}
+    return option(*names, old=old, type=Duration(least, most), metavar="TIME", **shown)
+
+
+def from_table(*options: stop_options.Option, **more: Any) -> Callable[[F], F]:
     """The options of a table, as click has them."""
 
     def decorated(function: F) -> F:
         for one in reversed(options):
-            told: dict[str, Any] = {"help": one.help, "default": one.default, **more}
+            given: dict[str, Any] = {"help": one.help, "default": one.default, **more}
             if one.kind == stop_options.FLAG:
-                told |= {"is_flag": True}
+                given |= {"is_flag": True}
             else:
-                told |= {"metavar": one.metavar, "envvar": one.environ, "show_default": one.shown}
+                given |= {"metavar": one.metavar, "envvar": one.environ, "show_default": one.shown}
             if one.kind == stop_options.SECONDS:
-                told |= {"type": Duration()}
-                told |= {"default": None if one.default is None else f"{one.default:g}s"}
-            function = option(one.name, one.field, old=one.old, **told)(function)
+                given |= {"type": Duration()}
+                given |= {"default": None if one.default is None else f"{one.default:g}s"}
+            function = option(one.name, one.field, old=one.old, **given)(function)
         return function
 
     return decorated
@@ -147,70 +171,47 @@ def files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionI
 
 
 def states(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    from andon.control.runs.runs import STALLED, STOPPING
+    from andon.control.runs.surroundings import STALLED, STOPPING
     from andon.core.run import State
 
     return [word for word in (*State, STOPPING, STALLED) if word.startswith(begun)]
 
 
 run = click.argument("run", shell_complete=_runs)
-perhaps_run = click.argument("run", required=False, shell_complete=_runs)
+optional_run = click.argument("run", required=False, shell_complete=_runs)
 agent = click.argument("agent", shell_complete=_agents)
 # The name and the reason are optional: stopping something needs neither.
-signed = understands(*stop_options.SIGNED)
-by = understands(stop_options.BY)
+signed = from_table(*stop_options.SIGNED)
+by = from_table(stop_options.BY)
 old = option(
     "--old", "everything", old=("--all",), is_flag=True, help="Include older rows that have ended."
 )
 of_agent = click.option("--agent", metavar="NAME", help="Only for this agent.")
 
 
-def limit(default: int | None, help: str = "Show at most N rows.") -> Callable[[F], F]:  # noqa: A002
-    return option(
-        "-n",
-        "--limit",
-        type=Whole(1, 10_000),
-        default=default,
-        show_default=default is not None,
-        metavar="N",
-        help=help,
-    )
+label = click.option("--label", metavar="K=V", help="Only runs with this label.")
+grace = seconds("--grace", "grace_seconds", help="How long a drain may take: 25s, 2m.")
 
 
-def timeout(
-    default: str | None,
-    help: str = "Wait at most this long, then exit 3.",  # noqa: A002
-    old: Sequence[str] = (),
-) -> Callable[[F], F]:
-    return option(
-        "--timeout",
-        old=old,
-        type=Duration(),
-        default=default,
-        show_default=default is not None,
-        metavar="TIME",
-        help=help,
-    )
+def labels(*, hidden: bool = False) -> Callable[[F], F]:
+    what = "A label of the run; repeatable."
+    return click.option("--label", "labels", metavar="K=V", multiple=True, hidden=hidden, help=what)
+
+
+def limit(default: int) -> Callable[[F], F]:
+    most = 10_000
+    return number("-n", "--limit", least=1, most=most, default=default, help="Show at most N rows.")
+
+
+def timeout(default: str | None) -> Callable[[F], F]:
+    return seconds("--timeout", default=default, help="Wait at most this long, then exit 3.")
 
 
 def since(default: str) -> Callable[[F], F]:
-    return click.option(
-        "--since",
-        type=Duration(least=0.001),
-        default=default,
-        show_default=True,
-        metavar="TIME",
-        help="How far to look back: 30m, 2h, 7d.",
-    )
+    what = "How far to look back: 30m, 2h, 7d."
+    return seconds("--since", least=0.001, default=default, help=what)
 
 
-grace = click.option(
-    "--grace",
-    "grace_seconds",
-    type=Duration(),
-    metavar="TIME",
-    help="How long a drain may take: 25s, 2m.",
-)
 given_input = click.option(
     "--input",
     "input_file",

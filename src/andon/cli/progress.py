@@ -51,11 +51,11 @@ class ProgressLine:
     def above(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """Wrap `say` so that its lines appear above this one."""
 
-        def told(text: str) -> None:
+        def printed(text: str) -> None:
             self.clear()
             say(text)
 
-        return told
+        return printed
 
     def clear(self) -> None:
         if self._drawn_at is not None:

@@ -34,7 +34,7 @@ class Option(Struct):
     old: tuple[str, ...] = ()  # earlier spellings, accepted but not shown
 
 
-WHOM = (
+TARGET = (
     Option(
         name="--agent",
         field="agent",
@@ -76,7 +76,7 @@ WORKERS = (
         help="End that process also if it is a program that uses andon as a library.",
     ),
 )
-WAITS = (
+WAIT = (
     Option(
         name="--timeout",
         field="wait_seconds",
@@ -104,7 +104,7 @@ BY = Option(
     help="Your name; else ANDON_BY, else your login.",
 )
 SIGNED = (WHY, BY)
-EVERYWHERE = (
+GLOBAL = (
     Option(
         name="--store",
         field="store",
@@ -120,16 +120,16 @@ EVERYWHERE = (
     ),
 )
 VERBS = {
-    "pause": (*WHOM, *WITHIN, *WAITS, *SIGNED),
-    "cancel": (*WHOM, *WITHIN, *WAITS, *SIGNED),
-    "kill": (*WHOM, *WORKERS, *WAITS, *SIGNED),
+    "pause": (*TARGET, *WITHIN, *WAIT, *SIGNED),
+    "cancel": (*TARGET, *WITHIN, *WAIT, *SIGNED),
+    "kill": (*TARGET, *WORKERS, *WAIT, *SIGNED),
 }
 # The ways to name a target; one is enough, and two contradict each other.
 _NAMES = ("run", "agent", "label", "fleet")
 
 
 # Words that users of other tools type, and the commands that do the same here.
-MEANT = {
+SIMILAR = {
     **dict.fromkeys(
         ("stop", "end", "terminate", "abort", "quit"), ("pause", "cancel", "kill", "halt")
     ),
@@ -155,31 +155,29 @@ MEANT = {
 def read(verb: str, words: Sequence[str]) -> dict[str, Any] | None:
     """Parse the words into values by field; None if click has to parse them instead."""
     options = {
-        name: option
-        for option in (*VERBS[verb], *EVERYWHERE)
-        for name in (option.name, *option.old)
+        name: option for option in (*VERBS[verb], *GLOBAL) for name in (option.name, *option.old)
     }
-    said: dict[str, Any] = {option.field: _unsaid(option) for option in options.values()}
-    said["run"] = None
+    given: dict[str, Any] = {option.field: _default(option) for option in options.values()}
+    given["run"] = None
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        name, given, value = word.partition("=")
+        name, equals, value = word.partition("=")
         option = options.get(name)
-        if option is None and word and not word.startswith("-") and said["run"] is None:
-            said["run"] = word
-        elif option is not None and option.kind == FLAG and not given:
-            said[option.field] = True
-        elif option is not None and option.kind != FLAG and (given or rest):
-            said[option.field] = _value(option, value if given else rest.pop(0))
-            if said[option.field] is None:
+        if option is None and word and not word.startswith("-") and given["run"] is None:
+            given["run"] = word
+        elif option is not None and option.kind == FLAG and not equals:
+            given[option.field] = True
+        elif option is not None and option.kind != FLAG and (equals or rest):
+            given[option.field] = _value(option, value if equals else rest.pop(0))
+            if given[option.field] is None:
                 return None
         else:
             return None
-    return None if names_several(said) else said
+    return None if names_several(given) else given
 
 
-def _unsaid(option: Option) -> Any:
+def _default(option: Option) -> Any:
     found = os.environ.get(option.environ) if option.environ else None
     return found or option.default
 
@@ -190,5 +188,5 @@ def _value(option: Option, text: str) -> Any:
     return duration.seconds(text) if option.kind == SECONDS else text
 
 
-def names_several(said: dict[str, Any]) -> bool:
-    return sum(said[name] not in (None, False) for name in _NAMES) > 1
+def names_several(given: dict[str, Any]) -> bool:
+    return sum(given[name] not in (None, False) for name in _NAMES) > 1

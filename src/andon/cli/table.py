@@ -12,14 +12,14 @@ import sys
 import unicodedata
 
 from andon.cli.colour import paint, tinted
-from andon.cli.output import say, speaks_unicode
+from andon.cli.output import note, say, speaks_unicode
 from andon.core.text import clean
 from andon.core.values.struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import IO
+    from collections.abc import Callable, Sequence
+    from typing import IO, Any
 
 GAP = "  "
 # The least room for the rest of a line beside its head; with less, the text goes below.
@@ -30,22 +30,44 @@ _LEFT_TO_RIGHT = "\u200e"
 
 
 class Column(Struct):
-    """A column, and how it shrinks when the terminal is narrow."""
+    """A column: what it shows of a row, and how it shrinks when the terminal is narrow."""
 
     title: str
+    of: str | Callable[[Any], Any]  # a field of the row, or a function of it
     rank: int = 0  # 0 is always shown; of the others the highest is left out first
     least: int = 0  # the width it may be cut to; 0: never cut
     whole: bool = False  # an id: gets a line of its own instead of being cut
 
 
-def column(title: str, rank: int = 0, *, least: int = 0, whole: bool = False) -> Column:
-    return Column(title=title, rank=rank, least=least, whole=whole)
+def column(
+    title: str,
+    rank: int = 0,
+    of: str | Callable[[Any], Any] = "",
+    *,
+    least: int = 0,
+    whole: bool = False,
+) -> Column:
+    """Return a column, by default of the field that has its title as its name."""
+    of = of or title.lower().replace(" ", "_")
+    return Column(title=title, of=of, rank=rank, least=least, whole=whole)
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: str = "") -> None:
-    """Print rows under their titles, within the width of the terminal."""
-    for line in lines(columns, rows, room(sys.stdout), indent):
-        say(line)
+def table(
+    columns: Sequence[Column], rows: Sequence[Any], indent: str = "", *, none: str = ""
+) -> bool:
+    """Print rows under their titles, or the advice for `none`; return whether there were rows."""
+    if rows:
+        for line in lines(columns, [cells(columns, row) for row in rows], room(sys.stdout), indent):
+            say(line)
+    elif none:
+        note(none)
+    return bool(rows)
+
+
+def cells(columns: Sequence[Column], row: Any) -> list[str]:
+    """Return what the columns show of a row; of a value that is not known they show "-"."""
+    found = [row[one.of] if isinstance(one.of, str) else one.of(row) for one in columns]
+    return [one if isinstance(one, str) else "-" if one is None else str(one) for one in found]
 
 
 def lines(

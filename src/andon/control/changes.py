@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from functools import partial
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.runtime.requests.lookup import find
@@ -25,19 +24,19 @@ POLL_SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def rings(store: Store) -> Iterator[Callable[[float], Any]]:
+def until_change(store: Store) -> Iterator[Callable[[float], Any]]:
     """Yield a function that pauses until the store may have changed, or the time given is over."""
-    rung = threading.Event()
+    changed = threading.Event()
     try:
-        end = store.listen(rung.set)
+        end = store.listen(changed.set)
     except (StoreError, OSError):  # without notifications, polling is enough
 
         def end() -> None:
             pass
 
     def pause(seconds: float) -> None:
-        rung.wait(min(seconds, POLL_SECONDS))
-        rung.clear()
+        changed.wait(min(seconds, POLL_SECONDS))
+        changed.clear()
 
     try:
         yield pause
@@ -68,6 +67,27 @@ class Patience:
         return answer
 
 
+def poll(
+    store: Store,
+    look: Callable[[], bool],
+    patience: Patience,
+    timeout: float | None,
+    soon: Callable[[], float] = lambda: POLL_SECONDS,
+) -> bool:
+    """Call `look` until it answers true, at every change and after `soon` seconds at the latest.
+
+    Returns whether it did in time.
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+    with until_change(store) as pause:
+        while not patience.ask(look):
+            left = POLL_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                return False
+            pause(min(left, soon()))
+    return True
+
+
 def wait(
     store: Store,
     run_id: str,
@@ -80,18 +100,17 @@ def wait(
     """The run once it is over or `reached` accepts it; None if that takes longer than `timeout`."""
     from andon.runtime.requests.requests import is_over
 
-    until = None if timeout is None else time.monotonic() + timeout
-    with rings(store) as pause:
-        while True:
-            row = patience.ask(lambda: find(store, run_id))
-            if row is not None and (is_over(row) or (reached is not None and reached(row))):
-                return row
-            if row is not None:
-                on_look(row)
-            left = POLL_SECONDS if until is None else until - time.monotonic()
-            if left <= 0:
-                return None
-            pause(left)
+    found: RunRow | None = None
+
+    def look() -> bool:
+        nonlocal found
+        found = find(store, run_id)
+        if is_over(found) or (reached is not None and reached(found)):
+            return True
+        on_look(found)
+        return False
+
+    return found if poll(store, look, patience, timeout) else None
 
 
 def follow(
@@ -102,13 +121,14 @@ def follow(
     from andon.runtime.requests.requests import is_over
 
     after = 0
-    with rings(store) as pause:
-        while True:
-            # Read the row before the lines: every line written before the end is then seen.
-            row = patience.ask(lambda: find(store, run_id))
-            for line in patience.ask(partial(runs.lines, store, run_id, after)) or ():
-                on_line(line)
-                after = line["id"]
-            if row is not None and is_over(row):
-                return
-            pause(POLL_SECONDS)
+
+    def look() -> bool:
+        nonlocal after
+        # Read the row before the lines: every line written before the end is then seen.
+        row = find(store, run_id)
+        for line in runs.lines(store, run_id, after):
+            on_line(line)
+            after = line["id"]
+        return is_over(row)
+
+    poll(store, look, patience, None)

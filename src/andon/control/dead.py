@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from andon.control.runs.runs import find
+from andon.control.facts import facts
+from andon.control.runs.runs import PAGE, every_run, find
 from andon.core.effect import EffectState
 from andon.core.journal import Entry, EntryKind, Mark, chain
 from andon.core.run import Event, State, advance
@@ -17,8 +18,6 @@ from andon.runtime.requests import requests
 from andon.store.messages.rows import Filter, RunRow
 from andon.store.store import MoveRun, NoteEvent, Store
 
-PAGE = 500
-
 
 def listing(store: Store, *, agent: str | None, limit: int) -> list[dict[str, Any]]:
     """Dead runs, newest first."""
@@ -26,12 +25,9 @@ def listing(store: Store, *, agent: str | None, limit: int) -> list[dict[str, An
     rows = store.runs(Filter(states=(State.DEAD,), agent=agent, limit=limit))
     return [
         {
-            "id": row.id,
-            "agent": row.agent,
-            "version": row.version,
+            **facts(row, "id agent version"),
             "attempts": row.attempt,
-            "failures": row.failures,
-            "interruptions": row.interruptions,
+            **facts(row, "failures interruptions"),
             "error": json.loads(row.error) if row.error else None,
             "died_at": row.changed_at,
             "age_seconds": round(max(now - row.changed_at, 0.0), 3),
@@ -43,12 +39,8 @@ def listing(store: Store, *, agent: str | None, limit: int) -> list[dict[str, An
 
 def every(store: Store, agent: str | None) -> list[str]:
     """The ids of all dead runs."""
-    found: list[RunRow] = []
-    before = None
-    while page := store.runs(Filter(states=(State.DEAD,), agent=agent, limit=PAGE, before=before)):
-        found += page
-        before = (page[-1].created_at, page[-1].id)
-    return [row.id for row in found]
+    dead = Filter(states=(State.DEAD,), agent=agent, limit=PAGE)
+    return [row.id for row in every_run(store, dead)]
 
 
 def each(

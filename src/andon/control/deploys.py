@@ -3,14 +3,16 @@
 A worker's own report is used only for what no other source has: how long its phases took.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 import msgspec
 
 from andon.control import workers as fleet
-from andon.control.runs.runs import Surroundings
+from andon.control.changes import Patience, poll
+from andon.control.facts import facts
+from andon.control.runs.surroundings import Surroundings
 from andon.core.effect import EffectState
 from andon.core.fleet.rollout import (
     GAP_SECONDS,
@@ -140,7 +142,7 @@ def _gone(store: Store, around: Surroundings, worker: WorkerRow) -> Gone:
     ]
     if told is None:  # it was never asked to drain: earlier endings were its ordinary work
         holds = [hold for hold in holds if hold.part in (Part.HELD, Part.INTERRUPTED)]
-    return Gone(worker, fleet.stand(worker, around), holds)
+    return Gone(worker, fleet.state_of(worker, around), holds)
 
 
 def _ended_with(one: Held, worker: WorkerRow) -> bool:
@@ -170,11 +172,7 @@ def _line(store: Store, gone: Gone, now: float) -> dict[str, Any]:
         "announced_after_seconds": report.get("announced_after"),
         "grace_seconds": report.get("grace_seconds"),
         "in_hand": counted.held,
-        "finished": counted.finished,
-        "saved": counted.saved,
-        "cut": counted.cut,
-        "untouched": counted.untouched,
-        "interrupted": counted.interrupted,
+        **facts(counted, "finished saved cut untouched interrupted"),
         "overran": fleet.overrun(worker, now),
         "phases": report.get("phases", []),
         "exit": report.get("exit"),
@@ -188,7 +186,7 @@ def _serving(store: Store, around: Surroundings, rows: Iterable[WorkerRow]) -> l
     return [
         {"worker": row.id, "in_hand": len(store.held_by(row.id, inf))}
         for row in rows
-        if row.agents != "[]" and fleet.stand(row, around) == fleet.SERVING
+        if row.agents != "[]" and fleet.state_of(row, around) == fleet.SERVING
     ]
 
 
@@ -203,7 +201,7 @@ def _versions(
         and row.started_at <= end + GAP_SECONDS
         and (row.ended_at is None or row.ended_at > end)
     ]
-    return versions_after(fleet.carried(left), fleet.carried(staying))
+    return versions_after(fleet.served_versions(left), fleet.served_versions(staying))
 
 
 # ── its runs ──────────────────────────────────────────────────────────────────────────────────
@@ -263,6 +261,47 @@ def _is_kept(row: RunRow, versions: Mapping[str, tuple[list[str], list[str]]]) -
     """Whether the run continues on its old version while newer versions are served."""
     _, after = versions.get(row.agent, ([], []))
     return bool(after) and row.version not in after and row.state not in TERMINAL
+
+
+# ── following a deploy ────────────────────────────────────────────────────────────────────────
+
+
+def watch(
+    store: Store,
+    *,
+    patience: Patience,
+    timeout: float | None,
+    settle_seconds: float,
+    lease_seconds: float,
+    on_look: Callable[[dict[str, Any] | None], None],
+) -> tuple[dict[str, Any] | None, bool]:
+    """Follow the current or next deploy; return it and whether it is over."""
+    since = store.now() - GAP_SECONDS
+    one: dict[str, Any] | None = None
+
+    def look() -> bool:
+        nonlocal one
+        found = _current(store, since, lease_seconds, thorough=False)
+        one = found[-1] if found else one
+        on_look(one)
+        # Until no worker has left for a while, the next one may be asked to drain.
+        return bool(one and one["over"] and store.now() - one["changed_at"] >= settle_seconds)
+
+    over = poll(store, look, patience, timeout)
+    if one is None:
+        return None, False
+    return _current(store, since, lease_seconds, thorough=True)[-1], over
+
+
+def _current(
+    store: Store, since: float, lease_seconds: float, *, thorough: bool
+) -> list[dict[str, Any]]:
+    """Return the last deploy unless it ended longer ago than the gap between two deploys."""
+    # Look back further than the gap: in a large deploy the first worker ended long ago.
+    found = recent(
+        store, since - fleet.RECENT_SECONDS, lease_seconds=lease_seconds, thorough=thorough, most=1
+    )
+    return [one for one in found if one["changed_at"] >= since]
 
 
 # ── failures of a pipeline ────────────────────────────────────────────────────────────────────

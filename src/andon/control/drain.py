@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from andon.control import workers
-from andon.control.changes import POLL_SECONDS, Patience, rings
-from andon.control.runs.runs import Surroundings
-from andon.errors import AndonError
+from andon.control.runs.surroundings import Surroundings
 from andon.host import proc
 from andon.store.store import AskDrain, Store, WorkerRow
 
@@ -67,7 +65,7 @@ class Watch:
         return bool(ended == len(self.lines))
 
     def _line(self, worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
-        worker, stands = workers.standing(self._store, worker, around)
+        worker, stands = workers.current(self._store, worker, around)
         told, ended = workers.told_at(worker), worker.state != "live" or stands == workers.DIED
         held = [] if ended else [one.run_id for one in self._store.held_by(worker.id, inf)]
         end = worker.ended_at if worker.ended_at is not None else around.now
@@ -80,18 +78,6 @@ class Watch:
             "overran": workers.overrun(worker, around.now),
             "blocked_by": workers.blocked_by(self._store, held, around.now),
         }
-
-
-def wait(store: Store, watch: Watch, timeout: float, patience: Patience) -> bool:
-    """Wait for the workers; returns whether all have ended in time."""
-    until = time.monotonic() + timeout
-    with rings(store) as pause:
-        while not patience.ask(watch.look):
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            pause(min(left, POLL_SECONDS))
-    return True
 
 
 # ── without the store ─────────────────────────────────────────────────────────────────────────
@@ -135,7 +121,7 @@ def is_worker(line: Sequence[str]) -> bool:
 @contextlib.contextmanager
 def signalled(pids: Iterable[int], ticks: dict[int, int] | None = None) -> Iterator[dict[int, int]]:
     """Send SIGTERM to these processes and to no others; yields pidfd → pid."""
-    told: dict[int, int] = {}
+    sent: dict[int, int] = {}
     try:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -143,19 +129,19 @@ def signalled(pids: Iterable[int], ticks: dict[int, int] | None = None) -> Itera
                 # The pid may belong to another process by now. An open pidfd keeps its process, so
                 # the start time is compared after the open.
                 if ticks is None or ticks.get(pid) == proc.start_ticks(pid):
-                    told[descriptor] = pid
+                    sent[descriptor] = pid
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM)
                 else:
                     os.close(descriptor)
-        yield told
+        yield sent
     finally:
-        for descriptor in told:
+        for descriptor in sent:
             os.close(descriptor)
 
 
-def await_ends(told: dict[int, int], timeout: float) -> list[int]:
-    """The processes that have not ended in time."""
-    poll, left = select.poll(), dict(told)
+def await_ends(signalled: dict[int, int], timeout: float) -> list[int]:
+    """The pids of those that have not ended in time."""
+    poll, left = select.poll(), dict(signalled)
     for descriptor in left:
         poll.register(descriptor, select.POLLIN)
     until = time.monotonic() + timeout
@@ -164,11 +150,3 @@ def await_ends(told: dict[int, int], timeout: float) -> list[int]:
             poll.unregister(descriptor)
             del left[descriptor]
     return sorted(left.values())
-
-
-def reachable(open_store: Callable[[], Any]) -> tuple[Any, AndonError | None]:
-    """The store, or the error that kept it from opening."""
-    try:
-        return open_store(), None
-    except AndonError as error:
-        return None, error

@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from andon.control.changes import POLL_SECONDS, Patience, rings
+from andon.control.changes import Patience, poll
+from andon.control.facts import facts
 from andon.store.messages.rows import EventRow
 from andon.store.store import Store
 
@@ -26,9 +27,7 @@ def _after(store: Store, number: int) -> Iterator[EventRow]:
 
 def as_event(row: EventRow) -> dict[str, Any]:
     return {
-        "id": row.id,
-        "at": row.at,
-        "kind": row.kind,
+        **facts(row, "id at kind"),
         "run": row.run_id,
         "worker": row.worker,
         "about": json.loads(row.body),
@@ -42,29 +41,27 @@ def follow(
     after: int | None = None
     seen: dict[int, float] = {}
 
-    def look() -> list[EventRow]:
-        nonlocal after
+    def look() -> bool:
+        nonlocal after, seen
         if after is None:
             after = store.last_event(since)
-        return list(_after(store, after))
+        for row in _after(store, after):
+            if row.id not in seen:
+                seen[row.id] = row.at
+                on_event(as_event(row))
+        if seen:
+            settled = max(seen.values()) - LATE_SECONDS
+            after = max([after, *(n for n, at in seen.items() if at < settled)])
+            seen = {number: at for number, at in seen.items() if number > after}
+        return False
 
-    with rings(store) as pause:
-        while True:
-            for row in patience.ask(look) or ():
-                if row.id not in seen:
-                    seen[row.id] = row.at
-                    on_event(as_event(row))
-            if seen:
-                settled = max(seen.values()) - LATE_SECONDS
-                after = max([after or 0, *(n for n, at in seen.items() if at < settled)])
-                seen = {number: at for number, at in seen.items() if number > after}
-            pause(POLL_SECONDS)
+    poll(store, look, patience, None)
 
 
-def told(event: dict[str, Any]) -> str:
+def describe(event: dict[str, Any]) -> str:
     """An event in a few words: its run and worker, then its details."""
-    whom = [str(event[field]) for field in ("run", "worker") if event[field] is not None]
-    return "  ".join([*whom, *([_words(event["about"])] if event["about"] else [])])
+    about_whom = [str(event[field]) for field in ("run", "worker") if event[field] is not None]
+    return "  ".join([*about_whom, *([_words(event["about"])] if event["about"] else [])])
 
 
 def _words(about: Any) -> str:

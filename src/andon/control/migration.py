@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from andon.control.runs.runs import Surroundings
+from andon.control.runs.surroundings import Surroundings
 from andon.errors import Conflict
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.05
 
 def migrate(store: Store, row: RunRow, version: str, by: str, timeout: float) -> dict[str, Any]:
     """Request a migration and wait for its outcome: migrated, refused (with the error) or late."""
-    carried = Surroundings(store).is_version_carried(row.agent, version)
+    carried = Surroundings(store).serves_version(row.agent, version)
     if not carried and _is_known(store, row, version):
         raise Conflict(
             f"no running worker serves {row.agent} (version {version}), so its code cannot be "

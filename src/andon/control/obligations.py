@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from andon.control.facts import facts
 from andon.core.run import TERMINAL, State
 from andon.core.text import command, length
 from andon.store.messages.rows import Obligation
@@ -14,8 +15,7 @@ def listing(store: Store, limit: int) -> list[dict[str, Any]]:
     return [
         {
             "run": one.run_id,
-            "agent": one.agent,
-            "version": one.version,
+            **facts(one, "agent version"),
             "state": one.run_state,
             "effect": one.name,
             "key": one.key,

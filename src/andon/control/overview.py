@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.control import workers
-from andon.control.runs.runs import STALLED, STOPPING, Surroundings, as_ask, doing
+from andon.control.facts import facts
+from andon.control.runs.activity import doing
+from andon.control.runs.runs import as_ask
+from andon.control.runs.surroundings import STALLED, STOPPING, Surroundings
 from andon.control.stop.target import UNFINISHED
 from andon.core.run import TERMINAL, State
 from andon.core.stop import StopKind, StopScope
@@ -94,8 +97,7 @@ def _sorted(
 def _line(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> dict[str, Any]:
     asked = [] if row.state in TERMINAL else list(asks)
     return {
-        "id": row.id,
-        "agent": row.agent,
+        **facts(row, "id agent"),
         "state": around.state_of(row),
         "attempt": row.attempt,
         "age_seconds": round(max(around.now - row.created_at, 0.0), 3),
@@ -108,8 +110,8 @@ def _line(row: RunRow, asks: Sequence[AskRow], around: Surroundings) -> dict[str
 
 def _workers(store: Store, around: Surroundings) -> dict[str, int]:
     """Counts of the workers that have not exited, by state."""
-    found = Counter(workers.standing(store, row, around)[1] for row in store.fleet(around.now))
-    return {stand: found[stand] for stand in sorted(found) if stand != workers.EXITED}
+    found = Counter(workers.current(store, row, around)[1] for row in store.fleet(around.now))
+    return {state_of: found[state_of] for state_of in sorted(found) if state_of != workers.EXITED}
 
 
 def _halted(around: Surroundings) -> dict[str, Any] | None:

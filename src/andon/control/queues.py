@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.runs.runs import Surroundings
+from andon.control.facts import facts
+from andon.control.runs.surroundings import Surroundings
 from andon.core.queue import Bucket, Limit, LimitScope, LimitSlot, rate_of, tally
 from andon.errors import BadInput, NotFound
 from andon.runtime.requests.requests import write
@@ -29,17 +30,14 @@ def queues(store: Store) -> list[dict[str, Any]]:
     listed = []
     for name in sorted(names):
         row, limit = found.get(name), limits.get(name)
+        counts = "waiting returned later running"
         oldest = None if row is None or row.oldest_at is None else max(now - row.oldest_at, 0.0)
         listed.append(
             {
                 "queue": name,
-                "waiting": row.waiting if row else 0,
-                "returned": row.returned if row else 0,
-                "later": row.later if row else 0,
-                "running": row.running if row else 0,
+                **(facts(row, counts) if row else dict.fromkeys(counts.split(), 0)),
                 "oldest_seconds": None if oldest is None else round(oldest, 3),
-                "at_most": limit.at_most if limit else None,
-                "rate": _rate(limit) if limit else None,
+                **_terms(limit),
             }
         )
     return listed
@@ -54,10 +52,8 @@ def limits(store: Store) -> list[dict[str, Any]]:
     return [
         {
             "limit": f"{row.scope}:{row.name}",
-            "at_most": row.at_most,
-            "rate": _rate(row),
-            "set_by": row.set_by,
-            "set_at": row.set_at,
+            **_terms(row),
+            **facts(row, "set_by set_at"),
             "used": _used(row.limit, tally(usage.running, [row.limit]), usage.buckets, now),
         }
         for row in rows
@@ -107,12 +103,11 @@ def set_limit(
     if not write(store, message):
         raise NotFound(f"there is no limit {what!r}; andon limit lists them")
     left = next((row for row in store.limits() if (row.scope, row.name) == (scope, name)), None)
-    return {
-        "limit": what,
-        "at_most": left.at_most if left else None,
-        "rate": _rate(left) if left else None,
-        "set_by": left.set_by if left else None,
-    }
+    return {"limit": what, **_terms(left), "set_by": left.set_by if left else None}
+
+
+def _terms(row: LimitRow | None) -> dict[str, Any]:
+    return {"at_most": row and row.at_most, "rate": row and _rate(row)}
 
 
 def _rate(row: LimitRow) -> str | None:
@@ -144,7 +139,7 @@ def versions(store: Store, agent: str | None = None) -> list[dict[str, Any]]:
             "agent": row.name,
             "version": row.version,
             "promoted": promoted.get(row.name) == row.version,
-            "workers": [worker.id for worker in serving if _carries(worker, row)],
+            "workers": [worker.id for worker in serving if _serves(worker, row)],
             "runs": counts.get((row.name, row.version), {}),
             "registered_at": row.registered_at,
         }
@@ -152,7 +147,7 @@ def versions(store: Store, agent: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def _carries(worker: WorkerRow, row: AgentRow) -> bool:
+def _serves(worker: WorkerRow, row: AgentRow) -> bool:
     return [row.name, row.version] in json.loads(worker.agents)
 
 

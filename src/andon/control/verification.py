@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from andon.control.runs import runs as operations
+from andon.control.runs import runs
+from andon.control.runs.surroundings import Surroundings
 from andon.core.effect import EffectState
 from andon.core.journal import GENESIS, Entry, EntryKind, Mark, check_chain
 from andon.core.run import State
@@ -54,14 +55,14 @@ def verify(
     """Check one run, or the database itself and every run."""
     tally = VerifyTally()
     if run_id is not None:
-        _check(store, operations.find(store, run_id), tally)
+        _check(store, runs.find(store, run_id), tally)
         return tally
     try:
         found = store.integrity()
         if found != "ok":
             tally.add(None, f"the database: {found}")
-        operations.Surroundings(store)  # fails if the rows of workers cannot be read
-        for row in operations.every_run(store):
+        Surroundings(store)  # fails if the rows of workers cannot be read
+        for row in runs.every_run(store):
             _check(store, row, tally)
             on_progress(tally)
     except Exception as error:  # noqa: BLE001 (see above)
@@ -107,7 +108,7 @@ def _wrong(store: Store, row: RunRow, tally: VerifyTally) -> Iterator[str]:
     yield from _ledger(store, row, effects)
     requests.described(store, row)  # fails if the values that `andon show` prints cannot be read
     for ask in store.asks(row.id, open_only=False):
-        operations.as_ask(ask)
+        runs.as_ask(ask)
 
 
 def _walk(store: Store, row: RunRow) -> Iterator[Entry]:

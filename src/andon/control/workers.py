@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
-from andon.control.runs.runs import STALLED, Surroundings, in_hand
+from andon.control.facts import facts
+from andon.control.runs.activity import in_hand
+from andon.control.runs.surroundings import STALLED, Surroundings
 from andon.core.fleet.rollout import overruns
 from andon.errors import NotFound
 from andon.runtime.worker.peers import is_gone, this_process
@@ -26,7 +28,7 @@ LEAVING = frozenset({ASKED, DRAINING})
 ENDED = {"gone": EXITED, "dead": DIED, "silent": SILENT}
 
 
-def stand(worker: WorkerRow, around: Surroundings) -> str:
+def state_of(worker: WorkerRow, around: Surroundings) -> str:
     """The state of a worker; finds its death even if nothing has recorded it yet."""
     if worker.state != "live":
         # A worker that reported its exit may have left plain functions to the end of its process:
@@ -44,17 +46,17 @@ def stand(worker: WorkerRow, around: Surroundings) -> str:
     return STALLED if worker.stalled is not None else SERVING
 
 
-def standing(store: Store, worker: WorkerRow, around: Surroundings) -> tuple[WorkerRow, str]:
+def current(store: Store, worker: WorkerRow, around: Surroundings) -> tuple[WorkerRow, str]:
     """The state of a worker, and a row that is not older than that state.
 
     An exiting worker records its exit and then ends its process. A reader with a row from before
     the record would find the process gone and call the worker dead, so the row is read again.
     """
-    found = stand(worker, around)
+    found = state_of(worker, around)
     if found == DIED and worker.state == "live":
         rows = (row for row in store.fleet(around.now - RECENT_SECONDS) if row.id == worker.id)
         worker = next(rows, worker)
-        found = stand(worker, around)
+        found = state_of(worker, around)
     return worker, found
 
 
@@ -62,7 +64,7 @@ def told_at(worker: WorkerRow) -> float | None:
     return worker.drain_asked_at if worker.drain_asked_at is not None else worker.draining_at
 
 
-def carried(workers: Iterable[WorkerRow]) -> frozenset[tuple[str, str]]:
+def served_versions(workers: Iterable[WorkerRow]) -> frozenset[tuple[str, str]]:
     """The agents and versions of some workers."""
     return frozenset((name, version) for one in workers for name, version in json.loads(one.agents))
 
@@ -114,28 +116,23 @@ def workers(store: Store, *, everything: bool = False) -> list[dict[str, Any]]:
     around = Surroundings(store)
     found = []
     for row in store.fleet(around.now - RECENT_SECONDS if everything else inf):
-        worker, stands = standing(store, row, around)
+        worker, stands = current(store, row, around)
         if stands == EXITED and not everything:
             continue
         held = [one.run_id for one in store.held_by(worker.id, inf)]
         found.append(
             {
-                "id": worker.id,
-                "host": worker.host,
-                "pid": worker.pid,
+                **facts(worker, "id host pid"),
                 "state": stands,
                 "in_hand": len(held),
                 "concurrency": worker.concurrency,
                 "agents": [
                     {"name": name, "version": version}
-                    for name, version in sorted(carried([worker]))
+                    for name, version in sorted(served_versions([worker]))
                 ],
                 "started_at": worker.started_at,
                 "asked_at": worker.drain_asked_at,
-                "draining_at": worker.draining_at,
-                "ended_at": worker.ended_at,
-                "evidence": worker.evidence,
-                "supervisor": worker.supervisor,
+                **facts(worker, "draining_at ended_at evidence supervisor"),
                 "containment": _read(worker.containment),
                 "stalled": _read(worker.stalled),
                 "progress": _read(worker.progress),
@@ -157,6 +154,13 @@ def find(store: Store, names: Sequence[str]) -> list[WorkerRow]:
     for name in names:
         found |= {worker.id: worker for worker in _meant(fleet, name)}
     return list(found.values())
+
+
+def chosen(store: Store, names: Sequence[str], *, this: bool) -> list[WorkerRow]:
+    """The workers with these names; without names those of this container, or every live one."""
+    if names:
+        return find(store, names)
+    return here(store) if this else live(store)
 
 
 def _meant(fleet: Sequence[WorkerRow], name: str) -> list[WorkerRow]:

@@ -71,9 +71,9 @@ def test_an_event_cannot_act_on_the_terminal(local: Terminal) -> None:
 
 def test_a_body_of_any_shape_is_told() -> None:
     event = {"run": None, "worker": None, "about": [1]}
-    assert events.told(event) == "[1]"
-    assert events.told(event | {"about": {}}) == ""
-    assert events.told(event | {"about": {"held": 2, "by": ""}}) == "held 2"
+    assert events.describe(event) == "[1]"
+    assert events.describe(event | {"about": {}}) == ""
+    assert events.describe(event | {"about": {"held": 2, "by": ""}}) == "held 2"
 
 
 def test_every_kind_of_event_has_a_row_and_every_row_is_a_kind() -> None:

@@ -14,8 +14,9 @@ from tests.control.yard import Yard
 from tests.store.parts import do
 
 from andon.cli.views import drill_view
-from andon.control.doctor import coverage, drill
+from andon.control.doctor import coverage, drill, drill_fleet
 from andon.control.doctor.drill import Round
+from andon.control.doctor.drill_fleet import Member
 from andon.errors import AndonError
 from andon.host import home as homes
 from andon.settings import Settings
@@ -49,7 +50,7 @@ def test_a_drill_ends_every_kind_of_bad_agent_and_touches_nothing_else(tmp_path:
     found = json.loads(done.stdout)
     [seen] = found["rounds"]
     assert found["passed"] is True
-    assert [one["kind"] for one in seen["kinds"]] == list(drill.ORDER)
+    assert [one["kind"] for one in seen["kinds"]] == list(drill_fleet.ORDER)
     assert all(one["processes"] == 3 and one["survivors"] == 0 for one in seen["kinds"])
     assert (seen["processes"], seen["survivors"], seen["refused"]) == (36, 0, True)
     assert seen["escaped"] >= 12
@@ -101,8 +102,8 @@ def test_a_survivor_is_found_by_its_pipe_whatever_the_receipt_says(tmp_path: Pat
     survivor = subprocess.Popen([sys.executable, "-c", script, member.pipe])
     try:
         end = time.monotonic() + 30
-        while not member.told and time.monotonic() < end:
-            drill._wait([member.fd], 0.1)
+        while not member.received and time.monotonic() < end:
+            drill_fleet.wait_for([member.fd], 0.1)
             member.listen()
         report = one._report(b'{"proved": true}', 1.0, 0)
         assert report["proved"] is True
@@ -124,7 +125,7 @@ def test_an_agent_that_ends_by_itself_is_not_counted_as_killed(
         one.run(lambda *_: None)
 
 
-def _short_lived(one: Round, member: drill.Member) -> dict[str, Any]:
+def _short_lived(one: Round, member: Member) -> dict[str, Any]:
     code = f"p = open({member.pipe!r}, 'w'); [print(1, 1, file=p) for _ in range(3)]"
     return {
         "name": member.name,

@@ -234,10 +234,10 @@ def test_a_halt_that_was_lifted_while_it_was_on_its_way_is_not_ordered_again(
     try:
         [held] = store.latches()
         store.write([Reauthorize(epoch=held.epoch, scope="fleet", by="ana", why="looked at it")])
-        assert store_halt._ordered(store, words) == first["receipt"]
+        assert store_halt._write_order(store, words) == first["receipt"]
         assert store.latches() == []
         # Of two that come at the same time, as far as clocks can tell, the halt counts.
-        store_halt._ordered(
+        store_halt._write_order(
             store, words | {"began": time.monotonic() - store_halt.SEEN_SECONDS / 2}
         )
         assert len(store.latches()) == 1

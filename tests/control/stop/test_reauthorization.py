@@ -14,14 +14,14 @@ from tests.control.precinct import Precinct
 from tests.store.parts import do, new_run
 
 from andon.control.stop import reauthorization
-from andon.control.stop.target import Whom
+from andon.control.stop.target import StopTarget
 from andon.errors import Conflict
 from andon.host.latch import Latch
 from andon.store import open_store
 from andon.store.messages.stops import WorkerGone
 from andon.store.store import Start
 
-FLEET = Whom(scope="fleet")
+FLEET = StopTarget(scope="fleet")
 SAID = ("--why", "found the cause", "--yes")
 
 

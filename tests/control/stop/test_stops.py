@@ -614,7 +614,7 @@ def test_resuming_a_scope_tells_what_stays(local: Terminal, small: Precinct) -> 
 def test_the_order_is_signed_when_it_is_known_by_whom(small: Precinct) -> None:
     small.worker("w")
     small.start("r")
-    whom = target.Whom(scope="run", name="r")
-    order = target.order_for(StopKind.PAUSE, whom, within=1.0, by="", why="", via="a test")
+    whom = target.StopTarget(scope="run", name="r")
+    order = target.build_order(StopKind.PAUSE, whom, within=1.0, by="", why="", via="a test")
     row = target.give(small.store, order)
     assert (row.by, row.why, row.via, row.within) == ("", "", "a test", 1.0)

@@ -14,7 +14,8 @@ import pytest
 from tests.runtime.harness import agent
 from tests.store.parts import do, eventually, new_run, worker_row
 
-from andon.control.doctor.checks import Check, examine
+from andon.control.doctor.check import Check
+from andon.control.doctor.checks import examine
 from andon.errors import StoreFull
 from andon.runtime.worker.worker import Worker
 from andon.settings import Settings

@@ -1,15 +1,13 @@
 """Commands that verify, diagnose and rehearse."""
 
-import click
-
-from andon.cli import options, output
-from andon.cli.app import asked, cli, everywhere, make_settings, opened
+from andon.cli import options
+from andon.cli.app import cli, make_settings, opened, print_answer, takes_global_options, wants_json
 from andon.cli.version import VERSION
 
 
 @cli.command()
-@options.perhaps_run
-@everywhere
+@options.optional_run
+@takes_global_options
 def verify(run: str | None) -> int:
     """Check that nothing in the store is damaged.
 
@@ -18,11 +16,11 @@ def verify(run: str | None) -> int:
     from andon.cli.views import check_view
 
     with opened(look="once") as store:
-        return check_view.verify(store, run, json=asked().json)
+        return check_view.verify(store, run, json=wants_json())
 
 
 @cli.command()
-@everywhere
+@takes_global_options
 def doctor() -> int:
     """Check the store, the machine and the runs.
 
@@ -30,27 +28,13 @@ def doctor() -> int:
     """
     from andon.cli.views import check_view
 
-    return check_view.doctor(make_settings(), json=asked().json)
+    return check_view.doctor(make_settings(), json=wants_json())
 
 
 @cli.command()
-@click.option(
-    "--agents",
-    type=options.Whole(),
-    default=12,
-    show_default=True,
-    metavar="N",
-    help="How many agents; each has three processes.",
-)
-@click.option(
-    "--rounds",
-    type=options.Whole(),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many rounds.",
-)
-@everywhere
+@options.number("--agents", default=12, help="How many agents; each has three processes.")
+@options.number("--rounds", default=1, help="How many rounds.")
+@takes_global_options
 def drill(agents: int, rounds: int) -> int:
     """Rehearse a halt, with agents that resist it.
 
@@ -60,14 +44,11 @@ def drill(agents: int, rounds: int) -> int:
     """
     from andon.cli.views import drill_view
 
-    return drill_view.run(agents, rounds, json=asked().json)
+    return drill_view.run(agents, rounds, json=wants_json())
 
 
 @cli.command()
-@everywhere
+@takes_global_options
 def version() -> None:
     """Print the version."""
-    if asked().json:
-        output.document({"version": VERSION})
-    else:
-        output.say(f"andon {VERSION}")
+    print_answer({"version": VERSION}, f"andon {VERSION}")

@@ -5,35 +5,25 @@ from typing import Any
 
 import click
 
-from andon.cli import options as words
-from andon.cli.app import asked, cli, everywhere
+from andon.cli import options
+from andon.cli.app import cli, global_options, takes_global_options, wants_json
 from andon.control.runs import run_input
 
 
 @cli.command()
-@click.argument("target", metavar="MODULE_OR_FILE[:NAME]", shell_complete=words.files)
+@click.argument("target", metavar="MODULE_OR_FILE[:NAME]", shell_complete=options.files)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
-@words.given_input
+@options.given_input
 @click.option(
     "--points",
     metavar="LIST",
     help="Where to kill: boundary, effect, inside, named, or names of points. Default: all four.",
 )
-@words.option(
-    "-n",
-    "--limit",
-    "most",
-    old=("--most",),
-    type=words.Whole(1),
-    metavar="N",
-    help="Kill at most N times.",
-)
-@words.option(
+@options.number("-n", "--limit", "most", old=("--most",), least=1, help="Kill at most N times.")
+@options.seconds(
     "--timeout",
     "seconds",
     old=("--seconds",),
-    type=words.Duration(),
-    metavar="TIME",
     help="Start no new kill after this time; default: 5m.",
 )
 @click.option("--deep", is_flag=True, help="Also kill the worker that takes over.")
@@ -60,7 +50,7 @@ from andon.control.runs import run_input
 @click.option(
     "--keep", type=click.Path(file_okay=False), help="Keep stores and outputs in this folder."
 )
-@everywhere
+@takes_global_options
 def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: Any) -> int:
     """Run an agent with kill -9 at every moment.
 
@@ -73,16 +63,16 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
     from andon.cli.views import crashtest_view
 
     document = input_file.read() if input_file else None
-    options = {name: found for name, found in given.items() if found is not None}
-    junit = options.pop("junit", None)
-    options["send"] = {
+    chosen = {name: found for name, found in given.items() if found is not None}
+    junit = chosen.pop("junit", None)
+    chosen["send"] = {
         name: run_input.parse(text)
         for name, text in (typed.pair(one, "event") for one in given["send"])
     }
     return crashtest_view.run(
         crashtest_view.load(target),
         typed.arguments(arguments, document),
-        {"store": asked().store, **options},
+        {"store": global_options().store, **chosen},
         junit=junit,
-        json=asked().json,
+        json=wants_json(),
     )

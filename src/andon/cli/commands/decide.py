@@ -3,8 +3,8 @@
 import click
 import msgspec
 
-from andon.cli import options, output
-from andon.cli.app import advise, asked, cli, everywhere, opened
+from andon.cli import options
+from andon.cli.app import advise, cli, opened, print_answer, takes_global_options
 from andon.control.runs import run_input
 from andon.core.text import clean, command
 from andon.host.user import named
@@ -16,7 +16,7 @@ from andon.host.user import named
 @click.argument("value", required=False)
 @click.option("--ask", metavar="ID", help="The ask to answer, if the run has several.")
 @options.by
-@everywhere
+@takes_global_options
 def answer(run: str, decision: str, value: str | None, ask: str | None, by: str | None) -> None:
     """Answer what a run asks.
 
@@ -32,13 +32,11 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
         row = runs.find(store, run)
         name = named(by)
         answered = requests.answer(store, row.id, decision, given, ask=ask, by=name)
-    if asked().json:
-        output.document(
-            {"run": row.id, "ask": answered, "decision": decision.replace("-", "_"), "by": name}
-        )
-    else:
-        output.say(f"answered: {clean(decision)}, by {clean(name) or 'an unnamed person'}")
-        output.note(f"next: {command('wait', row.id)}")
+    print_answer(
+        {"run": row.id, "ask": answered, "decision": decision.replace("-", "_"), "by": name},
+        f"answered: {clean(decision)}, by {clean(name) or 'an unnamed person'}",
+    )
+    advise(f"next: {command('wait', row.id)}")
 
 
 @cli.command()
@@ -47,7 +45,7 @@ def answer(run: str, decision: str, value: str | None, ask: str | None, by: str 
 @click.option("--revise", metavar="ID", help="Replace the instruction with this id.")
 @click.option("--retract", metavar="ID", help="Withdraw the instruction with this id.")
 @options.by
-@everywhere
+@takes_global_options
 def steer(
     run: str, text: str | None, revise: str | None, retract: str | None, by: str | None
 ) -> None:
@@ -61,12 +59,10 @@ def steer(
     with opened() as store:
         row = runs.find(store, run)
         word = requests.steer(store, row.id, text, revise=revise, retract=retract, by=named(by))
-    if asked().json:
-        output.document({"run": row.id, **msgspec.to_builtins(word)})
-    else:
-        output.say(f"told: {word.id} ({word.change})")
-        if word.change != "retract":
-            output.note(f"to take it back: {command('steer', row.id)} --retract {word.id}")
+    facts = {"run": row.id, **msgspec.to_builtins(word)}
+    print_answer(facts, f"told: {word.id} ({word.change})")
+    if word.change != "retract":
+        advise(f"to take it back: {command('steer', row.id)} --retract {word.id}")
 
 
 @cli.command()
@@ -79,7 +75,7 @@ def steer(
     metavar="ID",
     help="Send the event once: a second one with this id is ignored.",
 )
-@everywhere
+@takes_global_options
 def send(run: str, event: str, payload: str | None, message_id: str | None) -> None:
     """Send an event to a run. It is kept until the run asks for it."""
     from andon.control.runs import runs
@@ -89,18 +85,16 @@ def send(run: str, event: str, payload: str | None, message_id: str | None) -> N
     with opened() as store:
         row = runs.find(store, run)
         new = requests.send(store, row.id, event, given, id=message_id)
-    if asked().json:
-        output.document({"run": row.id, "event": event, "new": new})
-    else:
-        output.say("sent" if new else "already sent; nothing was done")
-        output.note(f"next: {command('show', row.id)}")
+    facts = {"run": row.id, "event": event, "new": new}
+    print_answer(facts, "sent" if new else "already sent; nothing was done")
+    advise(f"next: {command('show', row.id)}")
 
 
 @cli.command()
 @options.run
 @click.option("--dry-run", is_flag=True, help="Show what would be undone, and change nothing.")
 @options.signed
-@everywhere
+@takes_global_options
 def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
     """Undo the effects of a run, newest first.
 
@@ -108,6 +102,7 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
     """
     from andon.cli.views import run_view
     from andon.control.runs import runs
+    from andon.control.runs.surroundings import Surroundings
     from andon.runtime.requests import requests
 
     with opened(look="once" if dry_run else "") as store:
@@ -115,18 +110,16 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
         plan = runs.undo_plan(store, row)
         if not dry_run:
             requests.compensate(store, row.id, by=named(by), why=why)
-        waits = not runs.Surroundings(store).carries(row.agent)
-    if asked().json:
-        output.document({"run": row.id, "was": row.state, "dry_run": dry_run, **plan})
-        return
-    run_view.undo_plan(plan)
+        waits = not Surroundings(store).serves(row.agent)
+    facts = {"run": row.id, "was": row.state, "dry_run": dry_run, **plan}
+    print_answer(facts, run_view.undo_plan)
     if dry_run:
         if plan["undo"]:
-            output.note(f"nothing was done; to do it: {command('compensate', row.id)}")
+            advise(f"nothing was done; to do it: {command('compensate', row.id)}")
         return
     if waits:
-        output.note(f"the run waits: no running worker serves {clean(row.agent)}, in any version")
-    output.note(f"next: {command('wait', row.id)}")
+        advise(f"the run waits: no running worker serves {clean(row.agent)}, in any version")
+    advise(f"next: {command('wait', row.id)}")
 
 
 @cli.command()
@@ -136,7 +129,7 @@ def compensate(run: str, dry_run: bool, why: str, by: str | None) -> None:
 )
 @options.by
 @options.timeout("30s")
-@everywhere
+@takes_global_options
 def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
     """Continue a run with another version.
 
@@ -151,8 +144,5 @@ def migrate(run: str, version: str, by: str | None, timeout: float) -> int:
         row = runs.find(store, run)
         name = named(by)
         found = migration.migrate(store, row, version, name, timeout)
-    if asked().json:
-        output.document(found)
-    else:
-        run_view.migration(found)
+    print_answer(found, run_view.migration)
     return {"migrated": 0, "late": 3}.get(found["outcome"], 1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from andon.cli import options
-from andon.cli.app import asked, cli, everywhere
+from andon.cli.app import cli, global_options, takes_global_options
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -18,7 +18,7 @@ from andon.cli.app import asked, cli, everywhere
     help="Wait at most this long for the proof, then exit 3; default: 10s.",
 )
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-@everywhere
+@takes_global_options
 def halt(why: str, by: str | None, wait: str | None, rest: Sequence[str]) -> int:
     """Stop everything, now, on every host. It needs no reason, asks nothing, and is safe.
 
@@ -27,6 +27,7 @@ def halt(why: str, by: str | None, wait: str | None, rest: Sequence[str]) -> int
     """
     from andon.supervisor.halt import command
 
-    said = {"--why": why, "--by": by, "--timeout": wait, "--store": asked().store}
-    words = [f"{name}={value}" for name, value in said.items() if value]
-    return command.main([*words, *(["--json"] if asked().json else []), *rest])
+    chosen = global_options()
+    given = {"--why": why, "--by": by, "--timeout": wait, "--store": chosen.store}
+    words = [f"{name}={value}" for name, value in given.items() if value]
+    return command.main([*words, *(["--json"] if chosen.json else []), *rest])

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import click
 
-from andon.cli import output
-from andon.cli.app import advise, asked, cli, everywhere
+from andon.cli.app import advise, cli, print_answer, takes_global_options
 from andon.core.text import clean
 
 
 @cli.command()
 @click.argument("folder", required=False, default=".")
-@everywhere
+@takes_global_options
 def init(folder: str) -> None:
     """Write a first agent, its test and andon.toml.
 
@@ -22,13 +21,8 @@ def init(folder: str) -> None:
     from andon.cli import first_project
 
     written = first_project.write(Path(folder))
-    if asked().json:
-        output.document(
-            {"folder": str(Path(folder).absolute()), "files": list(first_project.FILES)}
-        )
-        return
-    for path in written:
-        output.say(f"wrote {clean(path)}")
+    found = {"folder": str(Path(folder).absolute()), "files": list(first_project.FILES)}
+    print_answer(found, "\n".join(f"wrote {clean(path)}" for path in written))
     go = "" if Path(folder) == Path() else f"cd {shlex.quote(clean(folder))} && "
     advise(f"next: {go}andon run agent.py name=Ada")
     advise("then: andon crashtest agent.py")

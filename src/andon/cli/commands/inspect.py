@@ -1,12 +1,24 @@
 """Commands that look and change nothing."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from andon.cli import options, output
-from andon.cli.app import advise, asked, cli, everywhere, make_settings, opened, refuse_still
+from andon.cli.app import (
+    advise,
+    cli,
+    make_settings,
+    opened,
+    patience,
+    print_answer,
+    query,
+    refuse_copy,
+    takes_global_options,
+    wants_json,
+)
 from andon.core.text import clean, clean_lines, command
 
 RECEIPT = "rcp_"  # the prefix of every receipt's id
@@ -23,7 +35,7 @@ RECEIPT = "rcp_"  # the prefix of every receipt's id
     help="Only runs in this state; repeatable.",
 )
 @options.of_agent
-@click.option("--label", metavar="K=V", help="Only runs with this label.")
+@options.label
 @options.limit(100)
 @click.option("--before", metavar="RUN", help="Show the next page: runs older than this one.")
 @click.option(
@@ -33,12 +45,13 @@ RECEIPT = "rcp_"  # the prefix of every receipt's id
     help="Show the effects that are undone if their run fails.",
 )
 @click.option("-w", "--watch", is_flag=True, help="Live, like andon top; with --agent or --label.")
-@everywhere
+@takes_global_options
 def ps(label: str | None, limit: int, owed: bool, watch: bool, **which: Any) -> None:
     """List runs, newest first. Without options: unfinished runs, and those of the last hour."""
     from andon.cli import args
     from andon.cli.views import run_view
-    from andon.control.runs import runs
+    from andon.control import obligations
+    from andon.control.runs import run_tree, runs
 
     if watch:
         from andon.cli.commands.top import show as show_live
@@ -48,38 +61,20 @@ def ps(label: str | None, limit: int, owed: bool, watch: bool, **which: Any) -> 
         show_live(which["agent"], label)
         return
     if owed:
-        _show_obligations(limit)
+        print_answer(query(obligations.listing, limit), run_view.obligations)
         return
     pair = args.pair(label, "label") if label else None
-    with opened(look="once") as store:
-        if asked().json or pair or which["states"] or which["agent"]:
-            rows = runs.listing(store, label=pair, limit=limit, **which)
-        else:
-            from andon.control.runs import run_tree
-
-            everything, before = which["everything"], which["before"]
-            rows = run_tree.tree(store, limit=limit, before=before, everything=everything)
-    if asked().json:
-        output.document(rows)
+    if wants_json() or pair or which["states"] or which["agent"]:
+        rows = query(runs.listing, label=pair, limit=limit, **which)
     else:
-        run_view.runs(rows, limit)
-
-
-def _show_obligations(limit: int) -> None:
-    from andon.cli.views import run_view
-    from andon.control import obligations
-
-    with opened(look="once") as store:
-        found = obligations.listing(store, limit)
-    if asked().json:
-        output.document(found)
-    else:
-        run_view.obligations(found)
+        everything, before = which["everything"], which["before"]
+        rows = query(run_tree.tree, limit=limit, before=before, everything=everything)
+    print_answer(rows, lambda rows: run_view.runs(rows, limit))
 
 
 @cli.command()
 @options.run
-@everywhere
+@takes_global_options
 def show(run: str) -> None:
     """Show everything about one run, or one stop.
 
@@ -88,36 +83,22 @@ def show(run: str) -> None:
     RUN is an id, its beginning, @last, the name of an agent that has one unfinished run, or the
     receipt of a stop.
     """
+    if run.startswith(RECEIPT):
+        from andon.cli.views import receipt_view
+        from andon.control.stop import receipts
+
+        print_answer(query(receipts.receipt, run), receipt_view.receipt)
+        return
     from andon.cli.views import run_view
     from andon.control.runs import runs
 
-    if run.startswith(RECEIPT):
-        _show_receipt(run)
-        return
-    with opened(look="once") as store:
-        found = runs.show(store, run)
-    if asked().json:
-        output.document(found)
-    else:
-        run_view.run(found)
-
-
-def _show_receipt(stop_id: str) -> None:
-    from andon.cli.views import receipt_view
-    from andon.control.stop import receipts
-
-    with opened(look="once") as store:
-        found = receipts.receipt(store, stop_id)
-    if asked().json:
-        output.document(found)
-    else:
-        receipt_view.receipt(found)
+    print_answer(query(runs.show, run), run_view.run)
 
 
 @cli.command()
 @options.run
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the run is over.")
-@everywhere
+@takes_global_options
 def logs(run: str, follow: bool) -> None:
     """Print the log of a run.
 
@@ -127,55 +108,52 @@ def logs(run: str, follow: bool) -> None:
     from andon.control import changes
     from andon.control.runs import command_output, runs
 
-    def show_line(line: dict[str, Any]) -> None:
-        if asked().json:
-            output.say(output.as_json(line))
-        else:
-            text = clean_lines(line["text"], "    | ")
-            output.say(f"{output.clock(line['at'])}  {clean(line['level']):<7}  {text}")
-        sys.stdout.flush()
-
     settings = make_settings()
     looks = "long" if follow else "once"
     with opened(settings=settings, look=looks, reserved=False) as store:
         row = runs.find(store, run)
         if follow:
-            refuse_still(store, row)
+            refuse_copy(store, row)
         if command_output.is_kept(row):
             _show_output(store, row, follow=follow)
-            return
-        if follow:
-            changes.follow(store, row.id, _patience(settings), show_line)
-            return
-        found = runs.lines(store, row.id)
-    if asked().json:
-        output.document(found)
-        return
-    for line in found:
-        show_line(line)
-    if not found:
-        advise("no lines; an agent writes lines with ctx.log(text), and its errors appear here too")
+        elif follow:
+            changes.follow(store, row.id, patience(settings), _show_line)
+        else:
+            how = "an agent writes lines with ctx.log(text), and its errors appear here too"
+            _show_lines(runs.lines(store, row.id), f"no lines; {how}")
 
 
 def _show_output(store: Any, row: Any, *, follow: bool) -> None:
     from andon.control.runs import command_output
 
-    def show_line(text: str) -> None:
-        output.say(output.as_json({"text": text}) if asked().json else clean(text))
-        sys.stdout.flush()
-
     path, host = command_output.place(store, row)
     if follow and not host:
-        command_output.follow(store, row, path, show_line)
+        command_output.follow(store, row, path, lambda text: _show_line({"text": text}))
         return
-    found = [] if host else list(command_output.lines(path))
-    if asked().json:
-        output.document([{"text": text} for text in found])
+    found = [] if host else [{"text": text} for text in command_output.lines(path)]
+    _show_lines(found, command_output.missing(path, host))
+
+
+def _show_lines(found: Sequence[dict[str, Any]], nothing: str) -> None:
+    if wants_json():
+        output.document(found)
     else:
-        for text in found:
-            show_line(text)
+        for line in found:
+            _show_line(line)
     if not found:
-        advise(command_output.missing(path, host))
+        advise(nothing)
+
+
+def _show_line(line: dict[str, Any]) -> None:
+    """Print a line of a log, or of a command's output, which has neither time nor level."""
+    if wants_json():
+        output.say(output.as_json(line))
+    elif "level" in line:
+        text = clean_lines(line["text"], "    | ")
+        output.say(f"{output.clock(line['at'])}  {clean(line['level']):<7}  {text}")
+    else:
+        output.say(clean(line["text"]))
+    sys.stdout.flush()
 
 
 @cli.command()
@@ -189,7 +167,7 @@ def _show_output(store: Any, row: Any, *, follow: bool) -> None:
     help="Until the run is over, or until it asks a person something.",
 )
 @options.timeout(None)
-@everywhere
+@takes_global_options
 def wait(run: str, goal: str, timeout: float | None) -> int:
     """Wait until a run is over, and print its result.
 
@@ -204,18 +182,18 @@ def wait(run: str, goal: str, timeout: float | None) -> int:
     settings = make_settings()
     with (
         opened(settings=settings, look="long", reserved=False) as store,
-        progress.line(json=asked().json) as line,
+        progress.line(json=wants_json()) as line,
     ):
         row = runs.find(store, run)
         advice = wait_view.Advice(store, line.above(advise), line)
         asks = goal == "ask"
-        refuse_still(store, row)
+        refuse_copy(store, row)
         try:
             over = changes.wait(
                 store,
                 row.id,
                 timeout=timeout,
-                patience=_patience(settings),
+                patience=patience(settings),
                 on_look=advice.look,
                 reached=(lambda found: wait_view.has_ask(store, found)) if asks else None,
             )
@@ -225,13 +203,4 @@ def wait(run: str, goal: str, timeout: float | None) -> int:
             raise
         line.clear()
         report = wait_view.report_ask if asks else wait_view.report
-        return report(store, row.id, over, timeout, json=asked().json)
-
-
-def _patience(settings: Any) -> Any:
-    from andon.control.changes import Patience
-
-    return Patience(
-        settings.patience_seconds,
-        lambda error: advise(f"{clean(error)} Waiting for the store."),
-    )
+        return report(store, row.id, over, timeout, json=wants_json())

@@ -5,23 +5,22 @@ from typing import Any
 
 import click
 
-from andon.cli import options, output
-from andon.cli.app import CommandGroup, asked, cli, everywhere
+from andon.cli import options
+from andon.cli.app import CommandGroup, cli, print_answer, takes_global_options
 
 
 @cli.group(cls=CommandGroup)
-@everywhere
+@takes_global_options
 def k8s() -> None:
     """Write Kubernetes manifests with fitting grace periods."""
 
 
 @k8s.command()
-@click.option(
+@options.seconds(
     "--grace",
-    type=options.Duration(1, 86_400),
+    least=1,
+    most=86_400,
     default="80s",
-    show_default=True,
-    metavar="TIME",
     help="How long a drain may take; the pod's grace period is computed from it.",
 )
 @click.option("--image", help="Container image with andon and the agents.")
@@ -37,11 +36,9 @@ def k8s() -> None:
     show_default=True,
     help="Workers for a queue, or one run.",
 )
-@click.option("--replicas", type=options.Whole(0, 10_000), metavar="N", help="How many workers.")
-@click.option(
-    "--health-port", type=options.Whole(1, 65_535), metavar="N", help="Port of the probes."
-)
-@everywhere
+@options.number("--replicas", least=0, most=10_000, help="How many workers.")
+@options.number("--health-port", least=1, most=65_535, help="Port of the probes.")
+@takes_global_options
 def render(kind: str, grace: float, **given: Any) -> None:
     """Print the manifests: andon k8s render --grace 80 | kubectl apply -f -"""
     from andon.control.k8s import manifests
@@ -49,7 +46,7 @@ def render(kind: str, grace: float, **given: Any) -> None:
     wanted = manifests.Wanted(
         grace=ceil(grace), **{name: word for name, word in given.items() if word is not None}
     )
-    if asked().json:
-        output.document({"manifests": manifests.manifests(wanted, kind)})
-    else:
-        output.say(manifests.rendered(wanted, kind).rstrip("\n"))
+    print_answer(
+        {"manifests": manifests.manifests(wanted, kind)},
+        manifests.rendered(wanted, kind).rstrip("\n"),
+    )

@@ -5,38 +5,39 @@ from typing import Any
 
 import click
 
-from andon.cli import options, output
-from andon.cli.app import ERROR, CommandGroup, advise, asked, cli, everywhere, opened
+from andon.cli import options
+from andon.cli.app import (
+    ERROR,
+    CommandGroup,
+    advise,
+    cli,
+    opened,
+    print_answer,
+    query,
+    takes_global_options,
+)
 from andon.cli.options import F
 from andon.core.text import clean, command
 from andon.host.user import named
 
 
 @cli.command()
-@everywhere
+@takes_global_options
 def queues() -> None:
     """List queues: what waits, since when, and limits."""
+    from andon.cli.views import queue_view
     from andon.control import queues as operations
 
-    with opened(look="once") as store:
-        found = operations.queues(store)
-    if asked().json:
-        output.document(found)
-    else:
-        from andon.cli.views import queue_view
-
-        queue_view.queues(found)
+    print_answer(query(operations.queues), queue_view.queues)
 
 
 @cli.command()
 @click.argument("what", metavar="[queue:NAME|agent:NAME|label:NAME]", required=False)
-@click.option(
-    "--at-most", type=options.Whole(1), metavar="N", help="At most N runs at the same time."
-)
+@options.number("--at-most", least=1, help="At most N runs at the same time.")
 @click.option("--rate", metavar="N/TIME", help="At most N starts per TIME: 10/1m, 100/1h.")
 @click.option("--off", is_flag=True, help="Remove the limit.")
 @options.by
-@everywhere
+@takes_global_options
 def limit(
     what: str | None, at_most: int | None, rate: str | None, off: bool, by: str | None
 ) -> None:
@@ -50,21 +51,17 @@ def limit(
 
     if what is None and (at_most is not None or rate is not None or off):
         raise click.UsageError("say which limit: queue:NAME, agent:NAME or label:NAME")
-    with opened(create=what is not None, look="" if what else "once") as store:
-        if what is None:
-            listed = operations.limits(store)
-            output.document(listed) if asked().json else queue_view.limits(listed)
-            return
+    if what is None:
+        print_answer(query(operations.limits), queue_view.limits)
+        return
+    with opened(create=True) as store:
         found = operations.set_limit(store, what, at_most=at_most, rate=rate, off=off, by=named(by))
-    if asked().json:
-        output.document(found)
-    else:
-        output.say(f"{clean(what)}: {queue_view.terms(found)}")
-        advise("see its use: andon limit")
+    print_answer(found, f"{clean(what)}: {queue_view.terms(found)}")
+    advise("see its use: andon limit")
 
 
 @cli.group(cls=CommandGroup)
-@everywhere
+@takes_global_options
 def dead() -> None:
     """List, redrive or drop dead runs, which have no attempts left."""
 
@@ -72,24 +69,18 @@ def dead() -> None:
 @dead.command("list")
 @options.of_agent
 @options.limit(100)
-@everywhere
+@takes_global_options
 def dead_list(agent: str | None, limit: int) -> None:
     """List dead runs, newest first, with their errors."""
+    from andon.cli.views import queue_view
     from andon.control import dead as operations
 
-    with opened(look="once") as store:
-        found = operations.listing(store, agent=agent, limit=limit)
-    if asked().json:
-        output.document(found)
-    else:
-        from andon.cli.views import queue_view
-
-        queue_view.dead(found)
+    print_answer(query(operations.listing, agent=agent, limit=limit), queue_view.dead)
 
 
 def _about_dead(function: F) -> F:
     for option in (
-        everywhere,
+        takes_global_options,
         options.by,
         click.option("--agent", metavar="NAME", help="With --all: only runs of this agent."),
         click.option("--all", "everything", is_flag=True, help="Every dead run."),
@@ -138,13 +129,10 @@ def _decide(
             outcomes = list(operations.each(store, ids, decision, named(by)))
     refused = [(run_id, str(error)) for run_id, error in outcomes if error is not None]
     done = [run_id for run_id, error in outcomes if error is None]
-    if asked().json:
-        output.document({word: done, "refused": [{"run": r, "why": why} for r, why in refused]})
-        return ERROR if refused else 0
-    for run_id in done:
-        output.say(f"{word}: {clean(run_id)}")
+    facts = {word: done, "refused": [{"run": r, "why": why} for r, why in refused]}
+    print_answer(facts, "\n".join(f"{word}: {clean(run_id)}" for run_id in done))
     for _, why in refused:
-        output.note(f"refused: {clean(why, 1000)}")
+        advise(f"refused: {clean(why, 1000)}")
     if not outcomes:
         advise("no dead runs")
     elif done and word == "redriven":
@@ -154,38 +142,31 @@ def _decide(
 
 @cli.command()
 @click.argument("agent", required=False)
-@everywhere
+@takes_global_options
 def versions(agent: str | None) -> None:
     """List the versions of agents.
 
     Which one new runs use, and the workers and unfinished runs of each.
     """
+    from andon.cli.views import queue_view
     from andon.control import queues as operations
 
-    with opened(look="once") as store:
-        found = operations.versions(store, agent)
-    if asked().json:
-        output.document(found)
-    else:
-        from andon.cli.views import queue_view
-
-        queue_view.versions(found)
+    print_answer(query(operations.versions, agent), queue_view.versions)
 
 
 @cli.command()
 @click.argument("version")
 @options.of_agent
 @options.by
-@everywhere
+@takes_global_options
 def promote(version: str, agent: str | None, by: str | None) -> None:
     """Make new runs use a version. For every agent that has it; existing runs keep theirs."""
     from andon.control import queues as operations
 
     with opened() as store:
         names = operations.promote(store, version, agent=agent, by=named(by))
-    if asked().json:
-        output.document({"version": version, "agents": list(names)})
-    else:
-        for name in names:
-            output.say(f"promoted: {clean(name)} {clean(version)}")
-        advise("see its workers: andon versions")
+    print_answer(
+        {"version": version, "agents": list(names)},
+        "\n".join(f"promoted: {clean(name)} {clean(version)}" for name in names),
+    )
+    advise("see its workers: andon versions")

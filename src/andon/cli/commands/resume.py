@@ -8,16 +8,26 @@ from typing import Any
 import click
 
 from andon.cli import output
-from andon.cli.app import DONE, ERROR, advise, asked, cli, everywhere, make_settings, opened
-from andon.cli.commands.stop import chosen, whom
-from andon.cli.options import Whole, signed
+from andon.cli.app import (
+    DONE,
+    ERROR,
+    advise,
+    cli,
+    make_settings,
+    opened,
+    print_answer,
+    takes_global_options,
+    wants_json,
+)
+from andon.cli.commands.stop import chosen, with_target
+from andon.cli.options import number, signed
 from andon.core.text import clean, command, plural, sentence
 from andon.errors import BadInput, StoreError
 from andon.host.user import named
 
 
 @cli.command()
-@whom
+@with_target
 @click.option(
     "--except",
     "besides",
@@ -26,7 +36,7 @@ from andon.host.user import named
     help="Leave the runs of this agent stopped; repeatable.",
 )
 @signed
-@everywhere
+@takes_global_options
 def resume(
     run: str | None,
     agent: str | None,
@@ -41,9 +51,9 @@ def resume(
     With --agent, --label or --all it lifts a pause too. Refused while the run's stop is not
     proved, or while a kill or halt holds it (to lift that: andon reauthorize).
     """
-    from andon.control.runs.runs import Surroundings
+    from andon.control.runs.surroundings import Surroundings
     from andon.control.stop import resume as stops
-    from andon.control.stop import target
+    from andon.control.stop.target import find_target
     from andon.runtime.requests.scope_latches import called
 
     pair = chosen(run, agent, label, fleet)
@@ -55,53 +65,49 @@ def resume(
         if run is not None:
             _resume_one(store, run, named(by), why)
             return
-        who = target.meant(store, None, agent, pair, fleet=fleet)
-        lifted = stops.pauses_of(store, who)
-        count = stops.resume_scope(store, who, by=named(by), why=why, besides=besides)
-        left = stops.still_held(store, who)
+        target = find_target(store, None, agent, pair, fleet=fleet)
+        lifted = stops.pauses_of(store, target)
+        count = stops.resume_scope(store, target, by=named(by), why=why, besides=besides)
+        left = stops.still_held(store, target)
         alone = bool(count) and not Surroundings(store).live
-    if asked().json:
-        output.document({"resumed": count, "lifted": [one.id for one in lifted], **left})
-        return
-    output.say(f"resumed: {plural(count, 'run')}" if count else "nothing to resume")
+    print_answer(
+        {"resumed": count, "lifted": [one.id for one in lifted], **left},
+        f"resumed: {plural(count, 'run')}" if count else "nothing to resume",
+    )
     for one in lifted:
         text = f"lifted: the pause of {called(one)} ({one.id}); waiting runs continue"
-        output.note(clean(text))
+        advise(clean(text))
     for stopping in left["stopping"]:
-        output.note(clean(f"not resumed: {stopping} is being stopped; its stop is not proved yet"))
+        advise(clean(f"not resumed: {stopping} is being stopped; its stop is not proved yet"))
     for latch in left["latches"]:
-        output.note(f"still held: {clean(latch['why'])}. To lift it: {latch['lift']}")
+        advise(f"still held: {clean(latch['why'])}. To lift it: {latch['lift']}")
     if alone:
-        output.note(f"no worker is running. {output.START_ONE}")
+        advise(f"no worker is running. {output.START_ONE}")
     if count:
-        output.note("next: andon ps")
+        advise("next: andon ps")
 
 
 def _resume_one(store: Any, run: str, by: str, why: str) -> None:
     from andon.control.runs.command_run import VERSION
-    from andon.control.runs.runs import Surroundings
+    from andon.control.runs.surroundings import Surroundings
     from andon.control.stop import resume as stops
 
     row = stops.resume(store, run, by=by, why=why)
-    if asked().json:
-        output.document({"run": row.id, "was": row.state})
-        return
-    output.say(f"resumed: {clean(row.id)}, it was {row.state}")
+    facts = {"run": row.id, "was": row.state}
+    print_answer(facts, f"resumed: {clean(row.id)}, it was {row.state}")
     if row.version != VERSION and not Surroundings(store).live:
-        output.note(f"no worker is running. {output.START_ONE}")
+        advise(f"no worker is running. {output.START_ONE}")
     verb = "show" if row.version == VERSION else "wait"  # shows how to continue a command
-    output.note(f"next: {command(verb, row.id)}")
+    advise(f"next: {command(verb, row.id)}")
 
 
 @cli.command()
 @click.option("--agent", metavar="NAME", help="Lift the kill of this agent.")
 @click.option("--label", metavar="K=V", help="Lift the kill of this label.")
 @signed
-@click.option(
-    "--epoch", type=Whole(), metavar="N", help="Lift only if this is still the newest stop."
-)
+@number("--epoch", help="Lift only if this is still the newest stop.")
 @click.option("--yes", is_flag=True, help="Skip the confirmation; required without a terminal.")
-@everywhere
+@takes_global_options
 def reauthorize(
     agent: str | None, label: str | None, why: str, by: str | None, epoch: int | None, yes: bool
 ) -> int:
@@ -114,20 +120,15 @@ def reauthorize(
     and for your confirmation; elsewhere give --why and --yes.
     """
     from andon.cli.views import reauthorization_view
-    from andon.control.runs.runs import Surroundings
+    from andon.control.runs.surroundings import Surroundings
     from andon.control.stop import reauthorization
-    from andon.control.stop.target import Whom
+    from andon.control.stop.target import several_runs
 
-    pair = chosen(None, agent, label, False)
-    whom_ = Whom(scope="fleet")
-    if agent is not None:
-        whom_ = Whom(scope="agent", name=agent)
-    elif pair is not None:
-        whom_ = Whom(scope="label", name=pair[0], value=pair[1])
-    with _reachable(local=whom_.scope == "fleet") as (store, away):
-        seen = reauthorization.look(store, whom_, away=away)
+    target = several_runs(agent, chosen(None, agent, label, False))
+    with _reachable(local=target.scope == "fleet") as (store, away):
+        seen = reauthorization.look(store, target, away=away)
         plan = reauthorization.plan(store, seen)
-        if not asked().json:
+        if not wants_json():
             reauthorization_view.plan(plan)
         if not named(by).strip():
             raise BadInput("A name is required: --by NAME. Nothing was lifted.")
@@ -136,12 +137,9 @@ def reauthorize(
             return ERROR
         done = reauthorization.lift(store, seen, by=named(by), why=why, epoch=epoch)
         alone = store is not None and not Surroundings(store).live
-    if asked().json:
-        output.document({"plan": plan, **done})
-    else:
-        reauthorization_view.done(plan, done)
-        if alone:
-            output.note(f"no worker is running. {output.START_ONE}")
+    print_answer({"plan": plan, **done}, lambda _: reauthorization_view.done(plan, done))
+    if alone:
+        advise(f"no worker is running. {output.START_ONE}")
     return DONE
 
 
@@ -185,4 +183,4 @@ def _agreed() -> bool:
 
 
 def _has_terminal() -> bool:
-    return sys.stdin.isatty() and not asked().json
+    return sys.stdin.isatty() and not wants_json()

@@ -6,7 +6,16 @@ from typing import Any
 import click
 
 from andon.cli import options, output
-from andon.cli.app import advise, asked, cli, everywhere, everywhere_but_json, make_settings, opened
+from andon.cli.app import (
+    advise,
+    cli,
+    make_settings,
+    opened,
+    print_answer,
+    takes_global_options,
+    takes_global_options_but_json,
+    wants_json,
+)
 from andon.cli.options import F
 from andon.core.text import clean
 
@@ -19,20 +28,18 @@ from andon.core.text import clean
     required=True,
     shell_complete=options.files,
 )
-@click.option("--concurrency", type=options.Whole(), metavar="N", help="How many runs at once.")
-@options.option(
+@options.number("--concurrency", help="How many runs at once.")
+@options.seconds(
     "--lease",
     "lease_seconds",
     old=("--lease-seconds",),
-    type=options.Duration(),
-    metavar="TIME",
     help="How long a silent worker keeps its runs.",
 )
 @options.grace
-@click.option(
+@options.number(
     "--health-port",
-    type=options.Whole(0, 65_535),
-    metavar="N",
+    least=0,
+    most=65_535,
     help="Serve probes and metrics on this port; 0 for any free port.",
 )
 @click.option(
@@ -51,7 +58,7 @@ from andon.core.text import clean
 @click.option(
     "-v", "--verbose", count=True, help="A line for each settled run; -vv for everything."
 )
-@everywhere
+@takes_global_options
 def work(
     targets: Sequence[str],
     queues: Sequence[str],
@@ -78,24 +85,24 @@ def work(
             "promote": promote is not False,
             "promote_known": promote is True,
         }
-        return serve.work(store, agents, settings, options, verbose=verbose, json=asked().json)
+        return serve.work(store, agents, settings, options, verbose=verbose, json=wants_json())
 
 
-BOXED = "andon.command"
-_ONLY_BOXED = ("name", "labels", "require", "restart", "uid")
+COMMAND_WORDS = "andon.command"
+_ONLY_EXEC = ("name", "labels", "require", "restart", "uid")
 
 
-class _Boxed(options.Command):
+class _WithWords(options.Command):
     """A command that keeps the words after -- apart and does not parse options among them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
             at = args.index("--")
-            ctx.meta[BOXED], args = args[at + 1 :], args[:at]
+            ctx.meta[COMMAND_WORDS], args = args[at + 1 :], args[:at]
         return super().parse_args(ctx, args)
 
 
-class _Options(_Boxed):
+class _Options(_WithWords):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- OPTIONS OF andon work...]"]
 
@@ -104,14 +111,7 @@ def _of_commands(*, hidden: bool) -> Callable[[F], F]:
     """Add the options of `andon exec`; `andon run --` was its earlier name."""
     chosen = (
         click.option("--name", metavar="NAME", hidden=hidden, help="The agent's name for it."),
-        click.option(
-            "--label",
-            "labels",
-            metavar="K=V",
-            multiple=True,
-            hidden=hidden,
-            help="A label of the run; repeatable.",
-        ),
+        options.labels(hidden=hidden),
         click.option(
             "--require",
             metavar="kill=A",
@@ -137,7 +137,7 @@ def _of_commands(*, hidden: bool) -> Callable[[F], F]:
     return decorated
 
 
-@cli.command(cls=_Boxed)
+@cli.command(cls=_WithWords)
 @click.argument(
     "target", metavar="MODULE_OR_FILE[:NAME]", required=False, shell_complete=options.files
 )
@@ -147,7 +147,7 @@ def _of_commands(*, hidden: bool) -> Callable[[F], F]:
 @options.grace
 @_of_commands(hidden=True)
 @click.option("-v", "--verbose", count=True, help="Print more; -vv for everything.")
-@everywhere
+@takes_global_options
 def run(
     target: str | None,
     arguments: Sequence[str],
@@ -164,17 +164,17 @@ def run(
     A command in any language: andon exec -- COMMAND.
     """
     ctx = click.get_current_context()
-    if BOXED in ctx.meta:
+    if COMMAND_WORDS in ctx.meta:
         if target is not None:
             raise click.UsageError(
                 f"expected options and -- COMMAND, found {target!r} before the --", ctx
             )
-        return _run_boxed(ctx.meta[BOXED], options)
+        return _execute(ctx.meta[COMMAND_WORDS], options)
     if target is None:
         raise click.UsageError(
             "expected MODULE_OR_FILE[:NAME]; a command: andon exec -- COMMAND", ctx
         )
-    for name in _ONLY_BOXED:
+    for name in _ONLY_EXEC:
         if options[name]:
             raise click.UsageError(f"--{name.rstrip('s')} is for: andon exec -- COMMAND", ctx)
     settings = make_settings(grace_seconds=options["grace_seconds"])
@@ -187,7 +187,7 @@ def run(
     given = single_run.checked(agents, given)
     with opened(create=True, settings=settings, lasting=True) as store:
         return single_run.run(
-            store, agents[0], given, options["id"], settings, verbose=verbose, json=asked().json
+            store, agents[0], given, options["id"], settings, verbose=verbose, json=wants_json()
         )
 
 
@@ -196,21 +196,21 @@ def run(
 @options.run_id
 @options.grace
 @_of_commands(hidden=False)
-@everywhere_but_json
+@takes_global_options_but_json
 def execute(argv: Sequence[str], **options: Any) -> int:
     """Run any command as an agent under a supervisor.
 
     It is listed, stopped and proved stopped like any other run. The exit code is the command's.
     """
-    return _run_boxed(list(argv), options)
+    return _execute(list(argv), options)
 
 
-def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
+def _execute(argv: list[str], options: dict[str, Any]) -> int:
     from andon.cli import args as typed
     from andon.control_process import launch
     from andon.host import home as homes
 
-    if asked().json:
+    if wants_json():
         raise click.UsageError(
             "a command prints what it prints, so there is no --json; afterwards: "
             "andon show RUN --json"
@@ -237,14 +237,7 @@ def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
 @click.argument(
     "targets", metavar="[MODULE_OR_FILE[:NAME]]...", nargs=-1, shell_complete=options.files
 )
-@click.option(
-    "--workers",
-    type=options.Whole(1, 1000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="How many worker processes.",
-)
+@options.number("--workers", least=1, most=1000, default=1, help="How many worker processes.")
 @click.option("--uid", metavar="USER", help="Run the workers as another user (root only).")
 @click.option(
     "--require",
@@ -252,7 +245,7 @@ def _run_boxed(argv: list[str], options: dict[str, Any]) -> int:
     help="Refuse to start if the grades of this host are lower.",
 )
 @options.grace
-@everywhere
+@takes_global_options
 def up(targets: Sequence[str], workers: int, **options: Any) -> int:
     """Run workers under a supervisor, in the foreground.
 
@@ -269,7 +262,7 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
         store.now()  # without an answer, nothing shows that there is no halt
     for target in targets:
         loader.load(target)  # a target that cannot be loaded would only crash again and again
-    words = [*click.get_current_context().meta.get(BOXED, ()), "--", *targets]
+    words = [*click.get_current_context().meta.get(COMMAND_WORDS, ()), "--", *targets]
     children = launch.workers(settings, words, workers, uid) if targets else []
     launch.become(launch.spec(settings, children=children, require=require))
     return 1
@@ -290,46 +283,42 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
     help="Runs with a higher priority start first.",
 )
 @click.option("--queue", metavar="NAME", help="The queue to wait in, instead of the agent's.")
-@click.option(
-    "--label", "labels", metavar="K=V", multiple=True, help="A label of the run; repeatable."
-)
+@options.labels()
 @click.option("--at", metavar="TIME", help="When to start: +30s, +5m, +2h, +1d, or ISO 8601.")
-@everywhere
+@takes_global_options
 def start(agent: str, arguments: Sequence[str], input_file: Any, **options: Any) -> None:
     """Start a run and print its id. Values are read as JSON where that fits, else as text."""
     from andon.cli import args as typed
-    from andon.control.runs import registration, runs
+    from andon.control.runs import run_start
+    from andon.control.runs.surroundings import Surroundings
     from andon.runtime.requests import scope_latches
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
     at: str | None = options.pop("at")
     options["labels"] = dict(typed.pair(label, "label") for label in options["labels"])
     on_wait = _waiting_for(agent)
-    registration.await_store(make_settings().store, agent, on_wait)
+    run_start.await_store(make_settings().store, agent, on_wait)
     with opened(create=True) as store:
         options["at"] = None if at is None else typed.moment(at, store.now())
-        row = runs.start(store, agent, given, on_wait=on_wait, warn=advise, **options)
-        if asked().json:
-            facts = ("id", "agent", "version", "state")
-            output.document({name: getattr(row, name) for name in facts})
-        else:
-            output.say(clean(row.id))
-        around = runs.Surroundings(store)
+        row = run_start.start(store, agent, given, on_wait=on_wait, warn=advise, **options)
+        facts = {name: getattr(row, name) for name in ("id", "agent", "version", "state")}
+        print_answer(facts, clean(row.id))
+        around = Surroundings(store)
         latch = around.latch_on(row)
         if latch is not None:
             how = f"{scope_latches.held_by(latch)}. To lift it: {scope_latches.lift_command(latch)}"
             advise(f"the run waits: {clean(how)}")
-        elif around.is_forsaken(row):
-            advise(f"the run waits: {around.who_lacks(row)}. Start one: andon work FILE")
+        elif around.lacks_worker(row):
+            advise(f"the run waits: {around.missing_worker(row)}. Start one: andon work FILE")
 
 
 def _waiting_for(agent: str) -> Callable[[], None]:
-    said = False
+    printed = False
 
     def say() -> None:
-        nonlocal said
-        if not said:
+        nonlocal printed
+        if not printed:
             advise(f"no worker knows agent {clean(agent)} yet; waiting for one")
-        said = True
+        printed = True
 
     return say

@@ -8,50 +8,50 @@ from typing import Any
 
 import click
 
-from andon.cli import options, output, stop_options
-from andon.cli.app import asked, cli, everywhere, opened
-from andon.cli.options import F, understands
+from andon.cli import options, stop_options
+from andon.cli.app import cli, global_options, print_answer, query, takes_global_options
+from andon.cli.options import F, from_table
 
 
-def whom(function: F) -> F:
+def with_target(function: F) -> F:
     """Add the ways to name a target: a run, or a scope."""
-    return options.perhaps_run(understands(*stop_options.WHOM)(function))
+    return options.optional_run(from_table(*stop_options.TARGET)(function))
 
 
 def _verb(function: F) -> click.Command:
     """Make a command with the options of its table."""
-    named = understands(*stop_options.VERBS[function.__name__])(everywhere(function))
-    return cli.command()(options.perhaps_run(named))
+    named = from_table(*stop_options.VERBS[function.__name__])(takes_global_options(function))
+    return cli.command()(options.optional_run(named))
 
 
 @_verb
-def pause(**said: Any) -> int:
+def pause(**given: Any) -> int:
     """Pause runs at their next boundary. andon resume continues them.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run. Exit 0
     only when it is proved that nothing of the run executes any more, 3 if not in time.
     """
-    return _stop("pause", said)
+    return _stop("pause", given)
 
 
 @_verb
-def cancel(**said: Any) -> int:
+def cancel(**given: Any) -> int:
     """End runs for good, and undo what can be undone. It happens at their next boundary.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run. Exit 0
     only when it is proved that nothing of the run executes any more, 3 if not in time.
     """
-    return _stop("cancel", said)
+    return _stop("cancel", given)
 
 
 @_verb
-def kill(**said: Any) -> int:
+def kill(**given: Any) -> int:
     """Stop runs now, from outside. andon resume continues them.
 
     RUN is an id, its beginning, @last, or the name of an agent that has one unfinished run. Exit 0
     only when it is proved that nothing of the run executes any more, 3 if not in time.
     """
-    return _stop("kill", said)
+    return _stop("kill", given)
 
 
 def chosen(run: str | None, agent: str | None, label: str | None, fleet: bool) -> Any:
@@ -62,24 +62,27 @@ def chosen(run: str | None, agent: str | None, label: str | None, fleet: bool) -
     return pair(label, "label") if label is not None else None
 
 
-def _refuse_several(said: dict[str, Any]) -> None:
-    if stop_options.names_several(said):
+def _refuse_several(given: dict[str, Any]) -> None:
+    if stop_options.names_several(given):
         raise click.UsageError(
             "choose one of RUN, --agent, --label and --all", ctx=click.get_current_context()
         )
 
 
-def _stop(verb: str, said: dict[str, Any]) -> int:
+def _stop(kind: str, given: dict[str, Any]) -> int:
     from andon.cli import fast_path
+    from andon.core.stop import StopKind
 
-    _refuse_several(said)
-    return fast_path.stop(verb, **said, store=asked().store, json=asked().json)
+    _refuse_several(given)
+    also = global_options()
+    request = fast_path.StopRequest(kind=StopKind(kind), **given, store=also.store, json=also.json)
+    return fast_path.stop(request)
 
 
 @cli.command()
 @options.old
 @options.limit(50)
-@everywhere
+@takes_global_options
 def receipts(everything: bool, limit: int) -> None:
     """List the orders to stop and their proofs.
 
@@ -88,9 +91,4 @@ def receipts(everything: bool, limit: int) -> None:
     from andon.cli.views import receipt_view
     from andon.control.stop import receipts as kept
 
-    with opened(look="once") as store:
-        found = kept.listing(store, limit, everything=everything)
-    if asked().json:
-        output.document(found)
-    else:
-        receipt_view.listing(found)
+    print_answer(query(kept.listing, limit, everything=everything), receipt_view.listing)

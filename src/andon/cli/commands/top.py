@@ -3,16 +3,14 @@
 import sys
 from typing import Any
 
-import click
-
 from andon.cli import options, output
-from andon.cli.app import asked, cli, everywhere, make_settings, opened
+from andon.cli.app import cli, make_settings, print_answer, query, takes_global_options, wants_json
 
 
 @cli.command()
 @options.of_agent
-@click.option("--label", metavar="K=V", help="Only runs with this label.")
-@everywhere
+@options.label
+@takes_global_options
 def top(agent: str | None, label: str | None) -> None:
     """Show the fleet, live.
 
@@ -29,7 +27,7 @@ def show(agent: str | None, label: str | None) -> None:
 
     which: dict[str, Any] = {"agent": agent}
     which["label"] = args.pair(label, "label") if label else None
-    if terminal.interactive() and not asked().json:
+    if terminal.interactive() and not wants_json():
         from andon.cli.top import screen as live
 
         live.run(make_settings().store, which)
@@ -38,10 +36,8 @@ def show(agent: str | None, label: str | None) -> None:
     from andon.cli.top import frame
     from andon.control.overview import overview
 
-    with opened(look="once") as store:
-        found = overview(store, **which)
-    if asked().json:
-        output.document(found)
-        return
-    for line in frame.frame(found, frame.Size(columns=room(sys.stdout)), selected=None):
-        output.say(line)
+    def print_frame(found: dict[str, Any]) -> None:
+        for line in frame.frame(found, frame.Size(columns=room(sys.stdout)), selected=None):
+            output.say(line)
+
+    print_answer(query(overview, **which), print_frame)

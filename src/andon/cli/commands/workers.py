@@ -12,23 +12,17 @@ from andon.cli.app import (
     ERROR,
     LATE,
     advise,
-    asked,
     cli,
-    everywhere,
     make_settings,
     opened,
-    refuse_still,
+    patience,
+    print_answer,
+    query,
+    refuse_copy,
+    takes_global_options,
+    wants_json,
 )
 from andon.core.text import age, clean
-
-
-def _patience(settings: Any) -> Any:
-    from andon.control.changes import Patience
-
-    return Patience(
-        settings.patience_seconds,
-        lambda error: advise(f"{clean(error)} Waiting for the store."),
-    )
 
 
 @cli.command()
@@ -40,15 +34,10 @@ def _patience(settings: Any) -> Any:
     help="Exit with 1 if there was any of: lost,doubled,unresumed,cut,overrun,in_doubt.",
 )
 @options.timeout(None)
-@click.option(
-    "--settle",
-    type=options.Duration(),
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="watch: over once no worker has left for this long.",
+@options.seconds(
+    "--settle", default="10s", help="watch: over once no worker has left for this long."
 )
-@everywhere
+@takes_global_options
 def deploys(
     action: str | None, since: float, fail_on: str | None, timeout: float | None, settle: float
 ) -> int:
@@ -64,7 +53,7 @@ def deploys(
     over = True
     with opened(settings=settings, look="long" if action else "once") as store:
         if action == "watch":
-            refuse_still(store)
+            refuse_copy(store)
             one, over = _watch(store, settings, timeout, settle)
             found = [one] if one is not None else []
         else:
@@ -73,7 +62,7 @@ def deploys(
                 store.now() - since,
                 lease_seconds=settings.lease_seconds,
             )
-    if asked().json:
+    if wants_json():
         output.document((found[0] if found else None) if action else found)
     elif found or not action:
         deploy_view.listing(found, settings.orchestrator_grace_seconds)
@@ -89,11 +78,12 @@ def deploys(
 
 def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> Any:
     from andon.cli.views import deploy_view
+    from andon.control import deploys as derived
 
-    progress = deploy_view.DeployProgress(advise, animated=sys.stderr.isatty() and not asked().json)
+    progress = deploy_view.DeployProgress(advise, animated=sys.stderr.isatty() and not wants_json())
     waiting = False
 
-    def look(one: Any) -> None:
+    def query(one: Any) -> None:
         nonlocal waiting
         if one is not None:
             progress.show(one)
@@ -102,13 +92,13 @@ def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> A
             advise("no worker is leaving; waiting for the next deploy")
 
     try:
-        return deploy_view.watch(
+        return derived.watch(
             store,
-            patience=_patience(settings),
+            patience=patience(settings),
             timeout=timeout,
             settle_seconds=settle,
             lease_seconds=settings.lease_seconds,
-            on_look=look,
+            on_look=query,
         )
     except KeyboardInterrupt:
         advise("stopped watching; the deploy continues: andon deploys")
@@ -122,7 +112,7 @@ def _watch(store: Any, settings: Any, timeout: float | None, settle: float) -> A
 @click.option("--no-wait", is_flag=True, help="Do not wait.")
 @options.timeout("5m")
 @options.by
-@everywhere
+@takes_global_options
 def drain(
     names: Sequence[str], this: bool, everyone: bool, no_wait: bool, timeout: float, by: str | None
 ) -> int:
@@ -130,67 +120,61 @@ def drain(
 
     Waits until they have ended. WORKER is an id, the beginning of one, or a host name.
     """
-    from andon.cli import drain as telling
+    from andon.cli import drain as executing
 
     if sum((bool(names), this, everyone)) != 1:
         raise click.UsageError(
             "say which workers: WORKER..., --self or --all", ctx=click.get_current_context()
         )
-    settings = make_settings()
-    order = telling.DrainOptions(
+    options = executing.DrainOptions(
         names=tuple(names), this=this, timeout=0.0 if no_wait else timeout, waits=not no_wait, by=by
     )
-    return telling.drain(settings, order, _patience(settings), advise, json=asked().json)
+    return executing.drain(make_settings(), options)
 
 
 @cli.command()
 @options.old
-@everywhere
+@takes_global_options
 def workers(everything: bool) -> None:
     """List workers: their host, state, runs and agents."""
     from andon.cli.views import deploy_view
     from andon.control import workers as fleet
 
-    with opened(look="once") as store:
-        found = fleet.workers(store, everything=everything)
-    if asked().json:
-        output.document(found)
-    else:
-        deploy_view.workers(found)
+    print_answer(query(fleet.workers, everything=everything), deploy_view.workers)
 
 
 @cli.command()
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until Ctrl-C.")
 @options.since("1h")
-@everywhere
+@takes_global_options
 def events(follow: bool, since: float) -> None:
     """List what happened to workers, versions and runs.
 
     With --json -f: one JSON document per line.
     """
     from andon.cli.table import hang
-    from andon.control import events as happenings
+    from andon.control import events as recorded
 
     def show_line(event: dict[str, Any]) -> None:
-        if asked().json:
+        if wants_json():
             output.say(output.as_json(event))
         else:
-            words = clean(happenings.told(event), 500)
+            words = clean(recorded.describe(event), 500)
             hang(f"{output.clock(event['at'])}  {clean(event['kind']):<18}  ", words)
         sys.stdout.flush()
+
+    def show_lines(found: Sequence[dict[str, Any]]) -> None:
+        for event in found:
+            show_line(event)
 
     settings = make_settings()
     with opened(settings=settings, look="long" if follow else "once") as store:
         begin = store.now() - since
         if follow:
-            refuse_still(store)
-            happenings.follow(store, begin, _patience(settings), show_line)
+            refuse_copy(store)
+            recorded.follow(store, begin, patience(settings), show_line)
             return
-        found = happenings.recent(store, begin)
-    if asked().json:
-        output.document(found)
-        return
-    for event in found:
-        show_line(event)
+        found = recorded.recent(store, begin)
+    print_answer(found, show_lines)
     if not found:
         advise(f"no events in the last {age(since)}; --since 7d looks further back")

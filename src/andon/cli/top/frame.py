@@ -6,20 +6,11 @@ from typing import Any
 
 from andon.cli.colour import paint, tinted
 from andon.cli.output import clock, speaks_unicode, state, symbol
-from andon.cli.table import column, cut, lines, width, wrapped
+from andon.cli.table import cells, column, cut, lines, width, wrapped
 from andon.cli.views.run_view import alone, how_to_answer
 from andon.core.text import age, brief, clean, plural
 from andon.core.values.struct import Struct
 
-COLUMNS = (
-    column(" "),  # marks the selected row
-    column("RUN", least=10),
-    column("AGENT", 2, least=8),
-    column("STATE"),
-    column("ATTEMPT", 5),
-    column("AGE", 4),
-    column("DOING", 1, least=16),
-)
 KEYS = "j/k or arrows: select   Enter: show   q: quit"
 SHORT_KEYS = "j/k  Enter  q"
 PAGE_KEYS = "j/k or arrows: scroll   Enter or q: back"
@@ -73,17 +64,17 @@ def sentence(found: dict[str, Any]) -> str:
     others = {word: runs.get(word, 0) for word in _STATES}
     others["suspended"] = max(others["suspended"] - found["asked"], 0)
     parts += [f"{count:,} {word}" for word, count in others.items() if count]
-    told = ", ".join(parts) or "no unfinished runs"
-    return f"{told}; {_workers(found['workers'])}"
+    text = ", ".join(parts) or "no unfinished runs"
+    return f"{text}; {_workers(found['workers'])}"
 
 
 def _workers(counts: dict[str, int]) -> str:
     live = {word: count for word, count in counts.items() if word not in ("died", "silent")}
-    told = plural(sum(live.values()), "live worker") if live else "no live worker"
+    text = plural(sum(live.values()), "live worker") if live else "no live worker"
     leaving = counts.get("draining", 0) + counts.get("asked", 0)
     more = [f"{leaving} draining"] if leaving else []
     more += [f"{counts[word]} {word}" for word in ("stalled", "died", "silent") if counts.get(word)]
-    return ", ".join([told, *more])
+    return ", ".join([text, *more])
 
 
 def _halt(halted: dict[str, Any], now: float) -> str:
@@ -97,8 +88,8 @@ def _halt(halted: dict[str, Any], now: float) -> str:
 def header(found: dict[str, Any], size: Size, away: str = "") -> list[str]:
     """Return the lamp with its sentence; `away` first, if the picture is not live."""
     light = lamp(found)
-    told = sentence(found)
-    texts: list[tuple[str, str]] = [(f"{light.symbol} {light.word}: {told}", light.tint)]
+    text = sentence(found)
+    texts: list[tuple[str, str]] = [(f"{light.symbol} {light.word}: {text}", light.tint)]
     if found["halted"]:
         texts.append((_halt(found["halted"], found["at"]), light.tint))
         texts.append((f"to allow starts again: {found['halted']['lift']}", light.tint))
@@ -124,22 +115,21 @@ def _limited(text: str, most: int | None) -> list[str]:
 
 def table(rows: Sequence[dict[str, Any]], size: Size, selected: str | None = None) -> list[str]:
     """Return a line of titles and one line for each run."""
-    mark = "▸" if speaks_unicode() else ">"
-    cells = [
-        (
-            mark if row["id"] == selected else " ",
-            clean(row["id"] if size.columns is None else alone(row)),
-            clean(row["agent"]),
-            state(row["state"]),
-            str(row["attempt"]),
-            age(row["age_seconds"]),
-            clean(row["doing"], 300),
-        )
-        for row in rows
-    ]
-    if selected is None:
-        return lines(COLUMNS[1:], [row[1:] for row in cells], size.columns)
-    return lines(COLUMNS, cells, size.columns)
+    sign = "▸" if speaks_unicode() else ">"
+    mark = column(" ", of=lambda row: sign if row["id"] == selected else " ")
+    # A terminal shows a child run by its short name; other programs get whole ids.
+    run = column("RUN", of="id" if size.columns is None else alone, least=10)
+    columns = [*([] if selected is None else [mark]), run, *COLUMNS]
+    return lines(columns, [cells(columns, row) for row in rows], size.columns)
+
+
+COLUMNS = (
+    column("AGENT", 2, least=8),
+    column("STATE", of=lambda row: state(row["state"])),
+    column("ATTEMPT", 5),
+    column("AGE", 4, lambda row: age(row["age_seconds"])),
+    column("DOING", 1, lambda row: clean(row["doing"], 300), least=16),
+)
 
 
 def frame(found: dict[str, Any], size: Size, *, selected: str | None, away: str = "") -> list[str]:
@@ -184,13 +174,13 @@ def _footer(found: dict[str, Any], size: Size, selected: str | None) -> list[str
     time = clock(found["at"]).split()[-1]
     last = f"{keys}   {time}" if size.columns > len(keys) + 3 + len(time) else keys
     row = next((row for row in found["rows"] if row["id"] == selected), None)
-    said: list[str] = []
+    about: list[str] = []
     if row is not None:
-        said.append(_cut(_about(row), size))
+        about.append(_cut(_about(row), size))
         for ask in row["asks"][:1]:
             how = how_to_answer(row["id"], ask, alone=len(row["asks"]) == 1)
-            said.append(_cut(how, size))
-    return ["", *said, paint(tinted(cut(last, size.columns), "quiet"))]
+            about.append(_cut(how, size))
+    return ["", *about, paint(tinted(cut(last, size.columns), "quiet"))]
 
 
 def _about(row: dict[str, Any]) -> str:

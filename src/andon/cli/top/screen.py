@@ -52,7 +52,7 @@ class Reader:
         self._store: Store | None = None
         self._file: tuple[int, int] | None = None
         self._end_listening: Callable[[], None] | None = None
-        self._rung, self._closed = threading.Event(), threading.Event()
+        self._changed, self._closed = threading.Event(), threading.Event()
         self._opened: str | None = None
         self.answers: queue.SimpleQueue[Fetched] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._read_on, name="andon-top", daemon=True)
@@ -63,21 +63,21 @@ class Reader:
     def close(self) -> None:
         """Stop reading without waiting for a store that hangs: the thread ends with the process."""
         self._closed.set()
-        self._rung.set()
+        self._changed.set()
         self._thread.join(LEAST_SECONDS * 5)
 
     def show(self, run_id: str | None) -> None:
         """Include the details of this run in answers from now on."""
         self._opened = run_id
-        self._rung.set()
+        self._changed.set()
 
     def _read_on(self) -> None:
         while not self._closed.is_set():
-            self._rung.clear()
+            self._changed.clear()
             self._answer()
             self._on_change()
             if not self._closed.wait(LEAST_SECONDS):
-                self._rung.wait(REFRESH_SECONDS - LEAST_SECONDS)
+                self._changed.wait(REFRESH_SECONDS - LEAST_SECONDS)
         self._leave()
 
     def _answer(self) -> None:
@@ -100,7 +100,7 @@ class Reader:
             self._store = store
             self._file = None if file is None else _identity(file)
             with contextlib.suppress(AndonError, OSError):  # polling suffices
-                self._end_listening = store.listen(self._rung.set)
+                self._end_listening = store.listen(self._changed.set)
         return self._store
 
     def _leave(self) -> None:

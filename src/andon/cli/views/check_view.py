@@ -54,7 +54,8 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
 def doctor(settings: Settings, *, json: bool) -> int:
     """Print every check; return 0 unless one fails."""
     url = settings.store
-    from andon.control.doctor.checks import FAIL, Check, examine
+    from andon.control.doctor.check import FAIL, Check
+    from andon.control.doctor.checks import examine
     from andon.store import sqlite_path
 
     path = sqlite_path(url)
@@ -74,9 +75,5 @@ def doctor(settings: Settings, *, json: bool) -> int:
             hang(head, clean(check.found + advice), tint=check.status)
     failed = any(check.status == FAIL for check in found)
     if json:
-        output.document({"ok": not failed, "checks": [_facts(check) for check in found]})
+        output.document({"ok": not failed, "checks": [check._asdict() for check in found]})
     return 1 if failed else 0
-
-
-def _facts(check: Any) -> dict[str, str]:
-    return {name: getattr(check, name) for name in ("name", "status", "found", "advice")}

@@ -17,14 +17,6 @@ from andon.testing import crash
 from andon.testing.crash import report as reports
 from andon.testing.crash.report import Effect, Report, Tried
 
-EFFECTS = (
-    column("EFFECT", least=12),
-    column("KIND", 1),
-    column("HAPPENS", 3),
-    column("WORST", 2),
-    column("AFTER A KILL"),
-)
-
 
 def load(target: str) -> list[Agent]:
     """Load the agents; a store that their import opens is a scratch store."""
@@ -52,17 +44,17 @@ def run(
         progress.line(json=json) as line,
     ):
         line.show("runs without a kill first")
-        report = test.run(lambda *trial: None if json else _told(line, *trial))
+        report = test.run(lambda *trial: None if json else _show_trial(line, *trial))
     if junit is not None:
         Path(junit).write_text(reports.junit(report), "utf-8")
     if json:
         output.document(reports.document(report))
     else:
-        _tell(report)
+        _print_report(report)
     return 0 if report.clean else 1
 
 
-def _told(line: ProgressLine, done: int, total: int, tried: Tried) -> None:
+def _show_trial(line: ProgressLine, done: int, total: int, tried: Tried) -> None:
     """Count the trial; print a permanent line if it found something."""
     if tried.findings:
         what = "; ".join(dict.fromkeys(one.what for one in tried.findings))
@@ -70,34 +62,35 @@ def _told(line: ProgressLine, done: int, total: int, tried: Tried) -> None:
     line.show(f"kills; the last one at {tried}", done, total)
 
 
-def _tell(report: Report) -> None:
+def _print_report(report: Report) -> None:
     output.say(
         f"plain run: {clean(reports.how(report))}; {plural(report.steps, 'step')}, "
         f"{plural(sum(effect.plain for effect in report.effects), 'effect')}"
     )
     if report.effects:
         output.say()
-        rows = [
-            (one.name, one.kind, str(one.plain), str(one.worst), _tinted(_verdict(one)))
-            for one in report.effects
-        ]
-        table(EFFECTS, rows)
+        table(EFFECTS, report.effects)
     output.say()
     for line in str(report).split("\n"):
         hang(line[: len(line) - len(line.lstrip())], clean(line.lstrip()))
 
 
-def _tinted(verdict: str) -> str:
-    return tinted(verdict, "wrong") if verdict.startswith(("TWICE", "NEVER")) else verdict
-
-
 def _verdict(effect: Effect) -> str:
     if effect.worst > effect.plain:
-        return "TWICE"
+        return tinted("TWICE", "wrong")
     if effect.lost:
-        return f"NEVER ({effect.lost})"
+        return tinted(f"NEVER ({effect.lost})", "wrong")
     if effect.asked:
         return f"a person is asked ({effect.asked})"
     if effect.kind == EffectKind.PURE:
         return "changes nothing"
     return "once" if effect.plain else "not at all"
+
+
+EFFECTS = (
+    column("EFFECT", of=lambda effect: effect.name, least=12),
+    column("KIND", 1, lambda effect: effect.kind),
+    column("HAPPENS", 3, lambda effect: effect.plain),
+    column("WORST", 2, lambda effect: effect.worst),
+    column("AFTER A KILL", of=_verdict),
+)

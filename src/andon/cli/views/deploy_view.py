@@ -1,78 +1,52 @@
 """Deploys and workers on a terminal, including a deploy followed until it is over."""
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from andon.cli.colour import tinted
+from andon.cli.colour import Tinted, tinted
 from andon.cli.output import clock, joined, note, say, state
 from andon.cli.table import column, cut, hang, room, table
-from andon.control import deploys
 from andon.control import workers as fleet
-from andon.control.changes import POLL_SECONDS, Patience, rings
-from andon.core.fleet.rollout import GAP_SECONDS
 from andon.core.text import age, clean, command, length, plural
-from andon.store.store import Store
 
-WORKERS = (
-    column("WORKER", whole=True),
-    column("HOST", 4, least=8),
-    column("PID", 3),
-    column("STATE"),
-    column("IN HAND", 1),
-    column("SINCE", 5),
-    column("SUPERVISOR", 6, least=8),
-    column("AGENTS", 2, least=12),
-)
-LEFT = (
-    column("WORKER", whole=True),
-    column("STATE"),
-    column("IN HAND", 7),
-    column("FINISHED", 6),
-    column("SAVED", 3),
-    column("CUT", 4),
-    column("FAILED", 2),
-    column("TOOK", 5),
-    column("REMARK", 1, least=16),
-)
 _PARTS = ("finished", "saved", "cut", "untouched", "interrupted")
 
 
 def workers(found: Sequence[dict[str, Any]]) -> None:
     """Print the table of `andon workers`."""
-    if not found:
-        note(
-            "no workers; start one: andon work FILE   "
-            "(andon workers --old lists those of the last day)"
-        )
-        return
-    table(
-        WORKERS,
-        [
-            (
-                one["id"],
-                one["host"],
-                str(one["pid"]),
-                tinted(
-                    state(one["state"])
-                    + (f", overran: {', '.join(one['overran'])}" if one["overran"] else ""),
-                    one["state"],
-                ),
-                f"{one['in_hand']} of {one['concurrency']}"
-                if one["concurrency"]
-                else str(one["in_hand"]),
-                f"{age(one['age_seconds'])} ago",
-                one["supervisor"] or "-",
-                ", ".join(f"{agent['name']} {agent['version']}" for agent in one["agents"])
-                or "those of its program",
-            )
-            for one in found
-        ],
-    )
+    start = "no workers; start one: andon work FILE"
+    table(WORKERS, found, none=f"{start}   (andon workers --old lists those of the last day)")
     for one in found:
         if isinstance(one["stalled"], dict):
             say(clean(f"{state('stalled')}  {one['id']}: {_stall(one['stalled'])}", 500))
+
+
+def _state(one: dict[str, Any]) -> Tinted:
+    overran = f", overran: {', '.join(one['overran'])}" if one["overran"] else ""
+    return tinted(state(one["state"]) + overran, one["state"])
+
+
+def _in_hand(one: dict[str, Any]) -> str:
+    of = f" of {one['concurrency']}" if one["concurrency"] else ""
+    return f"{one['in_hand']}{of}"
+
+
+def _agents(one: dict[str, Any]) -> str:
+    named = [f"{agent['name']} {agent['version']}" for agent in one["agents"]]
+    return ", ".join(named) or "those of its program"
+
+
+WORKERS = (
+    column("WORKER", of="id", whole=True),
+    column("HOST", 4, least=8),
+    column("PID", 3),
+    column("STATE", of=_state),
+    column("IN HAND", 1, _in_hand),
+    column("SINCE", 5, lambda one: f"{age(one['age_seconds'])} ago"),
+    column("SUPERVISOR", 6, lambda one: one["supervisor"] or "-", least=8),
+    column("AGENTS", 2, _agents, least=12),
+)
 
 
 def _stall(found: dict[str, Any]) -> str:
@@ -92,7 +66,7 @@ def listing(found: Sequence[dict[str, Any]], orchestrator_seconds: float = 0.0) 
         if number:
             say()
         hang("", headline(one, orchestrator_seconds))
-        _table(one)
+        table(LEFT, [*one["workers"], *one["serving"]], "  ")
         hang("", sentence(one))
         _details(one)
 
@@ -118,31 +92,6 @@ def _versions(versions: dict[str, dict[str, list[str]]]) -> str:
     return "; ".join(named)
 
 
-def _table(one: dict[str, Any]) -> None:
-    table(
-        LEFT,
-        [
-            (
-                clean(line["worker"]),
-                state(line["state"]),
-                str(line["in_hand"]),
-                str(line["finished"]),
-                str(line["saved"] + line["untouched"]),
-                str(line["cut"]),
-                str(line["interrupted"]),
-                "-" if line["took_seconds"] is None else length(line["took_seconds"]),
-                _remark(line),
-            )
-            for line in one["workers"]
-        ]
-        + [
-            (clean(line["worker"]), state(fleet.SERVING), str(line["in_hand"]), *[""] * 6)
-            for line in one["serving"]
-        ],
-        "  ",
-    )
-
-
 def _remark(line: dict[str, Any]) -> str:
     remarks = []
     if line["blocked_by"]:
@@ -156,6 +105,28 @@ def _remark(line: dict[str, Any]) -> str:
     if line["state"] in (fleet.DIED, fleet.SILENT) and line["evidence"]:
         remarks.append(str(line["evidence"]))
     return "; ".join(remarks)
+
+
+def _took(line: dict[str, Any]) -> str | None:
+    return None if line["took_seconds"] is None else length(line["took_seconds"])
+
+
+def _left(cell: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    """Leave a cell empty for workers that serve: only one that leaves has these facts."""
+    return lambda line: cell(line) if "finished" in line else ""
+
+
+LEFT = (
+    column("WORKER", whole=True),
+    column("STATE", of=lambda line: state(line.get("state", fleet.SERVING))),
+    column("IN HAND", 7),
+    column("FINISHED", 6, _left(lambda line: line["finished"])),
+    column("SAVED", 3, _left(lambda line: line["saved"] + line["untouched"])),
+    column("CUT", 4, _left(lambda line: line["cut"])),
+    column("FAILED", 2, _left(lambda line: line["interrupted"])),
+    column("TOOK", 5, _left(_took)),
+    column("REMARK", 1, _left(_remark), least=16),
+)
 
 
 def sentence(one: dict[str, Any]) -> str:
@@ -275,54 +246,6 @@ def _progress(line: dict[str, Any]) -> str:
 
 def _serving(line: dict[str, Any]) -> str:
     return clean(f"  {state(fleet.SERVING)}  {line['worker']}: {line['in_hand']} in hand")
-
-
-def watch(
-    store: Store,
-    *,
-    patience: Patience,
-    timeout: float | None,
-    settle_seconds: float,
-    lease_seconds: float,
-    on_look: Callable[[dict[str, Any] | None], None],
-) -> tuple[dict[str, Any] | None, bool]:
-    """Follow the current or next deploy; return it and whether it is over."""
-    until = None if timeout is None else time.monotonic() + timeout
-    since = store.now() - GAP_SECONDS
-    one: dict[str, Any] | None = None
-    with rings(store) as pause:
-        while True:
-            found = patience.ask(lambda: _current(store, since, lease_seconds, thorough=False))
-            one = found[-1] if found else one
-            if found is not None:
-                on_look(one)
-            if one is not None and one["over"] and _is_settled(store, one, settle_seconds):
-                over = True
-                break
-            left = POLL_SECONDS if until is None else until - time.monotonic()
-            if left <= 0:
-                over = False
-                break
-            pause(left)
-    if one is None:
-        return None, False
-    return _current(store, since, lease_seconds, thorough=True)[-1], over
-
-
-def _current(
-    store: Store, since: float, lease_seconds: float, *, thorough: bool
-) -> list[dict[str, Any]]:
-    """Return the last deploy unless it ended longer ago than the gap between two deploys."""
-    # Look back further than the gap: in a large deploy the first worker ended long ago.
-    found = deploys.recent(
-        store, since - fleet.RECENT_SECONDS, lease_seconds=lease_seconds, thorough=thorough, most=1
-    )
-    return [one for one in found if one["changed_at"] >= since]
-
-
-def _is_settled(store: Store, one: dict[str, Any], settle_seconds: float) -> bool:
-    """Whether no worker has left for a while; until then the next one may be asked to drain."""
-    return bool(store.now() - one["changed_at"] >= settle_seconds)
 
 
 def drained(line: dict[str, Any]) -> str:

@@ -2,12 +2,14 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from andon.cli import output, progress
 from andon.cli.colour import paint, tinted
 from andon.cli.table import column, table
 from andon.control.doctor import drill
+from andon.control.doctor.drill_fleet import MOST_AGENTS
 from andon.core.text import clean, plural
 from andon.errors import BadInput
 from andon.host import home as homes
@@ -25,33 +27,33 @@ _TIMES = (
 
 def run(agents: int, rounds: int, *, json: bool) -> int:
     """Run the drill; return 0 only if, by the receipt too, nothing survived or could start."""
-    for name, given, most in (("--agents", agents, drill.MOST_AGENTS), ("--rounds", rounds, 100)):
+    for name, given, most in (("--agents", agents, MOST_AGENTS), ("--rounds", rounds, 100)):
         if not 1 <= given <= most:
             raise BadInput(f"{name}: expected 1 to {most}, found {given}")
     home = homes.find()
     with progress.line(json=json) as line:
-        reports = list(drill.drill(agents, rounds, _teller(line, json=json)))
+        reports = list(drill.drill(agents, rounds, _printer(line, json=json)))
     drill.remember(reports, home, time.time())
     good = all(map(drill.passed, reports))
     if json:
         output.document({"passed": good, "times": times(reports), "rounds": reports})
     else:
-        _tell(reports, good)
+        _print_report(reports, good)
     return 0 if good else 1
 
 
-def _teller(line: progress.ProgressLine, *, json: bool) -> drill.Tell:
+def _printer(line: progress.ProgressLine, *, json: bool) -> drill.OnProgress:
     """Return a printer of progress: on a terminal one line that counts, else one line per part."""
     said = ""
 
-    def tell(words: str, done: int | None = None, total: int | None = None) -> None:
+    def show(words: str, done: int | None = None, total: int | None = None) -> None:
         nonlocal said
         line.show(words, done, total)
         if words != said and not (line.shown or json):
             output.note(words)
         said = words
 
-    return tell
+    return show
 
 
 def times(reports: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -67,37 +69,36 @@ def times(reports: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     return found
 
 
-def _tell(reports: list[dict[str, Any]], good: bool) -> None:
+def _print_report(reports: list[dict[str, Any]], good: bool) -> None:
     several = len(reports) > 1
-    rows = []
-    for kinds in zip(*(report["kinds"] for report in reports), strict=True):
-        gone = [kind["gone_ms"] for kind in kinds]
-        worst = None if None in gone else max(gone)
-        left = sum(kind["survivors"] for kind in kinds)
-        one = kinds[0]
-        rows.append((one["kind"], str(one["agents"]), str(one["processes"]), _ms(worst), str(left)))
-    gone_in = "GONE IN, WORST" if several else "GONE IN"
-    table(
-        (
-            column("AGENT", least=12),
-            column("AGENTS", 2),
-            column("PROCESSES", 1),
-            column(gone_in),
-            column("SURVIVORS"),
-        ),
-        rows,
-    )
+    kinds = [_together(each) for each in zip(*(one["kinds"] for one in reports), strict=True)]
+    gone_in = column("GONE IN, WORST" if several else "GONE IN", of=lambda one: _ms(one["gone_ms"]))
+    table((*KINDS, gone_in, column("SURVIVORS")), kinds)
     output.say()
     found = times(reports)
-    lines = [
-        (words, _ms(found[name]["median"]), *([_ms(found[name]["worst"])] if several else []), why)
-        for words, name, why in _TIMES
-    ]
-    worst = (column("WORST"),) if several else ()
-    first = column("MEDIAN" if several else "TIME")
-    table((column("", least=12), first, *worst, column("", 1, least=16)), lines)
+    rows = [{"words": words, "why": why, **found[name]} for words, name, why in _TIMES]
+    median = column("MEDIAN" if several else "TIME", of=lambda one: _ms(one["median"]))
+    worst = column("WORST", of=lambda one: _ms(one["worst"]))
+    words, why = column("", of="words", least=12), column("", 1, "why", least=16)
+    table((words, median, *([worst] if several else []), why), rows)
     output.say()
     _verdict(reports, good)
+
+
+KINDS = (
+    column("AGENT", of="kind", least=12),
+    column("AGENTS", 2),
+    column("PROCESSES", 1),
+)
+
+
+def _together(kinds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Combine what the rounds found of one kind."""
+    gone = [kind["gone_ms"] for kind in kinds]
+    return kinds[0] | {
+        "gone_ms": None if None in gone else max(gone),
+        "survivors": sum(kind["survivors"] for kind in kinds),
+    }
 
 
 def _verdict(reports: list[dict[str, Any]], good: bool) -> None:

@@ -11,63 +11,18 @@ from andon.core.text import age, clean, command, failure
 # Further values of a label are counted, not named.
 MOST_VALUES = 5
 
-QUEUES = (
-    column("QUEUE", whole=True),
-    column("WAITING"),
-    column("RETURNED", 3),
-    column("LATER", 4),
-    column("RUNNING"),
-    column("OLDEST", 2),
-    column("LIMIT", 1, least=12),
-)
-LIMITS = (
-    column("LIMIT", whole=True),
-    column("AT MOST"),
-    column("RATE"),
-    column("SET BY", 2, least=8),
-    column("USED NOW", 1, least=16),
-)
-DEAD = (
-    column("ID", whole=True),
-    column("AGENT", 2, least=8),
-    column("VERSION", 5, least=6),
-    column("ATTEMPTS", 4),
-    column("DEAD FOR", 3),
-    column("TO UNDO"),
-    column("ERROR", 1, least=16),
-)
-VERSIONS = (
-    column("AGENT", whole=True),
-    column("VERSION", whole=True),
-    column("NEW RUNS"),
-    column("WORKERS", 1),
-    column("REGISTERED", 3),
-    column("UNFINISHED RUNS", 2, least=12),
-)
-
 Rows = Sequence[dict[str, Any]]
 
 
 def queues(rows: Rows) -> None:
     """Print the table of `andon queues`."""
-    if not rows:
-        note("no queues; a worker registers the queues of its agents: andon work FILE")
-        return
     table(
-        QUEUES,
-        [
-            (
-                clean(row["queue"], 60),
-                str(row["waiting"]),
-                str(row["returned"]),
-                str(row["later"]),
-                str(row["running"]),
-                "-" if row["oldest_seconds"] is None else age(row["oldest_seconds"]),
-                terms(row),
-            )
-            for row in rows
-        ],
+        QUEUES, rows, none="no queues; a worker registers the queues of its agents: andon work FILE"
     )
+
+
+def _oldest(row: dict[str, Any]) -> str | None:
+    return None if row["oldest_seconds"] is None else age(row["oldest_seconds"])
 
 
 def terms(row: dict[str, Any]) -> str:
@@ -80,22 +35,7 @@ def terms(row: dict[str, Any]) -> str:
 
 def limits(rows: Rows) -> None:
     """Print the table of `andon limit`."""
-    if not rows:
-        note("no limits; set one: andon limit queue:NAME --at-most 5 --rate 100/1h")
-        return
-    table(
-        LIMITS,
-        [
-            (
-                clean(row["limit"], 60),
-                str(row["at_most"] or "-"),
-                row["rate"] or "-",
-                clean(row["set_by"], 40) or "-",
-                _used(row),
-            )
-            for row in rows
-        ],
-    )
+    table(LIMITS, rows, none="no limits; set one: andon limit queue:NAME --at-most 5 --rate 100/1h")
 
 
 def _used(row: dict[str, Any]) -> str:
@@ -116,52 +56,18 @@ def _slot(row: dict[str, Any], slot: dict[str, Any]) -> str:
 
 def dead(rows: Rows) -> None:
     """Print the table of `andon dead list`."""
-    if not rows:
-        note("no dead runs")
-        return
-    table(
-        DEAD,
-        [
-            (
-                row["id"],
-                row["agent"],
-                row["version"],
-                str(row["attempts"]),
-                age(row["age_seconds"]),
-                str(row["obligations"] or "-"),
-                _error(row["error"]),
-            )
-            for row in rows
-        ],
-    )
-    note(f"next: {command('show', rows[0]['id'])}   andon dead redrive RUN   andon dead drop RUN")
+    if table(DEAD, rows, none="no dead runs"):
+        show = command("show", rows[0]["id"])
+        note(f"next: {show}   andon dead redrive RUN   andon dead drop RUN")
 
 
-def _error(error: dict[str, Any] | None) -> str:
-    if not error:
-        return "-"
-    return clean(failure(error), 300)
+def _error(row: dict[str, Any]) -> str | None:
+    return clean(failure(row["error"]), 300) if row["error"] else None
 
 
 def versions(rows: Rows) -> None:
     """Print the table of `andon versions`."""
-    if not rows:
-        note("no agents; a worker registers its own: andon work FILE")
-        return
-    table(
-        VERSIONS,
-        [
-            (
-                row["agent"],
-                row["version"],
-                "promoted" if row["promoted"] else "-",
-                str(len(row["workers"])),
-                clock(row["registered_at"]),
-                _unfinished(row),
-            )
-            for row in rows
-        ],
-    )
+    table(VERSIONS, rows, none="no agents; a worker registers its own: andon work FILE")
     for row in rows:
         if row["runs"] and not row["workers"]:
             what = f"{clean(row['agent'])} (version {clean(row['version'])})"
@@ -171,3 +77,38 @@ def versions(rows: Rows) -> None:
 
 def _unfinished(row: dict[str, Any]) -> str:
     return ", ".join(f"{count:,} {word}" for word, count in sorted(row["runs"].items())) or "-"
+
+
+QUEUES = (
+    column("QUEUE", of=lambda row: clean(row["queue"], 60), whole=True),
+    column("WAITING"),
+    column("RETURNED", 3),
+    column("LATER", 4),
+    column("RUNNING"),
+    column("OLDEST", 2, _oldest),
+    column("LIMIT", 1, terms, least=12),
+)
+LIMITS = (
+    column("LIMIT", of=lambda row: clean(row["limit"], 60), whole=True),
+    column("AT MOST"),
+    column("RATE"),
+    column("SET BY", 2, lambda row: clean(row["set_by"], 40) or "-", least=8),
+    column("USED NOW", 1, _used, least=16),
+)
+DEAD = (
+    column("ID", whole=True),
+    column("AGENT", 2, least=8),
+    column("VERSION", 5, least=6),
+    column("ATTEMPTS", 4),
+    column("DEAD FOR", 3, lambda row: age(row["age_seconds"])),
+    column("TO UNDO", of=lambda row: row["obligations"] or "-"),
+    column("ERROR", 1, _error, least=16),
+)
+VERSIONS = (
+    column("AGENT", whole=True),
+    column("VERSION", whole=True),
+    column("NEW RUNS", of=lambda row: "promoted" if row["promoted"] else "-"),
+    column("WORKERS", 1, lambda row: len(row["workers"])),
+    column("REGISTERED", 3, lambda row: clock(row["registered_at"])),
+    column("UNFINISHED RUNS", 2, _unfinished, least=12),
+)

@@ -23,38 +23,15 @@ HEADLINES = {
     "unproved": "NOT PROVED",
     "stopping": "stopping",
 }
-RECEIPTS = (
-    column("RECEIPT", whole=True),
-    column("ORDER"),
-    column("WHOM", 2, least=12),
-    column("ASKED", 3),
-    column("TARGETS", 4),
-    column("HOW IT STANDS", 1, least=18),
-)
 _HELD = ("paused", "killed", "stranded")
 _BEFORE = "it had ended before: "
 
 
 def listing(found: Sequence[dict[str, Any]]) -> None:
     """Print the table of `andon receipts`."""
-    if not found:
-        note("no receipts of the last day; andon receipts --old lists older ones")
-        return
-    table(
-        RECEIPTS,
-        [
-            (
-                one["id"],
-                one["order"],
-                clean(one["whom"], 60),
-                clock(one["asked_at"]),
-                str(sum(one["stages"].values()) + one["waiting"]),
-                _stand(one),
-            )
-            for one in found
-        ],
-    )
-    note(f"next: {command('show', found[0]['id'])}")
+    none = "no receipts of the last day; andon receipts --old lists older ones"
+    if table(RECEIPTS, found, none=none):
+        note(f"next: {command('show', found[0]['id'])}")
 
 
 def _stand(one: dict[str, Any]) -> str:
@@ -73,6 +50,16 @@ def _stand(one: dict[str, Any]) -> str:
 def _said(found: dict[str, Any]) -> str:
     why = f": {found['why']}" if found["why"] else ""
     return f"by {found['by'] or 'an unnamed person'}{why}"
+
+
+RECEIPTS = (
+    column("RECEIPT", of="id", whole=True),
+    column("ORDER"),
+    column("WHOM", 2, lambda one: clean(one["whom"], 60), least=12),
+    column("ASKED", 3, lambda one: clock(one["asked_at"])),
+    column("TARGETS", 4, lambda one: sum(one["stages"].values()) + one["waiting"]),
+    column("HOW IT STANDS", 1, _stand, least=18),
+)
 
 
 # ── one receipt ───────────────────────────────────────────────────────────────────────────────

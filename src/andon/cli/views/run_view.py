@@ -1,12 +1,12 @@
 """Runs on a terminal. All text from the store is cleaned before it is printed."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from andon.cli.colour import paint, tinted
+from andon.cli.colour import Tinted, paint, tinted
 from andon.cli.output import clock, note, say, speaks_unicode, state
-from andon.cli.table import column, hang, table
+from andon.cli.table import Column, column, hang, table
 from andon.control.runs.command_run import VERSION, again
 from andon.control.runs.run_tree import short
 from andon.core.run import TERMINAL
@@ -18,39 +18,6 @@ MOST_ATTEMPTS = 5
 MOST_ERRORS = 5
 # In these states the run was stopped: its error says no more.
 _HELD = ("paused", "killed")
-RUNS = (
-    column("ID", whole=True),
-    column("AGENT", 2, least=8),
-    column("VERSION", 5, least=6),
-    column("STATE"),
-    column("ATTEMPT", 4),
-    column("AGE", 3),
-    column("DOING", 1, least=16),
-)
-OBLIGATIONS = (
-    column("RUN", whole=True),
-    column("AGENT", 4, least=8),
-    column("STATE", 3),
-    column("EFFECT", least=10),
-    column("KEY", 1, least=8),
-    column("UNDO", 2, least=10),
-    column("UNDONE", least=14),
-)
-STEPS = (
-    column("STEP", least=16),
-    column("KEY", 3, least=8),
-    column("STATE"),
-    column("ATTEMPTS", 2),
-    column("TOOK", 1),
-)
-EFFECTS = (
-    column("EFFECT", least=16),
-    column("KEY", whole=True),
-    column("KIND", 1),
-    column("STATE"),
-)
-CHILDREN = (column("", whole=True), column("", 1, least=8), column(""))
-ATTEMPTS = (column(""), column("", 1), column("", 2, whole=True), column(""))
 _EFFECT_TINTS = {"in_doubt": "wrong", "confirmed": "good"}
 # The argument that a decision takes after its name.
 _TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
@@ -58,26 +25,8 @@ _TAKES_VALUE = {"edit": " VALUE", "respond": " VALUE", "happened": " [RESULT]"}
 
 def runs(rows: Sequence[dict[str, Any]], limit: int) -> None:
     """Print the table of `andon ps`, and below it the questions that wait for a person."""
-    if not rows:
-        note("no runs; start one: andon start AGENT key=value   (andon ps --old lists older ones)")
-        return
-    table(
-        RUNS,
-        [
-            (
-                _name(row),
-                row["agent"],
-                row["version"],
-                state(row["state"]),
-                str(row["attempt"]),
-                age(row["age_seconds"]),
-                clean(row["doing"], 300),
-            )
-            if "id" in row
-            else (_name(row), "", "", "", "", "", command("show", row["parent_id"]))
-            for row in rows
-        ],
-    )
+    start = "no runs; start one: andon start AGENT key=value"
+    table(RUNS, rows, none=f"{start}   (andon ps --old lists older ones)")
     known = [row for row in rows if "id" in row]
     for row in known:
         for ask in row["asks"]:
@@ -93,6 +42,26 @@ def _name(row: dict[str, Any]) -> str:
     if "depth" not in row:
         return str(row["id"])
     return indented(row.get("name") or row["more"], row["depth"])
+
+
+def _of_run(cell: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+    """Leave a cell empty in the line that only counts further children."""
+    return lambda row: cell(row) if "id" in row else ""
+
+
+def _doing(row: dict[str, Any]) -> str:
+    return clean(row["doing"], 300) if "id" in row else command("show", row["parent_id"])
+
+
+RUNS = (
+    column("ID", of=_name, whole=True),
+    column("AGENT", 2, _of_run(lambda row: row["agent"]), least=8),
+    column("VERSION", 5, _of_run(lambda row: row["version"]), least=6),
+    column("STATE", of=_of_run(lambda row: state(row["state"]))),
+    column("ATTEMPT", 4, _of_run(lambda row: row["attempt"])),
+    column("AGE", 3, _of_run(lambda row: age(row["age_seconds"]))),
+    column("DOING", 1, _doing, least=16),
+)
 
 
 def alone(row: dict[str, Any]) -> str:
@@ -113,10 +82,10 @@ def run(found: dict[str, Any]) -> None:
     for label, text in _facts(found):
         if text:
             hang(f"  {label:<9} ", text, tint="wrong" if label == "error" else "")
-    _steps(found["steps"])
-    _effects(found["effects"])
+    _latest(f"steps: {_counted(found['steps'])}", STEPS, found["steps"])
+    _latest(f"effects: {_counted(found['effects'])}", EFFECTS, found["effects"])
     _children(found["children"])
-    _attempts(found["attempts"])
+    _latest("attempts", ATTEMPTS, found["attempts"], MOST_ATTEMPTS)
     _errors(found["errors"])
     _asks(found)
     advice = next_command(found)
@@ -159,27 +128,20 @@ def _error(error: dict[str, Any] | None) -> str:
     return clean(failure(error), 1000)
 
 
-def _steps(steps: Sequence[dict[str, Any]]) -> None:
-    if not steps:
-        return
-    counts = Counter(step["state"] for step in steps)
-    say(f"\nsteps: {', '.join(f'{count:,} {word}' for word, count in counts.items())}")
-    if len(steps) > MOST_STEPS:
-        say(f"  ... {len(steps) - MOST_STEPS:,} earlier ones (--json has them all)")
-    table(
-        STEPS,
-        [
-            (
-                clean(step["name"], 60),
-                clean(step["key"] or "-", 40),
-                step["state"],
-                _times(step),
-                _took(step["started_at"], step["finished_at"]),
-            )
-            for step in steps[-MOST_STEPS:]
-        ],
-        "  ",
-    )
+def _latest(
+    title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]], most: int = MOST_STEPS
+) -> None:
+    """Print the last rows of a list under its title; the earlier ones are counted."""
+    if rows:
+        say(f"\n{title}")
+        if len(rows) > most:
+            say(f"  ... {len(rows) - most:,} earlier ones (--json has them all)")
+        table(columns, rows[-most:], "  ")
+
+
+def _counted(rows: Sequence[dict[str, Any]]) -> str:
+    counts = Counter(row["state"] for row in rows)
+    return ", ".join(f"{count:,} {_word(word)}" for word, count in counts.items())
 
 
 def _times(step: dict[str, Any]) -> str:
@@ -188,33 +150,32 @@ def _times(step: dict[str, Any]) -> str:
     return str(least) if least == most else f"{least}-{most}"
 
 
-def _took(start: float, end: float | None) -> str:
-    if end is None:
-        return "-"
-    seconds = max(end - start, 0.0)
+def _took(step: dict[str, Any]) -> str | None:
+    if step["finished_at"] is None:
+        return None
+    seconds = max(step["finished_at"] - step["started_at"], 0.0)
     return f"{seconds:.3f} s" if seconds < 10 else age(seconds)
 
 
-def _effects(effects: Sequence[dict[str, Any]]) -> None:
-    if not effects:
-        return
-    counts = Counter(effect["state"] for effect in effects)
-    say(f"\neffects: {', '.join(f'{n:,} {_word(word)}' for word, n in counts.items())}")
-    if len(effects) > MOST_STEPS:
-        say(f"  ... {len(effects) - MOST_STEPS:,} earlier ones (--json has them all)")
-    table(
-        EFFECTS,
-        [
-            (
-                clean(effect["name"], 60),
-                clean(effect["key"], 60),
-                effect["kind"],
-                tinted(_word(effect["state"]), _EFFECT_TINTS.get(effect["state"], "")),
-            )
-            for effect in effects[-MOST_STEPS:]
-        ],
-        "  ",
-    )
+STEPS = (
+    column("STEP", of=lambda step: clean(step["name"], 60), least=16),
+    column("KEY", 3, lambda step: clean(step["key"] or "-", 40), least=8),
+    column("STATE"),
+    column("ATTEMPTS", 2, _times),
+    column("TOOK", 1, _took),
+)
+
+
+def _effect_state(effect: dict[str, Any]) -> Tinted:
+    return tinted(_word(effect["state"]), _EFFECT_TINTS.get(effect["state"], ""))
+
+
+EFFECTS = (
+    column("EFFECT", of=lambda effect: clean(effect["name"], 60), least=16),
+    column("KEY", of=lambda effect: clean(effect["key"], 60), whole=True),
+    column("KIND", 1),
+    column("STATE", of=_effect_state),
+)
 
 
 def _word(word: str) -> str:
@@ -224,28 +185,22 @@ def _word(word: str) -> str:
 def _children(children: Sequence[dict[str, Any]]) -> None:
     if children:
         say("\nchildren")
-        rows = [(one["id"], one["agent"], state(one["state"])) for one in children[:MOST_STEPS]]
-        table(CHILDREN, rows, "  ")
+        table(CHILDREN, children[:MOST_STEPS], "  ")
         if len(children) > MOST_STEPS:
             say(f"  ... {len(children) - MOST_STEPS:,} more (--json has them all)")
 
 
-def _attempts(attempts: Sequence[dict[str, Any]]) -> None:
-    if not attempts:
-        return
-    say("\nattempts")
-    if len(attempts) > MOST_ATTEMPTS:
-        say(f"  ... {len(attempts) - MOST_ATTEMPTS:,} earlier ones (--json has them all)")
-    rows = [
-        (
-            str(attempt["number"]),
-            clock(attempt["claimed_at"]),
-            attempt["worker"],
-            attempt["ending"] or "running now",
-        )
-        for attempt in attempts[-MOST_ATTEMPTS:]
-    ]
-    table(ATTEMPTS, rows, "  ")
+CHILDREN = (
+    column("", of="id", whole=True),
+    column("", 1, "agent", least=8),
+    column("", of=lambda child: state(child["state"])),
+)
+ATTEMPTS = (
+    column("", of="number"),
+    column("", 1, lambda attempt: clock(attempt["claimed_at"])),
+    column("", 2, "worker", whole=True),
+    column("", of=lambda attempt: attempt["ending"] or "running now"),
+)
 
 
 def _asks(found: dict[str, Any]) -> None:
@@ -342,24 +297,18 @@ def _errors(found: Sequence[dict[str, Any]]) -> None:
 
 def obligations(found: Sequence[dict[str, Any]]) -> None:
     """Print the table of `andon ps --obligations`."""
-    if not found:
-        note("no effect would have to be undone")
-        return
-    table(
-        OBLIGATIONS,
-        [
-            (
-                one["run"],
-                one["agent"],
-                state(one["state"]),
-                clean(one["effect"], 60),
-                clean(one["key"], 60),
-                one["undo"],
-                one["undone"],
-            )
-            for one in found
-        ],
-    )
+    table(OBLIGATIONS, found, none="no effect would have to be undone")
+
+
+OBLIGATIONS = (
+    column("RUN", whole=True),
+    column("AGENT", 4, least=8),
+    column("STATE", 3, lambda one: state(one["state"])),
+    column("EFFECT", of=lambda one: clean(one["effect"], 60), least=10),
+    column("KEY", 1, lambda one: clean(one["key"], 60), least=8),
+    column("UNDO", 2, least=10),
+    column("UNDONE", least=14),
+)
 
 
 def migration(found: dict[str, Any]) -> None:

@@ -8,8 +8,11 @@ import msgspec
 from andon.cli import output
 from andon.cli.progress import ProgressLine
 from andon.cli.views.run_view import how_to_answer, show_ask
+from andon.control.facts import facts
+from andon.control.runs.activity import doing
 from andon.control.runs.command_run import VERSION
-from andon.control.runs.runs import Surroundings, as_ask, doing
+from andon.control.runs.runs import as_ask
+from andon.control.runs.surroundings import Surroundings
 from andon.core.run import TERMINAL, State
 from andon.core.text import clean, clean_lines, command, failure
 from andon.runtime.requests import requests, scope_latches
@@ -26,7 +29,7 @@ class Advice:
         self, store: Store, advise: Callable[[str], None], line: ProgressLine | None = None
     ) -> None:
         self._store, self._advise, self._line = store, advise, line
-        self._said = set[str]()
+        self._given = set[str]()
 
     def look(self, row: RunRow) -> None:
         """Check the run at every poll; a new state may need new advice."""
@@ -34,15 +37,15 @@ class Advice:
         self._look_at_stops(row, around)
         if around.is_stranded(row) and around.latch_on(row) is None:
             how = "" if row.version == VERSION else ". Start one: andon work FILE"
-            self._say(f"run {row.id} is stranded: {around.who_lacks(row)}{how}")
+            self._say(f"run {row.id} is stranded: {around.missing_worker(row)}{how}")
         if row.state == State.SUSPENDED:
             asks = self._store.asks(row.id)
             for ask in asks:
                 how = how_to_answer(row.id, as_ask(ask), alone=len(asks) == 1)
                 self._say(f"run {row.id} asks: {ask.question}   {how}")
         if self._line is not None and self._line.shown:
-            told = doing(row, self._store.asks(row.id), around)
-            self._line.show(f"run {row.id} is {around.state_of(row)}: {told}".removesuffix(": "))
+            text = doing(row, self._store.asks(row.id), around)
+            self._line.show(f"run {row.id} is {around.state_of(row)}: {text}".removesuffix(": "))
 
     def _look_at_stops(self, row: RunRow, around: Surroundings) -> None:
         latch = around.latch_on(row)
@@ -61,8 +64,8 @@ class Advice:
             self._say(f"run {row.id} is {words}   {command('resume', row.id)}")
 
     def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._given:
+            self._given.add(text)
             self._advise(clean(text, 1000))
 
 
@@ -128,12 +131,4 @@ def _ended(state: str) -> str:
 
 
 def _facts(run: requests.Run, state: str) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "agent": run.agent,
-        "version": run.version,
-        "state": state,
-        "attempt": run.attempt,
-        "result": run.result,
-        "error": run.error,
-    }
+    return facts(run, "id agent version") | {"state": state} | facts(run, "attempt result error")

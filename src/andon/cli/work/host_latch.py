@@ -45,7 +45,7 @@ def refuse_if_halted() -> None:
 
 
 @contextlib.contextmanager
-def obeying(url: str) -> Iterator[None]:
+def registered(url: str) -> Iterator[None]:
     """Register on this host while the block runs, and exit if the latch is pulled."""
     if supervised():
         yield

@@ -11,7 +11,7 @@ from typing import Any
 from andon.cli.output import as_json, note, say
 from andon.cli.version import VERSION
 from andon.cli.views.wait_view import Advice
-from andon.cli.work.host_latch import obeying, refuse_if_halted
+from andon.cli.work.host_latch import refuse_if_halted, registered
 from andon.cli.work.signals import SignalHandler, exit_now
 from andon.control.log import prepare_logging
 from andon.core.drain import Phase
@@ -139,7 +139,7 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
 
     _collect_less()
     # Before the loop runs: otherwise asyncio would handle Ctrl-C itself.
-    with obeying(worker.store.url), orders.obeyed():
+    with registered(worker.store.url), orders.installed():
         asyncio.run(serve())
     return finish()
 

@@ -28,7 +28,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SLACK_SECONDS = CLOSE_SECONDS + 0.15
 # Programs that signal a process and then its group (timeout, some shells) mean one order.
 SAME_SECONDS = 0.02
-_TOLD = 0  # not a signal: the worker was notified in another way
+_NOTIFIED = 0  # not a signal: the worker was notified in another way
 
 
 class SignalHandler:
@@ -43,55 +43,57 @@ class SignalHandler:
         self.code = 1  # exit code if the grace period runs out
         self._before: dict[int, Any] = {}
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._heard, self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._obeying = False
+        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._installed = False
         self._forking = threading.local()
-        self._thread = threading.Thread(target=self._obey, name="andon-orders", daemon=True)
+        self._thread = threading.Thread(target=self._handle, name="andon-orders", daemon=True)
 
     @contextlib.contextmanager
-    def obeyed(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         """Handle signals while the block runs; also call handlers installed before."""
-        self.worker.on_told = lambda: self._tell_thread(_TOLD)
+        self.worker.on_told = lambda: self._tell_thread(_NOTIFIED)
         self._thread.start()
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._caught)
-        before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        self._obeying = True
+        before = signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        self._installed = True
         os.register_at_fork(
-            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forked
+            before=self._block_signals,
+            after_in_parent=self._restore_mask,
+            after_in_child=self._forked,
         )
         try:
             yield
         finally:
-            self._let_go()
+            self._uninstall()
             signal.set_wakeup_fd(before)
 
-    def _let_go(self) -> None:
-        self._obeying = False
+    def _uninstall(self) -> None:
+        self._installed = False
         signal.set_wakeup_fd(-1)
         for caught, before in self._before.items():
             signal.signal(caught, before if before is not None else signal.SIG_DFL)
 
     # A forked process inherits these pipes: its signals must not reach this worker.
 
-    def _hold_back(self) -> None:
-        if self._obeying:
+    def _block_signals(self) -> None:
+        if self._installed:
             self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
-    def _let_through(self) -> None:
+    def _restore_mask(self) -> None:
         mask = self._forking.__dict__.pop("mask", None)
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _forked(self) -> None:
-        if self._obeying:
-            self._let_go()
-        self._let_through()
+        if self._installed:
+            self._uninstall()
+        self._restore_mask()
 
     def stand_down(self) -> None:
         """Stop enforcing the deadline: the worker has ended, and the process may take its time."""
         self._over = True
-        self._tell_thread(_TOLD)
+        self._tell_thread(_NOTIFIED)
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.worker.draining = True  # the worker claims nothing from here on
@@ -104,10 +106,10 @@ class SignalHandler:
         with contextlib.suppress(OSError):
             os.write(self._write, bytes([number]))
 
-    def _obey(self) -> None:
+    def _handle(self) -> None:
         watch = select.poll()
         watch.register(self._read, select.POLLIN)
-        watch.register(self._heard, select.POLLIN)
+        watch.register(self._wakeup_read, select.POLLIN)
         while True:
             if not watch.poll(self._left_ms()):
                 note(
@@ -116,11 +118,11 @@ class SignalHandler:
                 exit_now(self.code)
             if self._over:
                 return
-            for number in _bytes_of(self._heard):
+            for number in _bytes_of(self._wakeup_read):
                 if number in SIGNALS:  # counted when Python calls the handler
                     self.worker.tell(signal.Signals(number).name)
             for number in _bytes_of(self._read):
-                if number != _TOLD:
+                if number != _NOTIFIED:
                     self._order(number)
 
     def _left_ms(self) -> float | None:

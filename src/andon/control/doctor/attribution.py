@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 
-from andon.control.doctor.grace import OK, WARN
+from andon.control.doctor.check import OK, WARN, Check
 from andon.core import mark as marks
 from andon.host import mark, proc
 from andon.host.remains import Remains
@@ -15,7 +15,7 @@ _ORPHAN = ["/bin/sh", "-c", "sleep 30 & :"]
 GONE_SECONDS = 2.0
 
 
-def line() -> tuple[str, str, str, str]:
+def line() -> Check:
     """Start an orphan with a mark, find it by the mark, and kill it."""
     process = marks.of_process(proc.boot_id(), "doctor", os.getpid(), time.time_ns())
     wanted = marks.of_attempt(process, 1)
@@ -25,7 +25,7 @@ def line() -> tuple[str, str, str, str]:
         environment = {"PATH": os.defpath}
         subprocess.run(_ORPHAN, check=False, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603
     except OSError as error:
-        return NAME, WARN, f"not tried: {error}", ""
+        return Check(NAME, WARN, f"not tried: {error}")
     finally:
         mark.finish(before)
     began = time.monotonic()
@@ -37,6 +37,6 @@ def line() -> tuple[str, str, str, str]:
             f"C, by a mark that they inherit: an orphan was found and gone in {took:.1f} ms; "
             "one that takes its mark off is ended with its worker, and not with its run"
         )
-        return NAME, OK, text, ""
+        return Check(NAME, OK, text)
     advice = "andon up: a supervisor ends all that a worker has started, whatever its run"
-    return NAME, WARN, "none: a process of a run cannot be told from others here", advice
+    return Check(NAME, WARN, "none: a process of a run cannot be told from others here", advice)

@@ -1,4 +1,4 @@
-"""The checks of `andon doctor`: each returns ok, warn or fail, and advice.
+"""The checks of `andon doctor`.
 
 Checks change nothing: every trial write is rolled back or deleted.
 """
@@ -16,11 +16,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from andon.control import workers as fleet
 from andon.control.doctor import coverage, grace, installation
-from andon.control.runs.runs import PAGE, Surroundings, doing, every_run
+from andon.control.doctor.check import FAIL, OK, WARN, Check, advised
+from andon.control.runs.activity import doing
+from andon.control.runs.runs import PAGE, every_run
+from andon.control.runs.surroundings import Surroundings
 from andon.core.fleet.rollout import steps_have
 from andon.core.run import State
 from andon.core.text import age, command
@@ -28,8 +29,6 @@ from andon.errors import AndonError
 from andon.settings import Settings
 from andon.store.messages.rows import Filter, RunRow
 from andon.store.store import Store
-
-OK, WARN, FAIL = "ok", "warn", "fail"
 
 # Leases are seconds long: clocks that differ by this much distort them.
 CLOCK_SECONDS = 1.0
@@ -42,26 +41,15 @@ IDLE_CONNECTIONS, BUSY_CONNECTIONS = 2, 3
 NAMED = 3
 
 
-class Check(msgspec.Struct, frozen=True):
-    """The result of one check."""
-
-    name: str
-    status: str
-    found: str
-    advice: str = ""
-
-
 def examine(
     open_store: Callable[[], Store], path: Path | None, settings: Settings
 ) -> Iterator[Check]:
     """Run every check in order; `path` is the file of an SQLite store."""
-    for line in installation.lines():
-        yield Check(*line)
+    yield from installation.lines()
     yield _pidfd()
     yield from _stop_file(settings)
-    yield _orchestrator(settings)
-    for line in coverage.here(settings):
-        yield Check(*line)
+    yield Check("grace", *grace.judge_orchestrator(settings))
+    yield from coverage.here(settings)
     if path is not None:
         yield from _folder(path)
         if not path.exists():
@@ -81,7 +69,7 @@ def examine(
             ("clock", _clock),
             ("locks", _locks),
             ("workers", _workers),
-            (coverage.BEYOND, _elsewhere),
+            (coverage.BEYOND, coverage.elsewhere),
             ("signals", _signals),
             ("drain", _drains),
             ("steps", steps),
@@ -117,13 +105,10 @@ def _folder(path: Path) -> Iterator[Check]:
         found = f"{folder} cannot be written to: {error.strerror}"
         yield Check("folder", FAIL, found, "change its owner or mode, or use another with --store")
         return
-    low = free < FREE_BYTES
     text = f"{folder} can be written to, {free / 1e9:.1f} GB are free"
-    yield Check("folder", WARN if low else OK, text, "free space" if low else "")
-    slow = took > SLOW_DISK_SECONDS
-    text = f"a write reaches it in {took * 1000:.1f} ms"
-    advice = "every step waits for it: use a faster disk" if slow else ""
-    yield Check("disk", WARN if slow else OK, text, advice)
+    yield advised("folder", text, "free space" if free < FREE_BYTES else "")
+    slow = "every step waits for it: use a faster disk" if took > SLOW_DISK_SECONDS else ""
+    yield advised("disk", f"a write reaches it in {took * 1000:.1f} ms", slow)
 
 
 def _time_to_disk(folder: Path) -> float:
@@ -144,9 +129,9 @@ def _database(store: Store) -> Iterator[Check]:
     if facts["store"] == "sqlite":
         # Opening the store has already refused versions and file systems that lose data.
         yield Check("sqlite", OK, f"version {facts['sqlite']}")
-        system = facts["file_system"] or "unknown"
-        advice = "" if facts["file_system"] else "make sure that it is a local disk"
-        yield Check("file system", WARN if advice else OK, system, advice)
+        system = facts["file_system"]
+        advice = "" if system else "make sure that it is a local disk"
+        yield advised("file system", system or "unknown", advice)
         where = facts["path"]
     else:
         yield from _server(store, facts)
@@ -162,13 +147,12 @@ def _connections(store: Store, room: dict[str, Any]) -> Check:
         f"{room['used']} of the {room['most']} that {room['of']} are in use; {workers} workers "
         f"and {hosts} supervisors need up to {needed}, {room['kept']} of them for orders"
     )
-    full = room["most"] - room["used"] < room["kept"] + IDLE_CONNECTIONS
-    if full:
+    advice = ""
+    if room["most"] - room["used"] < room["kept"] + IDLE_CONNECTIONS:
         advice = "another worker would have to wait: raise max_connections, or end what is idle"
-        return Check("connections", WARN, found, advice)
-    near = needed > room["most"]
-    advice = "raise max_connections before all workers are busy" if near else ""
-    return Check("connections", WARN if near else OK, found, advice)
+    elif needed > room["most"]:
+        advice = "raise max_connections before all workers are busy"
+    return advised("connections", found, advice)
 
 
 def _server(store: Store, facts: dict[str, Any]) -> Iterator[Check]:
@@ -226,11 +210,9 @@ def _clock(store: Store) -> Iterator[Check]:
     theirs = store.now()
     after = time.time()
     off = max(theirs - after, before - theirs, 0.0)
-    status = OK if off <= CLOCK_SECONDS else WARN
-    advice = (
-        "" if status == OK else "let a time service set both clocks; andon itself uses the store's"
-    )
-    yield Check("clock", status, f"this machine and the store differ by {off:.3f} s", advice)
+    advice = "let a time service set both clocks; andon itself uses the store's"
+    found = f"this machine and the store differ by {off:.3f} s"
+    yield advised("clock", found, advice if off > CLOCK_SECONDS else "")
     for newest in store.runs(Filter(limit=1)):
         ahead = newest.created_at - theirs
         if ahead > CLOCK_SECONDS:
@@ -242,25 +224,16 @@ def _locks(store: Store) -> Iterator[Check]:
     folder: str | None = getattr(store, "folder", None)
     if folder is None:
         return
-    free, held = [], 0
-    for path in sorted(Path(folder).glob("*.lock")):
-        if path.name == "open.lock":
-            continue
-        if _is_free(path):
-            free.append(path.name)
-        else:
-            held += 1
-    text = f"{held} held by live workers, {len(free)} left by dead ones"
-    advice = "the next worker removes them" if free else ""
-    yield Check("lock files", WARN if free else OK, text, advice)
+    locks = [path for path in Path(folder).glob("*.lock") if path.name != "open.lock"]
+    free = sum(map(_is_free, locks))
+    text = f"{len(locks) - free} held by live workers, {free} left by dead ones"
+    yield advised("lock files", text, "the next worker removes them" if free else "")
 
 
 def _is_free(path: Path) -> bool:
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except OSError:
         return False
     return True
@@ -273,18 +246,11 @@ def _workers(store: Store) -> Iterator[Check]:
     around = Surroundings(store)
     live = around.live
     lost = [worker for worker in around.workers if worker.id not in live]
-    advice = "" if live else "start one: andon work FILE"
-    yield Check("workers", OK if live else WARN, f"{len(live)} live", advice)
+    yield advised("workers", f"{len(live)} live", "" if live else "start one: andon work FILE")
     if lost:
-        names = ", ".join(worker.id for worker in lost[:NAMED])
         are = "1 is" if len(lost) == 1 else f"{len(lost)} are"
-        found = f"{are} dead or silent: {names}{' ...' if len(lost) > NAMED else ''}"
+        found = f"{are} dead or silent: {_named([worker.id for worker in lost])}"
         yield Check("workers", WARN, found, "the next worker takes over their runs")
-
-
-def _elsewhere(store: Store) -> Iterator[Check]:
-    for line in coverage.elsewhere(store):
-        yield Check(*line)
 
 
 def _drains(store: Store) -> Iterator[Check]:
@@ -299,10 +265,6 @@ def _drains(store: Store) -> Iterator[Check]:
 
 
 # ── grace ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _orchestrator(settings: Settings) -> Check:
-    return Check("grace", *grace.judge_orchestrator(settings))
 
 
 def _steps(settings: Settings, store: Store) -> Iterator[Check]:
@@ -329,7 +291,7 @@ def _stuck(store: Store) -> Iterator[Check]:
     unfinished = (State.QUEUED, State.RUNNING, State.SUSPENDED, State.PAUSED)
     counts = Counter[str]()
     waiting: list[RunRow] = []
-    for row in every_run(store, unfinished):
+    for row in every_run(store, Filter(states=unfinished, limit=PAGE)):
         counts[around.state_of(row)] += 1
         if around.is_stranded(row):
             waiting.append(row)
@@ -344,13 +306,13 @@ def _stuck(store: Store) -> Iterator[Check]:
         (_page(store, State.DEAD), "dead runs", "andon dead list says why"),
     ):
         if rows:
-            found = f"{_count(rows)}, e.g. {_named(rows, around)}"
-            yield Check(name, WARN, found, advice)
+            more = " or more" if len(rows) == PAGE else ""
+            example = f"{rows[0].id}: {doing(rows[0], (), around)}"
+            yield Check(name, WARN, f"{len(rows)}{more}, e.g. {example}", advice)
     asks = store.asks()
     if asks:
-        names = ", ".join(ask.run_id for ask in asks[:NAMED])
         wait = "1 waits" if len(asks) == 1 else f"{len(asks)} wait"
-        found = f"{wait} for a person, in {names}{' ...' if len(asks) > NAMED else ''}"
+        found = f"{wait} for a person, in {_named([ask.run_id for ask in asks])}"
         yield Check("asks", WARN, found, command("show", asks[0].run_id))
 
 
@@ -358,9 +320,5 @@ def _page(store: Store, state: State) -> list[RunRow]:
     return store.runs(Filter(states=(state,), limit=PAGE))
 
 
-def _count(rows: list[RunRow]) -> str:
-    return f"{len(rows)}{' or more' if len(rows) == PAGE else ''}"
-
-
-def _named(rows: list[RunRow], around: Surroundings) -> str:
-    return f"{rows[0].id}: {doing(rows[0], (), around)}"
+def _named(ids: list[str]) -> str:
+    return ", ".join(ids[:NAMED]) + (" ..." if len(ids) > NAMED else "")

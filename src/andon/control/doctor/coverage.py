@@ -1,7 +1,7 @@
 """Reports what a halt can reach on this host, and what it cannot.
 
-Each line is (name, status, finding, advice), as `andon doctor` prints it. Grades are measured, not
-inferred from versions: a separate process performs every mechanism on scratch processes.
+Grades are measured, not inferred from versions: a separate process performs every mechanism on
+scratch processes.
 """
 
 import json
@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from andon.control.doctor import attribution
-from andon.control.doctor.grace import OK, WARN
+from andon.control.doctor.check import OK, WARN, Check, advised
 from andon.core.text import age, plural
 from andon.host import home as homes
 from andon.runtime.worker.peers import is_gone, this_process
 from andon.settings import Settings
 from andon.store.store import Store
-
-Line = tuple[str, str, str, str]
 
 PROBE_SECONDS = 20.0
 # An emergency stop that was not tested for this long cannot be relied on.
@@ -43,12 +41,12 @@ _FIRST = {
 }
 
 
-def here(settings: Settings) -> Iterator[Line]:
+def here(settings: Settings) -> Iterator[Check]:
     """The lines that need no store."""
     found = grades()
     if not found:
         advice = "andon halt still works; what it can end is not known"
-        yield "kill", WARN, "the check of the mechanisms did not end", advice
+        yield Check("kill", WARN, "the check of the mechanisms did not end", advice)
     first = any(
         entry.kind == "supervisor" and entry.pid == 1 and homes.is_here(entry)
         for entry in homes.live(homes.find())
@@ -82,14 +80,14 @@ def _path() -> str:
     return os.pathsep.join(filter(None, (homes.SOURCE, os.environ.get("PYTHONPATH"))))
 
 
-def _graded(one: dict[str, Any]) -> Line:
+def _graded(one: dict[str, Any]) -> Check:
     if one["stop"] in ("network", "keys"):
-        return BEYOND, WARN, f"{one['stop']}: {one['found']}", one["better"]
+        return Check(BEYOND, WARN, f"{one['stop']}: {one['found']}", one["better"])
     status = OK if one["grade"] in ("A", "B") else WARN
-    return one["stop"], status, f"{one['grade']}, {one['found']}", one["better"]
+    return Check(one["stop"], status, f"{one['grade']}, {one['found']}", one["better"])
 
 
-def _alone() -> Iterator[Line]:
+def _alone() -> Iterator[Check]:
     """Workers of this host without a supervisor."""
     live = homes.live(homes.find())
     alone = [entry for entry in live if entry.kind == "worker"]
@@ -99,22 +97,23 @@ def _alone() -> Iterator[Line]:
             f"{plural(len(alone), 'worker')} of this host without a supervisor (pid {pids}): "
             "a halt ends what it can find of them, one by one"
         )
-        yield BEYOND, WARN, found, "start them with: andon up FILE"
+        yield Check(BEYOND, WARN, found, "start them with: andon up FILE")
 
 
-def _drilled(home: str, now: float) -> Line:
+def _drilled(home: str, now: float) -> Check:
     last = last_drill(home)
     if last is None:
-        return "drill", WARN, "never run: whether a halt works here is not known", "andon drill"
+        return Check(
+            "drill", WARN, "never run: whether a halt works here is not known", "andon drill"
+        )
     ago = max(now - float(last["at"]), 0.0)
     found = (
         f"{age(ago)} ago: {last['processes']} processes, {last['survivors']} survived, "
         f"verified in {last['verified_ms']:.0f} ms"
     )
     if not last["passed"]:
-        return "drill", WARN, f"FAILED {found}", "andon drill says what survived"
-    late = ago > DRILL_SECONDS
-    return "drill", WARN if late else OK, found, "run it again: andon drill" if late else ""
+        return Check("drill", WARN, f"FAILED {found}", "andon drill says what survived")
+    return advised("drill", found, "run it again: andon drill" if ago > DRILL_SECONDS else "")
 
 
 def last_drill(home: str) -> dict[str, Any] | None:
@@ -137,15 +136,15 @@ def last_drill(home: str) -> dict[str, Any] | None:
     return None
 
 
-def _alerted(settings: Settings) -> Line:
+def _alerted(settings: Settings) -> Check:
     targets = [name for name in ("alert_url", "alert_command") if getattr(settings, name, "")]
     if targets:
-        return "alerts", OK, f"stops that overrun are reported to {' and '.join(targets)}", ""
+        return Check("alerts", OK, f"stops that overrun are reported to {' and '.join(targets)}")
     advice = "set ANDON_ALERT_URL or ANDON_ALERT_COMMAND"
-    return "alerts", WARN, "stops that overrun are not reported anywhere", advice
+    return Check("alerts", WARN, "stops that overrun are not reported anywhere", advice)
 
 
-def elsewhere(store: Store) -> Iterator[Line]:
+def elsewhere(store: Store) -> Iterator[Check]:
     """Workers of other hosts without a live supervisor: a halt fences them, but proves nothing."""
     owners = {one.id for one in store.supervisors() if one.lease_until > store.now()}
     me = this_process()
@@ -161,4 +160,4 @@ def elsewhere(store: Store) -> Iterator[Line]:
             f"{plural(len(others), 'other host')} with workers but no supervisor ({names}): "
             "a halt is unproved there until their leases end"
         )
-        yield BEYOND, WARN, found, "start them with: andon up FILE"
+        yield Check(BEYOND, WARN, found, "start them with: andon up FILE")

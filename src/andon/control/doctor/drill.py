@@ -8,7 +8,6 @@ has written its pid and start time to it, so the end of the pipe proves that the
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -17,98 +16,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 from andon.control.doctor import hostile_runs
 from andon.control.doctor.coverage import DRILLS
-from andon.control.doctor.hostile_agents import ESCAPES, KEEPS, KINDS, MEMBERS, STORM
+from andon.control.doctor.drill_fleet import ORDER, RUNS, Member, counted, fleet, wait_for
+from andon.control.doctor.hostile_agents import MEMBERS
 from andon.errors import AndonError
 from andon.host import home as homes
 from andon.host import proc, syscalls
 from andon.runtime.requests import requests
 from andon.store import open_store
 
-# These kinds are durable runs in real workers, one of each; all further agents are commands.
-RUNS = {
-    "swallows cancellation": "swallows_cancellation",
-    "holds the GIL": "holds_the_gil",
-    "blocked in C": "blocked_in_c",
-    "main thread has ended": "main_thread_ended",
-    "spawns a child run": "spawns_a_child_run",
-}
-ORDER = (
-    "cooperative",
-    "ignores SIGTERM",
-    ESCAPES,
-    STORM,
-    KEEPS,
-    "traces its child",
-    "sleeps in the kernel",
-    *RUNS,
-)
-# One storm is enough for the proof; more would measure how slow a busy machine is.
-MORE = tuple(kind for kind in ORDER if kind in KINDS)
-MOST_AGENTS = 200
 # The drill fails if a phase takes longer than this.
 START_SECONDS, HALT_SECONDS, REFUSAL_SECONDS = 90.0, 15.0, 15.0
 # The time the storms get to build up.
 STORM_SECONDS = 0.1
-
-
-@dataclass
-class Member:
-    """One agent of the fleet, observed through its pipe."""
-
-    kind: str
-    name: str
-    pipe: str
-    is_run: bool
-    escapees: int
-    fd: int = -1
-    told: bytes = b""
-    gone_ms: float | None = None
-    left: list[int] = field(default_factory=list)
-
-    def listen(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while part := os.read(self.fd, 65536):
-                self.told += part
-
-    @property
-    def processes(self) -> list[tuple[int, int, str]]:
-        found = []
-        for line in self.told.splitlines():
-            pid, ticks, *namespace = line.decode().split()
-            found.append((int(pid), int(ticks), namespace[0] if namespace else ""))
-        return found
-
-    @property
-    def mustered(self) -> bool:
-        return self.told.count(b"\n") >= MEMBERS
-
-    def alive(self) -> list[int]:
-        """Pids that are alive, by pid and start time; [0] if only the open pipe shows life.
-
-        Processes in another pid namespace can only be observed through the pipe.
-        """
-        here = proc.pid_namespace()
-        found = [p for p, ticks, of in self.processes if of == here and proc.alive(p, ticks)]
-        return found or ([] if self.gone_ms is not None else [0])
-
-
-def fleet(agents: int, folder: str) -> list[Member]:
-    """The members: one of each kind, then more of those that are commands."""
-    members: list[Member] = []
-    for number in range(agents):
-        kind = ORDER[number] if number < len(ORDER) else MORE[number % len(MORE)]
-        is_run = number < len(ORDER) and kind in RUNS
-        # One or two of an agent's three processes escape: half of them over the whole fleet.
-        escapees = 1 if is_run else 2 if kind == ESCAPES else 1 + number % 2
-        pipe = os.path.join(folder, f"pipe-{number}")
-        members.append(Member(kind, f"agent-{number}", pipe, is_run, escapees))
-    return members
 
 
 class Round:
@@ -120,12 +44,12 @@ class Round:
         self.url = f"sqlite:///{self.folder}/store.db"
         self.go = os.path.join(self.folder, "go")
         self.members = fleet(agents, self.folder)
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._supervisors: list[subprocess.Popen[bytes]] = []
 
-    def run(self, say: "Tell") -> dict[str, Any]:
+    def run(self, say: "OnProgress") -> dict[str, Any]:
         """Start the fleet, halt it, and try to start one more; returns the report."""
         try:
-            self._muster(say)
+            self._start(say)
             say("andon halt")
             report = self._halt()
             say("trying to start one more")
@@ -135,7 +59,7 @@ class Round:
 
     # ── the fleet ─────────────────────────────────────────────────────────────────────────────
 
-    def _muster(self, say: "Tell") -> None:
+    def _start(self, say: "OnProgress") -> None:
         total = len(self.members)
         words = f"starting {total} agents that resist stopping"
         say(words, 0, total)
@@ -148,21 +72,21 @@ class Round:
         self._supervise([*self._control(), *(self._child(member) for member in self.members)])
         self._start_runs(runs)
         end = time.monotonic() + START_SECONDS
-        while missing := [member for member in self.members if not member.mustered]:
-            if time.monotonic() > end or self._started[0].poll() is not None:
+        while missing := [member for member in self.members if not member.is_complete]:
+            if time.monotonic() > end or self._supervisors[0].poll() is not None:
                 raise AndonError(
                     f"expected {MEMBERS} processes of each agent within {START_SECONDS:g} s, "
                     f"found fewer of: {', '.join(member.kind for member in missing)}. "
-                    f"The supervisor said: {self._said()}"
+                    f"The supervisor said: {self._output()}"
                 )
-            _wait([member.fd for member in missing], 0.1)
+            wait_for([member.fd for member in missing], 0.1)
             for member in missing:
                 member.listen()
-            say(words, sum(member.mustered for member in self.members), total)
+            say(words, sum(member.is_complete for member in self.members), total)
         open(self.go, "x").close()
         time.sleep(STORM_SECONDS)
         for member in self.members:
-            _hear(member, 0.0)
+            member.listen(0.0)
         # An agent that ends before the halt would be counted as killed by it.
         ended = [member.kind for member in self.members if member.gone_ms is not None]
         if ended:
@@ -177,7 +101,7 @@ class Round:
         child = {"name": "control", "kind": "control", "argv": command, "restart": "always"}
         return [{**child, "env": self._environ(), "cwd": self.folder}]
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         with contextlib.suppress(OSError), open(os.path.join(self.folder, "said")) as file:
             return file.read()[-500:].strip() or "nothing"
         return "nothing"
@@ -208,7 +132,7 @@ class Round:
         """Start a real supervisor, which dies with this process whatever happens."""
         limits = {"watchdog_seconds": 600, "lost_contact": "continue", "grace_seconds": 1}
         spec = {"home": self.home, "store": self.url, "settings": limits, "children": children}
-        path = os.path.join(self.folder, f"spec-{len(self._started)}")
+        path = os.path.join(self.folder, f"spec-{len(self._supervisors)}")
         with open(path, "x") as file:
             json.dump(spec, file)
         fd = os.open(path, os.O_RDONLY)
@@ -227,7 +151,7 @@ class Round:
                 )
         finally:
             os.close(fd)
-        self._started.append(process)
+        self._supervisors.append(process)
         return process
 
     def _start_runs(self, runs: list[Member]) -> None:
@@ -255,8 +179,7 @@ class Round:
             stderr=subprocess.DEVNULL,
         )
         assert process.stdout is not None
-        answer, told = process.stdout.fileno(), b""
-        os.set_blocking(answer, False)
+        answer, received = process.stdout.fileno(), b""
         ended_ms: float | None = None
         end = began + HALT_SECONDS
         while time.monotonic() < end:
@@ -264,60 +187,45 @@ class Round:
             if ended_ms is not None and not open_pipes:
                 break
             fds = [member.fd for member in open_pipes]
-            ready = _wait(fds if ended_ms is not None else [*fds, answer], 0.05)
+            ready = wait_for(fds if ended_ms is not None else [*fds, answer], 0.05)
             now = (time.monotonic() - began) * 1000
             for member in open_pipes:
                 if member.fd in ready:
-                    _hear(member, now)
+                    member.listen(now)
             if answer in ready:
-                part = _part(answer)
-                told += part or b""
-                if part == b"":
-                    ended_ms = now
+                part = os.read(answer, 65536)
+                received += part
+                ended_ms = None if part else now
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
         process.kill()
-        return self._report(told, ended_ms, process.wait())
+        return self._report(received, ended_ms, process.wait())
 
-    def _report(self, told: bytes, ended_ms: float | None, code: int) -> dict[str, Any]:
+    def _report(self, received: bytes, ended_ms: float | None, code: int) -> dict[str, Any]:
         for member in self.members:
             member.left = member.alive()
         try:
-            receipt = json.loads(told)
+            receipt = json.loads(received)
         except ValueError:
             receipt = {}
         owners = [one.get("receipt") or {} for one in receipt.get("supervisors", ())]
-        gone = [member.gone_ms for member in self.members]
+        kinds = {kind: [one for one in self.members if one.kind == kind] for kind in ORDER}
         return {
-            "kinds": [self._kind(kind) for kind in ORDER if self._of(kind)],
+            "kinds": [
+                {"kind": kind, "agents": len(of), **counted(of)} for kind, of in kinds.items() if of
+            ],
             "agents": len(self.members),
-            "processes": sum(len(member.processes) for member in self.members),
+            **counted(self.members),
             "escaped": sum(member.escapees for member in self.members),
-            "survivors": sum(len(member.left) for member in self.members),
             "cli_ms": receipt.get("first_order_ms"),
             "latch_ms": _longest(owners, "latched_ms"),
             "kill_ms": _longest(owners, "verified_ms"),
-            "gone_ms": None if None in gone else max(one for one in gone if one is not None),
             "verified_ms": ended_ms,
             "proved": code == 0 and bool(receipt.get("proved")),
             "unknown": list(receipt.get("unknown", ())),
             "load": os.getloadavg()[0] / (os.cpu_count() or 1),
             "receipt": receipt,
             "by": sorted({str(child.get("by")) for o in owners for child in o.get("children", ())}),
-        }
-
-    def _of(self, kind: str) -> list[Member]:
-        return [member for member in self.members if member.kind == kind]
-
-    def _kind(self, kind: str) -> dict[str, Any]:
-        of = self._of(kind)
-        gone = [member.gone_ms for member in of]
-        return {
-            "kind": kind,
-            "agents": len(of),
-            "processes": sum(len(member.processes) for member in of),
-            "gone_ms": None if None in gone else max(one for one in gone if one is not None),
-            "survivors": sum(len(member.left) for member in of),
         }
 
     # ── after the halt ────────────────────────────────────────────────────────────────────────
@@ -347,10 +255,10 @@ class Round:
 
     def close(self) -> None:
         """Kill every process that is left, by pid and start time, and remove the folder."""
-        for process in self._started:
+        for process in self._supervisors:
             with contextlib.suppress(OSError):
                 process.terminate()
-        for process in self._started:
+        for process in self._supervisors:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(3.0)
             process.kill()
@@ -364,28 +272,6 @@ class Round:
             if member.fd >= 0:
                 os.close(member.fd)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _wait(fds: list[int], seconds: float) -> set[int]:
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return {fd for fd, _ in poll.poll(seconds * 1000)}
-
-
-def _part(fd: int) -> bytes | None:
-    try:
-        return os.read(fd, 65536)
-    except BlockingIOError:
-        return None
-
-
-def _hear(member: Member, now_ms: float) -> None:
-    while (part := _part(member.fd)) is not None:
-        if not part:
-            member.gone_ms = now_ms
-            return
-        member.told += part
 
 
 def _longest(owners: list[dict[str, Any]], name: str) -> float | None:
@@ -403,8 +289,8 @@ def _states(home: str, pid: int) -> dict[str, str]:
                     own.connect(path)
                     own.sendall(b'{"do": "status"}\n')
                     with own.makefile("rb") as file:
-                        told = json.loads(file.readline())
-                found = told.get("status", told)["children"]
+                        received = json.loads(file.readline())
+                found = received.get("status", received)["children"]
                 return {str(one["child"]): str(one["state"]) for one in found}
     return {}
 
@@ -417,13 +303,13 @@ def passed(report: dict[str, Any]) -> bool:
     return not report["survivors"] and report["refused"] and report["proved"]
 
 
-class Tell(Protocol):
+class OnProgress(Protocol):
     """A callback for the progress of a drill."""
 
     def __call__(self, words: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
-def drill(agents: int, rounds: int, say: Tell) -> Iterator[dict[str, Any]]:
+def drill(agents: int, rounds: int, say: OnProgress) -> Iterator[dict[str, Any]]:
     for number in range(rounds):
         about = f"round {number + 1} of {rounds}: " if rounds > 1 else ""
 

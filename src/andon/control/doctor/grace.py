@@ -6,13 +6,13 @@ Each function returns (status, finding, advice), as `andon doctor` prints it.
 from collections.abc import Sequence
 from pathlib import Path
 
+from andon.control.doctor.check import FAIL, OK, WARN
 from andon.core.fleet.rollout import grace_for, orchestrator_for, steps_have
 from andon.core.text import length
 from andon.host import proc
 from andon.settings import Settings
 from andon.store.messages.rows import StepTime
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 # How far back the durations of steps are considered.
 STEPS_SECONDS = 7 * 86_400.0
 

@@ -35,24 +35,24 @@ def join(pipe: str) -> int:
     """Hold the pipe open and write this process's identity to it."""
     signal.alarm(LIFE_SECONDS)
     into = os.open(pipe, os.O_WRONLY)
-    tell(into)
+    write_identity(into)
     return into
 
 
-def tell(into: int) -> None:
+def write_identity(into: int) -> None:
     pid = os.getpid()
     os.write(into, f"{pid} {proc.start_ticks(pid)} {proc.pid_namespace()}\n".encode())
 
 
-def muster(into: int, escapees: int) -> None:
+def fork_members(into: int, escapees: int) -> None:
     """Fork the two members, which inherit the pipe."""
     for number in range(MEMBERS - 1):
         (_escape if number < escapees else _follow)(into)
 
 
-def muster_from(pipe: str) -> None:
+def fork_members_from(pipe: str) -> None:
     """Start the members on behalf of a process with threads, which must not fork itself."""
-    muster(os.open(pipe, os.O_WRONLY), 1)
+    fork_members(os.open(pipe, os.O_WRONLY), 1)
 
 
 def _follow(into: int) -> None:
@@ -73,16 +73,14 @@ def _escape(into: int) -> None:
 
 def _stay(into: int) -> None:
     try:
-        _be_deaf()
         signal.alarm(LIFE_SECONDS)
-        tell(into)
-        while True:
-            time.sleep(LIFE_SECONDS)
+        write_identity(into)
+        ignores_sigterm()
     finally:
         os._exit(1)
 
 
-def _be_deaf() -> None:
+def _ignore_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -96,7 +94,7 @@ def cooperative() -> None:
 
 
 def ignores_sigterm() -> None:
-    _be_deaf()
+    _ignore_signals()
     while True:
         time.sleep(LIFE_SECONDS)
 
@@ -122,23 +120,23 @@ async def swallow() -> None:
 
 def holds_the_gil() -> None:
     """Calls into C with the GIL held: no other thread and no Python signal handler runs."""
-    library = ctypes.PyDLL(None)
-    end = time.monotonic() + LIFE_SECONDS
-    while time.monotonic() < end:
-        library.usleep(ctypes.c_uint(900_000))
+    _sleep_in(ctypes.PyDLL(None))
 
 
 def blocked_in_c() -> None:
     """A thread that waits in C and cannot be interrupted."""
     thread = threading.Thread(target=wait_in_c, daemon=True)
     thread.start()
-    _be_deaf()
+    _ignore_signals()
     while thread.is_alive():
         thread.join(LIFE_SECONDS)
 
 
 def wait_in_c() -> None:
-    library = ctypes.CDLL(None)
+    _sleep_in(ctypes.CDLL(None))
+
+
+def _sleep_in(library: ctypes.CDLL) -> None:
     end = time.monotonic() + LIFE_SECONDS
     while time.monotonic() < end:
         library.usleep(ctypes.c_uint(900_000))
@@ -152,23 +150,16 @@ def main_thread_ended() -> None:
 
 def traced() -> None:
     """A tracer that never waits: its tracees stay zombies when they are killed."""
-    _be_deaf()
     for member in proc.children(os.getpid()):
         syscalls.trace(member)
-    while True:
-        time.sleep(LIFE_SECONDS)
-
-
-def keeps_orphans() -> None:
-    """A subreaper: adopts orphans before the supervisor can."""
     ignores_sigterm()
 
 
 def uninterruptible() -> None:
     """Waits in the kernel for a child that never ends; only SIGKILL has an effect."""
-    _be_deaf()
+    _ignore_signals()
     if syscalls.fork_and_wait() == 0:
-        _be_deaf()
+        _ignore_signals()
         signal.alarm(LIFE_SECONDS)
         time.sleep(LIFE_SECONDS)
         os._exit(0)
@@ -176,13 +167,13 @@ def uninterruptible() -> None:
 
 def fork_storm(into: int, go: str) -> None:
     """Two processes that fork a successor and exit, all the time, once the file `go` exists."""
-    _be_deaf()
+    _ignore_signals()
     for _ in range(MEMBERS - 1):
         if os.fork() == 0:
             try:
                 os.setsid()
                 signal.alarm(LIFE_SECONDS)
-                tell(into)
+                write_identity(into)
                 _storm(go)
             finally:
                 os._exit(1)
@@ -208,7 +199,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "cooperative": cooperative,
     "ignores SIGTERM": ignores_sigterm,
     ESCAPES: ignores_sigterm,
-    KEEPS: keeps_orphans,
+    KEEPS: ignores_sigterm,  # a subreaper: it adopts orphans before the supervisor can
     "traces its child": traced,
     "sleeps in the kernel": uninterruptible,
     "main thread has ended": main_thread_ended,
@@ -225,7 +216,7 @@ def main(kind: str, pipe: str, escapees: str, go: str) -> None:
         return
     if kind == KEEPS:
         syscalls.become_subreaper()
-    muster(into, int(escapees))
+    fork_members(into, int(escapees))
     KINDS[kind]()
 
 

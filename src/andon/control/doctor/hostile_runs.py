@@ -8,13 +8,13 @@ import andon
 from andon.control.doctor import hostile_agents
 
 
-def surround(pipe: str) -> None:
+def hold_pipe(pipe: str) -> None:
     """Make the worker and two members hold the pipe."""
     into = hostile_agents.join(pipe)
     os.set_inheritable(into, False)
     code = (
         "import sys; from andon.control.doctor import hostile_agents as b;"
-        " b.muster_from(*sys.argv[1:])"
+        " b.fork_members_from(*sys.argv[1:])"
     )
     command = [sys.executable, "-c", code, pipe]
     subprocess.run(command, check=True, timeout=hostile_agents.LIFE_SECONDS)  # noqa: S603
@@ -25,7 +25,7 @@ async def swallows_cancellation(ctx: andon.Context, pipe: str) -> None:
     """Ignores every cancellation, inside a step."""
 
     async def swallow() -> None:
-        surround(pipe)
+        hold_pipe(pipe)
         await hostile_agents.swallow()
 
     await ctx.step(swallow)
@@ -36,7 +36,7 @@ async def holds_the_gil(ctx: andon.Context, pipe: str) -> None:
     """Holds the GIL, so that nothing else in its worker runs, the heartbeat included."""
 
     async def hold() -> None:
-        surround(pipe)
+        hold_pipe(pipe)
         hostile_agents.holds_the_gil()
 
     await ctx.step(hold)
@@ -47,7 +47,7 @@ async def blocked_in_c(ctx: andon.Context, pipe: str) -> None:
     """Waits in C, in a plain function."""
 
     def wait() -> None:
-        surround(pipe)
+        hold_pipe(pipe)
         hostile_agents.wait_in_c()
 
     await ctx.step(wait)
@@ -58,7 +58,7 @@ async def main_thread_ended(ctx: andon.Context, pipe: str) -> None:
     """Ends its worker's main thread: the worker looks like a zombie, but another thread goes on."""
 
     async def leave() -> None:
-        surround(pipe)
+        hold_pipe(pipe)
         hostile_agents.main_thread_ended()
 
     await ctx.step(leave)

@@ -29,7 +29,7 @@ Say = Callable[..., None]
 def order(url: str, words: dict[str, Any], within: float, say: Say) -> tuple[Store, str]:
     """Write the order; returns the store and the id of the halt in force. Creates no database."""
     store = _patiently(lambda: open_store(url, create=False, reserved=True), within, say)
-    return store, str(_patiently(lambda: _ordered(store, words), within, say))
+    return store, str(_patiently(lambda: _write_order(store, words), within, say))
 
 
 def _patiently(ask: Callable[[], Any], seconds: float, say: Say) -> Any:
@@ -44,7 +44,7 @@ def _patiently(ask: Callable[[], Any], seconds: float, say: Say) -> Any:
             time.sleep(AGAIN_SECONDS)
 
 
-def _ordered(store: Store, words: dict[str, Any]) -> str:
+def _write_order(store: Store, words: dict[str, Any]) -> str:
     """Write the order; returns the id of the halt in force, which may be an earlier one."""
     message = Order(
         id=words["order"],
@@ -66,7 +66,7 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
     if row is not None and row.lifted_at and store.now() - row.lifted_at < seen_for:
         return str(found)  # lifted by a person who had seen this very pull
     # The store lifted an earlier pull with this id, but this host did not: order a new halt.
-    return _ordered(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
+    return _write_order(store, words | {"order": f"{words['order']}-{os.urandom(4).hex()}"})
 
 
 # ── proof ─────────────────────────────────────────────────────────────────────────────────────
@@ -74,14 +74,14 @@ def _ordered(store: Store, words: dict[str, Any]) -> str:
 
 def prove(store: Store, order: str, end: float, say: Say) -> None:
     """Poll until every target is proved or the time is over; `say` each change."""
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     while True:
         with contextlib.suppress(AndonError):
             found = known(store, order)
-            if found != told:
-                told = found
-                say(**told)
-            if told["over"]:
+            if found != reported:
+                reported = found
+                say(**reported)
+            if reported["over"]:
                 return
         if time.monotonic() >= end:
             return
@@ -90,7 +90,7 @@ def prove(store: Store, order: str, end: float, say: Say) -> None:
 
 def known(store: Store, order: str) -> dict[str, Any]:
     """The state of a halt, after recording the deaths that this host can see."""
-    here = _bury(store, order)
+    here = _record_deaths(store, order)
     rows = store.targets(order)
     verified = [row for row in rows if row.stage == Stage.VERIFIED]
     left = [row for row in rows if row.stage != Stage.VERIFIED]
@@ -114,7 +114,7 @@ def _sentence(row: TargetRow) -> str:
     return f"{clean(what)}: {row.stage}: its writes are refused; its end is not proved yet"
 
 
-def _bury(store: Store, order: str) -> set[str]:
+def _record_deaths(store: Store, order: str) -> set[str]:
     """Record workers and supervisors of this host that are certainly gone.
 
     Returns the workers of this host that are part of an open target and not embedded.

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from andon.control.changes import rings
+from andon.control.changes import until_change
 from andon.control.runs.command_run import VERSION
 from andon.core.text import clean
 from andon.host import home as homes
@@ -61,7 +61,7 @@ def missing(path: Path, host: str) -> str:
 def follow(store: Store, row: RunRow, path: Path, on_line: Callable[[str], None]) -> None:
     """Pass on each line as it is written, until the run is over."""
     place_in, rest = 0, b""
-    with rings(store) as pause:
+    with until_change(store) as pause:
         while True:
             now = store.run(row.id)
             over = now is None or requests.is_over(now) or now.worker is None

@@ -36,7 +36,7 @@ class KillOutcome(Struct):
     why_not: str = ""
 
 
-class Enders:
+class WorkerKiller:
     """Kills the workers that this command may kill: on this host, and without a live supervisor."""
 
     def __init__(self, store: Store, verb: str) -> None:
@@ -81,8 +81,8 @@ class Enders:
         outcome = self._kill(worker)
         self.tried[worker.id] = outcome
         if outcome.evidence:
-            bury = WorkerGone(worker_id=worker.id, evidence=outcome.evidence, ordered=True)
-            write(self._store, bury)
+            message = WorkerGone(worker_id=worker.id, evidence=outcome.evidence, ordered=True)
+            write(self._store, message)
 
     def _kill(self, worker: WorkerRow) -> KillOutcome:
         gone = self.is_gone(worker)

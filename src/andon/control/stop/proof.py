@@ -6,10 +6,8 @@ no one else kills: workers of this host without a supervisor.
 
 from __future__ import annotations
 
-import time
-
-from andon.control.changes import POLL_SECONDS, Patience, rings
-from andon.control.stop.processes import GRACE_SECONDS, Enders, workers_of
+from andon.control.changes import POLL_SECONDS, Patience, poll
+from andon.control.stop.processes import GRACE_SECONDS, WorkerKiller, workers_of
 from andon.core.run import State
 from andon.core.stop import OPEN, POLITE, Stage, StopScope, ends_worker
 from andon.core.text import clean, length, plural
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from andon.store.store import Store, WorkerRow
 
 # More targets than this are counted, not reported one by one.
-MOST_TOLD = 5
+MOST_REPORTED = 5
 
 
 def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
@@ -57,9 +55,9 @@ class StopProof:
         self._store, self._say = store, say
         self.row = row
         self.targets: list[TargetRow] = []
-        self.enders = Enders(store, row.kind)
+        self.killer = WorkerKiller(store, row.kind)
         self._earlier: list[TargetRow] = []
-        self._told: dict[str, object] = {}
+        self._reported: dict[str, object] = {}
         self._soon = POLL_SECONDS
 
     def look(self) -> bool:
@@ -70,7 +68,7 @@ class StopProof:
             now = self._read()
         if self._end_processes(now):
             now = self._read()
-        self._tell()
+        self._report()
         self._soon = self._next(now)
         return self.row.closed_at is not None
 
@@ -101,7 +99,7 @@ class StopProof:
         rows = [*self.targets, *self._earlier]
         open_rows = [one for one in rows if one.stage in OPEN or one.stage == Stage.UNPROVED]
         names = {one.target for one in open_rows} | {one.worker for one in open_rows}
-        if all(self.enders.outcome_of(name) is not None for name in names):
+        if all(self.killer.outcome_of(name) is not None for name in names):
             return False
         workers = workers_of(self._store, {one.worker for one in open_rows if one.worker})
         ended = False
@@ -113,7 +111,7 @@ class StopProof:
                 ended = self._clear(one, worker, now) or ended
             elif self._is_due(one, worker, now):
                 runs = {row.run_id for row in self.targets if row.run_id}
-                self.enders.end(worker, self._say_cleaned, runs)
+                self.killer.end(worker, self._say_clean, runs)
                 ended = True
         return ended
 
@@ -125,20 +123,20 @@ class StopProof:
         own_chance = self.row.kind in POLITE and worker.state == "live"
         if own_chance and now - (row.fenced_at or now) < GRACE_SECONDS:
             return False
-        if self.enders.outcome_of(row.target) is not None or not self.enders.is_here(worker):
+        if self.killer.outcome_of(row.target) is not None or not self.killer.is_here(worker):
             return False
-        self.enders.clear(row, worker, self._say_cleaned)
+        self.killer.clear(row, worker, self._say_clean)
         return True
 
     def _is_due(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
         """Whether this command must kill or record the worker now."""
-        if self.enders.outcome_of(worker.id) is not None or not self.enders.is_ours(worker):
+        if self.killer.outcome_of(worker.id) is not None or not self.killer.is_ours(worker):
             return False
-        if self.enders.is_gone(worker):
+        if self.killer.is_gone(worker):
             return True
         if not ends_worker(self.row.spare, embedded=worker.embedded):
             if row.stage != Stage.REQUESTED:
-                self.enders.spare(worker)
+                self.killer.spare(worker)
             return False
         grace = GRACE_SECONDS if self.row.kind in POLITE else 0.0
         fenced = row.stage == Stage.FENCED and now - (row.fenced_at or now) >= grace
@@ -146,8 +144,8 @@ class StopProof:
 
     # ── progress ──────────────────────────────────────────────────────────────────────────────
 
-    def _tell(self) -> None:
-        if len(self.targets) > MOST_TOLD:
+    def _report(self) -> None:
+        if len(self.targets) > MOST_REPORTED:
             still = sum(one.stage in OPEN for one in self.targets)
             text = f"{len(self.targets) - still} of {plural(len(self.targets), 'target')} stopped"
             self._once("all", text, still)
@@ -158,22 +156,16 @@ class StopProof:
                 self._once(one.target, f"{one.target.replace(':', ' ', 1)}  {text}", one.stage)
 
     def _once(self, about: str, text: str, known: object) -> None:
-        if self._told.get(about) != known:
-            self._told[about] = known
-            self._say_cleaned(text)
+        if self._reported.get(about) != known:
+            self._reported[about] = known
+            self._say_clean(text)
 
-    def _say_cleaned(self, text: str) -> None:
+    def _say_clean(self, text: str) -> None:
         self._say(clean(text, 1000))
 
     def wait(self, seconds: float, patience: Patience) -> None:
         """Wait up to `seconds` for the proof."""
-        until = time.monotonic() + seconds
-        with rings(self._store) as pause:
-            while not patience.ask(self.look):
-                left = until - time.monotonic()
-                if left <= 0:
-                    return
-                pause(min(left, self._soon))
+        poll(self._store, self.look, patience, seconds, lambda: self._soon)
 
 
 def _words(order: StopRow, row: TargetRow) -> str:

@@ -5,13 +5,14 @@ confirms exactly these latches: one that is pulled meanwhile stays. Nothing is s
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from andon.control.facts import facts
 from andon.control.runs.runs import every_run
-from andon.control.stop.target import Whom
+from andon.control.stop.target import StopTarget, members
 from andon.core.effect import OPEN as EFFECT_OPEN
 from andon.core.latch import Pulled
 from andon.core.run import State
@@ -21,7 +22,7 @@ from andon.host import home as homes
 from andon.host.latch import Latch
 from andon.runtime.requests import scope_latches
 from andon.runtime.requests.requests import write
-from andon.store.messages.rows import Filter, RunRow
+from andon.store.messages.rows import RunRow
 from andon.store.messages.stops import Reauthorize, StopRow
 from andon.store.store import Store
 
@@ -37,7 +38,7 @@ _RESUMABLE = (State.KILLED, State.PAUSED)
 class ShownLatches(msgspec.Struct, frozen=True, kw_only=True):
     """The latches that were shown to the person who reauthorizes."""
 
-    whom: Whom
+    target: StopTarget
     orders: list[StopRow]  # the hard latches of that scope, newest first
     above: list[StopRow]  # other hard latches, which stay
     local: Pulled | None  # this host's latch, if it is pulled and the scope is the fleet
@@ -45,14 +46,14 @@ class ShownLatches(msgspec.Struct, frozen=True, kw_only=True):
     away: str = ""  # why the store was not read
 
 
-def look(store: Store | None, whom: Whom, *, away: str = "") -> ShownLatches:
+def look(store: Store | None, target: StopTarget, *, away: str = "") -> ShownLatches:
     """The latches on that scope now; NotFound if there are none."""
     home = homes.find()
-    pulled = Latch(home).read() if whom.scope == StopScope.FLEET else None
+    pulled = Latch(home).read() if target.scope == StopScope.FLEET else None
     hard = [one for one in (store.latches() if store else ()) if StopKind(one.kind) not in POLITE]
-    same = [one for one in hard if (one.scope, one.name, one.value) == _key(whom)]
+    same = [one for one in hard if (one.scope, one.name, one.value) == _key(target)]
     seen = ShownLatches(
-        whom=whom,
+        target=target,
         orders=same,
         above=[one for one in hard if one not in same],
         local=pulled if pulled is not None and pulled.pulled else None,
@@ -64,8 +65,8 @@ def look(store: Store | None, whom: Whom, *, away: str = "") -> ShownLatches:
     return seen
 
 
-def _key(whom: Whom) -> tuple[str, str, str]:
-    return whom.scope, whom.name, whom.value
+def _key(target: StopTarget) -> tuple[str, str, str]:
+    return target.scope, target.name, target.value
 
 
 def _nothing(seen: ShownLatches) -> str:
@@ -77,19 +78,27 @@ def _nothing(seen: ShownLatches) -> str:
     held = f"What is held: {others}" if others else "andon receipts lists what was stopped"
     what = (
         "everything"
-        if seen.whom.scope == StopScope.FLEET
-        else f"{seen.whom.scope} {seen.whom.name}"
+        if seen.target.scope == StopScope.FLEET
+        else f"{seen.target.scope} {seen.target.name}"
     )
     return f"no kill or halt holds {what}. {held}"
 
 
 def plan(store: Store | None, seen: ShownLatches) -> dict[str, Any]:
     """The latches that would be lifted, the runs that stay stopped, and what may start."""
-    rows = [] if store is None else list(_runs(store, seen.whom, _STAY))
+    rows = [] if store is None else list(every_run(store, members(seen.target, _STAY)))
     by_agent = Counter(row.agent for row in rows)
     return {
-        "whom": _called(seen.whom),
-        "lifts": [_order(one) for one in seen.orders],
+        "whom": _called(seen.target),
+        "lifts": [
+            {
+                "receipt": one.id,
+                "order": one.kind,
+                **facts(one, "epoch by why via"),
+                "at": one.asked_at,
+            }
+            for one in seen.orders
+        ],
         "epoch": seen.orders[0].epoch if seen.orders else None,
         "host": None if seen.local is None else _host(seen),
         "stays": dict(by_agent.most_common()),
@@ -102,45 +111,17 @@ def plan(store: Store | None, seen: ShownLatches) -> dict[str, Any]:
     }
 
 
-def _called(whom: Whom) -> str:
-    if whom.scope == StopScope.FLEET:
+def _called(target: StopTarget) -> str:
+    if target.scope == StopScope.FLEET:
         return "everything"
-    value = f"={whom.value}" if whom.scope == StopScope.LABEL else ""
-    return f"{whom.scope} {whom.name}{value}"
-
-
-def _order(one: StopRow) -> dict[str, Any]:
-    return {
-        "receipt": one.id,
-        "order": one.kind,
-        "epoch": one.epoch,
-        "by": one.by,
-        "why": one.why,
-        "via": one.via,
-        "at": one.asked_at,
-    }
+    value = f"={target.value}" if target.scope == StopScope.LABEL else ""
+    return f"{target.scope} {target.name}{value}"
 
 
 def _host(seen: ShownLatches) -> dict[str, Any]:
     assert seen.local is not None
-    found = seen.local
-    facts = {name: getattr(found, name) for name in ("epoch", "by", "why", "via", "at", "order")}
-    return {"home": seen.home, "unreadable": found.unreadable, **facts}
-
-
-def _runs(store: Store, whom: Whom, states: tuple[str, ...]) -> Iterator[RunRow]:
-    if whom.scope == StopScope.FLEET:
-        yield from every_run(store, states)
-        return
-    which = Filter(
-        states=states,
-        agent=whom.name if whom.scope == StopScope.AGENT else None,
-        label=(whom.name, whom.value) if whom.scope == StopScope.LABEL else None,
-        limit=1000,
-    )
-    while page := store.runs(which):
-        yield from page
-        which = which.but(before=(page[-1].created_at, page[-1].id))
+    pulled = facts(seen.local, "unreadable epoch by why via at order")
+    return {"home": seen.home, **pulled}
 
 
 def _in_doubt(store: Store | None, rows: Sequence[RunRow]) -> list[dict[str, Any]]:
@@ -179,21 +160,21 @@ def lift(
     lifted = [one.id for one in seen.orders]
     local = _lift_host(seen, by, why, epoch if store is None else None, lifted)
     found = {"lifted": lifted, "host": local, "held": held, "by": by, "why": why}
-    return found | {"resumable": _resumable(store, seen.whom)}
+    return found | {"resumable": _resumable(store, seen.target)}
 
 
-def _resumable(store: Store | None, whom: Whom) -> dict[str, int]:
+def _resumable(store: Store | None, target: StopTarget) -> dict[str, int]:
     """How many runs of each agent `andon resume` would continue now."""
     if store is None:
         return {}
-    rows = _runs(store, whom, _RESUMABLE)
+    rows = every_run(store, members(target, _RESUMABLE))
     return dict(Counter(row.agent for row in rows if row.stop is None).most_common())
 
 
 def _lift_store(store: Store, seen: ShownLatches, by: str, why: str, epoch: int) -> int:
-    whom = seen.whom
+    target = seen.target
     message = Reauthorize(
-        epoch=epoch, scope=whom.scope, by=by, why=why, name=whom.name, value=whom.value
+        epoch=epoch, scope=target.scope, by=by, why=why, name=target.name, value=target.value
     )
     return int(write(store, message))
 

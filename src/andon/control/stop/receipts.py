@@ -4,7 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.runs.runs import Surroundings, in_hand
+from andon.control.facts import facts
+from andon.control.runs.activity import in_hand
+from andon.control.runs.surroundings import Surroundings
 from andon.control.stop.processes import workers_of
 from andon.control.stop.proof import earlier_doubts
 from andon.control.stop.target import find_order
@@ -53,6 +55,15 @@ def receipt(store: Store, stop_id: str) -> dict[str, Any]:
     }
 
 
+def has_ended_the_last_worker(store: Store, found: dict[str, Any]) -> bool:
+    """Whether the stop of this receipt left no worker, nor a supervisor that starts one again."""
+    ended = any(
+        line["process"] and line["process"]["alive"] is False and not line["supervisor"]
+        for line in found["targets"]
+    )
+    return ended and not Surroundings(store).live
+
+
 def _head(row: StopRow, targets: Sequence[TargetRow]) -> dict[str, Any]:
     found = _verdict(row, targets)
     ends = [one.ended_at for one in targets if one.ended_at is not None]
@@ -60,15 +71,9 @@ def _head(row: StopRow, targets: Sequence[TargetRow]) -> dict[str, Any]:
     return {
         "id": row.id,
         "order": row.kind,
-        "scope": row.scope,
-        "name": row.name,
-        "value": row.value,
+        **facts(row, "scope name value"),
         "whom": scope_latches.called(row),
-        "by": row.by,
-        "why": row.why,
-        "via": row.via,
-        "epoch": row.epoch,
-        "asked_at": row.asked_at,
+        **facts(row, "by why via epoch asked_at"),
         "within_seconds": row.within,
         "hard_at": row.escalate_at,
         "closed_at": row.closed_at,
@@ -103,9 +108,7 @@ def _latch(row: StopRow) -> dict[str, Any] | None:
     return {
         "in_force": row.lifted_at is None,
         "lift": scope_latches.lift_command(row) if row.lifted_at is None else None,
-        "lifted_at": row.lifted_at,
-        "lifted_by": row.lifted_by,
-        "lifted_why": row.lifted_why,
+        **facts(row, "lifted_at lifted_by lifted_why"),
     }
 
 
@@ -118,8 +121,7 @@ def _run(row: StopRow, around: Surroundings) -> dict[str, Any] | None:
 def _named(run: RunRow, around: Surroundings) -> dict[str, Any]:
     last = around.store.last_entry(run.id)
     return {
-        "id": run.id,
-        "agent": run.agent,
+        **facts(run, "id agent"),
         "state": around.state_of(run),
         "undoing": run.undoing is not None,
         "in_hand": in_hand(last, run.version),
@@ -136,14 +138,11 @@ def _line(
         "target": row.target,
         "receipt": row.stop_id,  # an earlier order's, if that one left the target unproved
         "run": None if run is None else _named(run, around),
-        "stage": row.stage,
-        "evidence": row.evidence,
-        "fence": row.fence,
+        **facts(row, "stage evidence fence"),
         "acknowledged_ms": _since(order, row.acknowledged_at),
         "fenced_ms": _since(order, row.fenced_at),
         "ended_ms": _since(order, row.ended_at),
-        "worker": row.worker,
-        "supervisor": row.supervisor,
+        **facts(row, "worker supervisor"),
         "process": None if worker is None else _process(worker, around),
     }
 
@@ -155,9 +154,7 @@ def _since(order: StopRow, at: float | None) -> float | None:
 def _process(worker: WorkerRow, around: Surroundings) -> dict[str, Any]:
     gone = True if worker.state in ("gone", "dead") else is_gone(around.here, worker)
     return {
-        "pid": worker.pid,
-        "host": worker.host,
-        "state": worker.state,
+        **facts(worker, "pid host state"),
         "alive": None if gone is None else not gone,
         "lease_until": worker.lease_until,
         "heard_at": worker.beaten_at if worker.beaten_at is not None else worker.started_at,

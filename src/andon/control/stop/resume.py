@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from andon.control.runs.runs import Surroundings
-from andon.control.stop.target import Whom, find
+from andon.control.runs.surroundings import Surroundings
+from andon.control.stop.target import StopTarget, find, members
 from andon.core.run import State
-from andon.core.stop import StopKind, StopScope
+from andon.core.stop import StopKind
 from andon.runtime.requests import requests, scope_latches
-from andon.store.messages.rows import Filter, RunRow
+from andon.store.messages.rows import RunRow
 from andon.store.messages.stops import Resume, StopRow
 from andon.store.store import Store
 
@@ -19,13 +19,13 @@ def resume(store: Store, run: str, *, by: str, why: str) -> RunRow:
 
 
 def resume_scope(
-    store: Store, whom: Whom, *, by: str, why: str, besides: Sequence[str] = ()
+    store: Store, target: StopTarget, *, by: str, why: str, besides: Sequence[str] = ()
 ) -> int:
     """Lift the pause of a scope and resume its runs; returns how many."""
     message = Resume(
-        scope=whom.scope,
-        name=whom.name,
-        value=whom.value,
+        scope=target.scope,
+        name=target.name,
+        value=target.value,
         by=by,
         why=why,
         besides=tuple(besides),
@@ -33,9 +33,9 @@ def resume_scope(
     return int(requests.write(store, message))
 
 
-def pauses_of(store: Store, whom: Whom) -> list[StopRow]:
+def pauses_of(store: Store, target: StopTarget) -> list[StopRow]:
     """The latches that a resume of the scope lifts."""
-    same = (whom.scope, whom.name, whom.value)
+    same = (target.scope, target.name, target.value)
     return [
         latch
         for latch in store.latches()
@@ -43,10 +43,11 @@ def pauses_of(store: Store, whom: Whom) -> list[StopRow]:
     ]
 
 
-def still_held(store: Store, whom: Whom) -> dict[str, Any]:
+def still_held(store: Store, target: StopTarget) -> dict[str, Any]:
     """List runs whose stop is not proved, and latches, that a resume leaves in force."""
     around = Surroundings(store)
-    rows = [row for row in _members(store, whom) if row.stop is not None]
+    stopping = members(target, (State.RUNNING, State.KILLED))
+    rows = [row for row in store.runs(stopping) if row.stop is not None]
     return {
         "stopping": [row.id for row in rows],
         "latches": [
@@ -58,13 +59,3 @@ def still_held(store: Store, whom: Whom) -> dict[str, Any]:
             for latch in around.latches
         ],
     }
-
-
-def _members(store: Store, whom: Whom) -> list[RunRow]:
-    which = Filter(
-        states=(State.RUNNING, State.KILLED),
-        agent=whom.name if whom.scope == StopScope.AGENT else None,
-        label=(whom.name, whom.value) if whom.scope == StopScope.LABEL else None,
-        limit=1000,
-    )
-    return store.runs(which)

@@ -27,12 +27,22 @@ MOST_LISTED = 20
 UNFINISHED = tuple(state for state in State if state not in TERMINAL)
 
 
-class Whom(Struct):
-    """The scope that is to be stopped or resumed."""
+class StopTarget(Struct):
+    """The run or the scope that is to be stopped or resumed."""
 
     scope: str
     name: str = ""
     value: str = ""
+
+
+def members(target: StopTarget, states: Sequence[str], limit: int = 1000) -> Filter:
+    """The runs of a scope: of one agent, with one label, or all."""
+    return Filter(
+        states=tuple(states),
+        agent=target.name if target.scope == StopScope.AGENT else None,
+        label=(target.name, target.value) if target.scope == StopScope.LABEL else None,
+        limit=limit,
+    )
 
 
 class Several(BadInput):
@@ -52,25 +62,31 @@ def pair(text: str, what: str) -> tuple[str, str]:
     return name, given
 
 
-def meant(
+def find_target(
     store: Store, run: str | None, agent: str | None, label: tuple[str, str] | None, *, fleet: bool
-) -> Whom:
-    """The scope that the options name; without options, the only running run."""
-    if fleet:
-        return Whom(scope=StopScope.FLEET)
+) -> StopTarget:
+    """The target that the options name; without options, the only running run."""
     if agent is not None:
         _refuse_unknown_agent(store, agent)
-        return Whom(scope=StopScope.AGENT, name=agent)
-    if label is not None:
-        return Whom(scope=StopScope.LABEL, name=label[0], value=label[1])
+    if fleet or agent is not None or label is not None:
+        return several_runs(agent, label)
     if run is not None:
-        return Whom(scope=StopScope.RUN, name=_find(store, run).id)
+        return StopTarget(scope=StopScope.RUN, name=_find(store, run).id)
     running = store.runs(Filter(states=(State.RUNNING,), limit=MOST_LISTED))
     if not running:
         raise NotFound("nothing is running; andon ps shows what waits")
     if len(running) > 1:
         raise Several(running)
-    return Whom(scope=StopScope.RUN, name=running[0].id)
+    return StopTarget(scope=StopScope.RUN, name=running[0].id)
+
+
+def several_runs(agent: str | None, label: tuple[str, str] | None) -> StopTarget:
+    """All runs of one agent, with one label, or of the whole fleet."""
+    if agent is not None:
+        return StopTarget(scope=StopScope.AGENT, name=agent)
+    if label is not None:
+        return StopTarget(scope=StopScope.LABEL, name=label[0], value=label[1])
+    return StopTarget(scope=StopScope.FLEET)
 
 
 def _refuse_unknown_agent(store: Store, agent: str) -> None:
@@ -112,18 +128,28 @@ def of_agent(store: Store, name: str) -> list[RunRow]:
     return store.runs(Filter(agent=name, states=UNFINISHED, limit=5)) if name else []
 
 
-def order_for(kind: StopKind, whom: Whom, *, within: float, by: str, why: str, via: str) -> Order:
+def build_order(
+    kind: StopKind,
+    target: StopTarget,
+    *,
+    within: float,
+    by: str,
+    why: str,
+    via: str,
+    spare: bool | None = None,
+) -> Order:
     """Build the order; `give` writes it."""
     return Order(
         id=new_order(),
         kind=kind,
-        scope=whom.scope,
-        name=whom.name,
-        value=whom.value,
+        scope=target.scope,
+        name=target.name,
+        value=target.value,
         within=within if kind in POLITE else 0.0,
         by=by,
         why=why,
         via=via,
+        spare=spare,
     )
 
 
