@@ -310,7 +310,7 @@ def test_what_waits_is_counted_as_stopped_once(site: Site) -> None:
     assert (again["verdict"], again["waiting"]) == ("nothing", 0)
     told = site.andon("show", again["id"])
     assert "nothing to stop: run one (gated) was already paused" in told
-    assert "2 runs that nobody executed: stopped too" in site.andon("cancel", "--all")
+    assert "2 runs that no worker executed: stopped too" in site.andon("cancel", "--all")
     listed = [line.split() for line in site.andon("receipts").splitlines()[1:]]
     assert [line[line.index("run") + 4 if "run" in line else 5] for line in listed] == [
         "2",

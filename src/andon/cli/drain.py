@@ -44,7 +44,7 @@ def drain(settings: Settings, options: DrainOptions) -> int:
             if not options.this:  # a signal reaches only the workers of this container
                 raise
             why = sentence(clean(error))
-            advise(f"{why} Telling the workers of this container by SIGTERM instead.")
+            advise(f"{why} Sending SIGTERM to the workers of this container instead.")
             return _signal(settings.store, chosen, options)
         if not chosen:
             print_answer({"ended": True, "workers": []}, "")

@@ -34,90 +34,42 @@ class Option(Struct):
     old: tuple[str, ...] = ()  # earlier spellings, accepted but not shown
 
 
+def _text(name: str, field: str, metavar: str, about: str, **more: Any) -> Option:
+    return Option(name=name, field=field, metavar=metavar, help=about, **more)
+
+
+def _flag(name: str, field: str, about: str) -> Option:
+    return Option(name=name, field=field, kind=FLAG, default=False, help=about)
+
+
+def _seconds(name: str, field: str, about: str, **more: Any) -> Option:
+    return Option(name=name, field=field, kind=SECONDS, metavar="TIME", help=about, **more)
+
+
 TARGET = (
-    Option(
-        name="--agent",
-        field="agent",
-        metavar="NAME",
-        help="All runs of this agent, and its children.",
-    ),
-    Option(
-        name="--label",
-        field="label",
-        metavar="K=V",
-        help="All runs with this label, and its children.",
-    ),
-    Option(name="--all", field="fleet", kind=FLAG, default=False, help="All runs of all agents."),
+    _text("--agent", "agent", "NAME", "All runs of this agent, and its children."),
+    _text("--label", "label", "K=V", "All runs with this label, and its children."),
+    _flag("--all", "fleet", "All runs of all agents."),
 )
-WITHIN = (
-    Option(
-        name="--within",
-        field="within",
-        kind=SECONDS,
-        default=WITHIN_SECONDS,
-        shown=True,
-        metavar="TIME",
-        help="How long the current step may take before it is cut off.",
-    ),
-)
+_CUT_OFF = "How long the current step may take before it is cut off."
+WITHIN = (_seconds("--within", "within", _CUT_OFF, default=WITHIN_SECONDS, shown=True),)
+_SPARE = "Do not end the process that executes them. Without that a kill cannot be proved."
+_END = "End that process also if it is a program that uses andon as a library."
 WORKERS = (
-    Option(
-        name="--spare-worker",
-        field="spare_worker",
-        kind=FLAG,
-        default=False,
-        help="Do not end the process that executes them. Without that a kill cannot be proved.",
-    ),
-    Option(
-        name="--end-worker",
-        field="end_worker",
-        kind=FLAG,
-        default=False,
-        help="End that process also if it is a program that uses andon as a library.",
-    ),
+    _flag("--spare-worker", "spare_worker", _SPARE),
+    _flag("--end-worker", "end_worker", _END),
 )
+_PROOF = "Wait at most this long for the proof, then exit 3."
 WAIT = (
-    Option(
-        name="--timeout",
-        field="wait_seconds",
-        kind=SECONDS,
-        metavar="TIME",
-        help="Wait at most this long for the proof, then exit 3.",
-        old=("--wait",),
-    ),
-    Option(
-        name="--no-wait",
-        field="no_wait",
-        kind=FLAG,
-        default=False,
-        help="Do not wait; exit 3 unless the stop is proved already.",
-    ),
+    _seconds("--timeout", "wait_seconds", _PROOF, old=("--wait",)),
+    _flag("--no-wait", "no_wait", "Do not wait; exit 3 unless the stop is proved already."),
 )
-WHY = Option(
-    name="--why", field="why", metavar="TEXT", default="", help="A reason, for the record."
-)
-BY = Option(
-    name="--by",
-    field="by",
-    metavar="NAME",
-    environ="ANDON_BY",
-    help="Your name; else ANDON_BY, else your login.",
-)
+WHY = _text("--why", "why", "TEXT", "A reason, for the record.", default="")
+BY = _text("--by", "by", "NAME", "Your name; else ANDON_BY, else your login.", environ="ANDON_BY")
 SIGNED = (WHY, BY)
 GLOBAL = (
-    Option(
-        name="--store",
-        field="store",
-        metavar="URL",
-        help="sqlite:///path or postgresql://… (ANDON_STORE)",
-    ),
-    Option(
-        name="--json",
-        field="json",
-        kind=FLAG,
-        default=False,
-        help="Print the answer as one JSON document.",
-    ),
+    _text("--store", "store", "URL", "sqlite:///path or postgresql://… (ANDON_STORE)"),
+    _flag("--json", "json", "Print the answer as one JSON document."),
 )
 VERBS = {
     "pause": (*TARGET, *WITHIN, *WAIT, *SIGNED),

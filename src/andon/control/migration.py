@@ -15,8 +15,9 @@ LOOK_SECONDS = 0.05
 
 def migrate(store: Store, row: RunRow, version: str, by: str, timeout: float) -> dict[str, Any]:
     """Request a migration and wait for its outcome: migrated, refused (with the error) or late."""
-    carried = Surroundings(store).serves_version(row.agent, version)
-    if not carried and _is_known(store, row, version):
+    served = Surroundings(store).serves_version(row.agent, version)
+    known = version in {one.version for one in store.agents(row.agent)}
+    if known and not served:
         raise Conflict(
             f"no running worker serves {row.agent} (version {version}), so its code cannot be "
             "checked against the journal. Start one: andon work FILE --no-promote"
@@ -34,10 +35,6 @@ def migrate(store: Store, row: RunRow, version: str, by: str, timeout: float) ->
         "outcome": "late" if now.trial is not None else _outcome(store, row),
         "error": json.loads(now.error) if now.error else None,
     }
-
-
-def _is_known(store: Store, row: RunRow, version: str) -> bool:
-    return version in {one.version for one in store.agents(row.agent)}
 
 
 def _outcome(store: Store, row: RunRow) -> str:

@@ -150,11 +150,11 @@ class Tending:
         self._seen = {name: self._seen.get(name, now) for name in wanted}
         store = self._own.store
         assert store is not None
-        killer = WorkerKiller(store, "")
+        enders = WorkerKiller(store, "")
         for name, one in wanted.items():
             row = rows.get(one.worker or "")
             if one.mark is not None or row is None:
-                self._look_for(store, one, row, killer)
+                self._look_for(store, one, row, enders)
                 continue
             ward = self._own.wards.of(row)
             if ward is None or not ends_worker(one.spare, embedded=row.embedded):
@@ -175,16 +175,16 @@ class Tending:
         self._with_them[row.pid, row.start_ticks] = remains.named(pids)
 
     def _look_for(
-        self, store: Store, one: StopNotice, row: WorkerRow | None, killer: WorkerKiller
+        self, store: Store, one: StopNotice, row: WorkerRow | None, enders: WorkerKiller
     ) -> None:
         """Kill what an attempt had started, or record a worker that deregistered and is gone."""
         row = row or workers_of(store, {one.worker or ""}).get(one.worker or "")
-        if row is None or not killer.is_here(row):
+        if row is None or not enders.is_here(row):
             return
         if one.mark is not None:
             target = next(t for t in store.targets(one.stop_id) if t.target == one.target)
-            killer.clear(target, row, log.info)
-        elif killer.is_gone(row):
+            enders.clear(target, row, log.info)
+        elif enders.is_gone(row):
             self._bury(row, f"process {row.pid} is gone", ordered=True)
 
     def _is_wanted(self, one: StopNotice) -> bool:

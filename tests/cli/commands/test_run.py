@@ -105,7 +105,7 @@ def test_a_run_is_steered(andon: Terminal) -> None:
         run_id = andon.start("listener")
         told = andon.run("steer", run_id, "faster", "--by", "grace")
         name = told.stdout.split()[1]
-        assert told.stdout == f"told: {name} (add)\n"
+        assert told.stdout == f"recorded: {name} (add)\n"
         assert f"andon steer {run_id} --retract {name}" in told.stderr
         found = andon.json("steer", run_id, "--retract", name)
         assert (found["change"], found["of"], found["was"]) == ("retract", name, "faster")

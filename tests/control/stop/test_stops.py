@@ -109,7 +109,7 @@ def test_a_worker_elsewhere_is_told_with_the_end_of_its_lease(
     held = yard.begin()
     yard.effect(held, "started")
     text = andon("kill", "r", "--wait", "0.1", code=3)
-    assert "done:      fenced: nothing it writes is taken any more" in text
+    assert "done:      fenced: its writes are refused from now on" in text
     assert "worker w, process 48213 on node-c: it cannot be seen from here" in text
     assert "can still: finish what it had begun: effect pay k; its lease ends at" in text
     found = andon.json("kill", "r", "--no-wait", code=3)
@@ -166,7 +166,7 @@ def test_what_nobody_executes_is_stopped_at_once(andon: Terminal, yard: Precinct
     yard.start("r")
     text = andon("cancel", "r")
     assert "STOPPED, proved  cancel of run r (agent)" in text
-    assert "nobody executed it; now cancelled" in text
+    assert "no worker executed it; now cancelled" in text
 
 
 def test_what_owes_an_undo_is_not_called_cancelled(andon: Terminal, yard: Precinct) -> None:

@@ -60,7 +60,7 @@ def steer(
         row = runs.find(store, run)
         word = requests.steer(store, row.id, text, revise=revise, retract=retract, by=named(by))
     facts = {"run": row.id, **msgspec.to_builtins(word)}
-    print_answer(facts, f"told: {word.id} ({word.change})")
+    print_answer(facts, f"recorded: {word.id} ({word.change})")
     if word.change != "retract":
         advise(f"to take it back: {command('steer', row.id)} --retract {word.id}")
 

@@ -97,7 +97,7 @@ def _remark(line: dict[str, Any]) -> str:
     if line["blocked_by"]:
         remarks.append(f"blocked by {blocks(line['blocked_by'])}")
     if line["why"]:
-        remarks.append(f"told by {line['why']}")
+        remarks.append(f"asked by {line['why']}")
     if line["announced_after_seconds"] is not None:
         remarks.append(f"announced in {line['announced_after_seconds'] * 1000:.0f} ms")
     if line["overran"]:
@@ -209,7 +209,10 @@ class DeployProgress:
 
     def show(self, one: dict[str, Any]) -> None:
         if self._animated:
-            serving = [_serving(line) for line in one["serving"]]
+            serving = [
+                f"  {state(fleet.SERVING)}  {line['worker']}: {line['in_hand']} in hand"
+                for line in one["serving"]
+            ]
             leaving = [_progress(line) for line in one["workers"]]
             self._redraw([headline(one), *leaving, *serving, sentence(one)])
             return
@@ -242,10 +245,6 @@ def _progress(line: dict[str, Any]) -> str:
     remark = _remark(line)
     text = f"  {state(line['state'])}{took}  {line['worker']}: {counted}"
     return clean(f"{text}; {remark}" if remark else text)
-
-
-def _serving(line: dict[str, Any]) -> str:
-    return clean(f"  {state(fleet.SERVING)}  {line['worker']}: {line['in_hand']} in hand")
 
 
 def drained(line: dict[str, Any]) -> str:

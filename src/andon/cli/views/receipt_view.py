@@ -80,7 +80,8 @@ def receipt(
     for line in rows[:MOST_ROWS]:
         _row(found, line, (outcomes or {}).get(line["worker"]))
     if len(rows) > MOST_ROWS:
-        say(f"  ... {len(rows) - MOST_ROWS:,} more (--json has them all): {_counted(found)}")
+        stages = ", ".join(f"{count:,} {stage}" for stage, count in found["stages"].items())
+        say(f"  ... {len(rows) - MOST_ROWS:,} more (--json has them all): {stages}")
     _waiting(found)
     _effects(found["effects"])
     _measured(found["measured"])
@@ -101,9 +102,9 @@ def _is_over(found: dict[str, Any]) -> bool:
 def _waiting(found: dict[str, Any]) -> None:
     run = found["run"]
     if found["waiting"] == 1 and run and not found["targets"]:
-        say(clean(f"  proved    nobody executed it; now {_now(run)}"))
+        say(clean(f"  proved    no worker executed it; now {_now(run)}"))
     elif found["waiting"]:
-        say(f"  waiting   {plural(found['waiting'], 'run')} that nobody executed: stopped too")
+        say(f"  waiting   {plural(found['waiting'], 'run')} that no worker executed: stopped too")
 
 
 def headline(found: dict[str, Any], waited: float | None = None, *, left: bool = False) -> str:
@@ -122,7 +123,8 @@ def headline(found: dict[str, Any], waited: float | None = None, *, left: bool =
         return f"{symbol('nothing')} {what}: nothing of it was executing"
     if ended:
         at = clock(found["run"]["changed_at"])
-        return f"{symbol(ended)} nothing to stop: {_whom(found)} had {_had(ended)} at {at}"
+        had = {"dead": "died", "cancelled": "been cancelled"}.get(ended, ended)
+        return f"{symbol(ended)} nothing to stop: {_whom(found)} had {had} at {at}"
     took = "" if found["took_seconds"] is None else f"  ({length(found['took_seconds'])})"
     word = HEADLINES[found["verdict"]]
     if waited is not None and not _is_over(found):
@@ -151,14 +153,6 @@ def _held_before(found: dict[str, Any]) -> str:
     run = found["run"]
     held = run is not None and run["state"] in _HELD and run["changed_at"] <= found["asked_at"]
     return str(run["state"]) if held else ""
-
-
-def _had(state: str) -> str:
-    return {"dead": "died", "cancelled": "been cancelled"}.get(state, state)
-
-
-def _counted(found: dict[str, Any]) -> str:
-    return ", ".join(f"{count:,} {stage}" for stage, count in found["stages"].items())
 
 
 def _row(found: dict[str, Any], line: dict[str, Any], outcome: KillOutcome | None) -> None:
@@ -192,9 +186,9 @@ def _unproved(
 ) -> list[tuple[str, str]]:
     fenced = line["fenced_ms"] is not None
     process = line["process"]
-    done = "fenced: nothing it writes is taken any more" if fenced else "it was asked"
+    done = "fenced: its writes are refused from now on" if fenced else "it was asked"
     if line["acknowledged_ms"] is not None and not fenced:
-        done = "its worker has heard of it"
+        done = "its worker has acknowledged it"
     return [
         ("done:", done),
         ("not done:", _not_done(found, line, outcome)),
@@ -207,7 +201,10 @@ def _not_done(found: dict[str, Any], line: dict[str, Any], outcome: KillOutcome 
     if outcome is not None and outcome.why_not:
         return outcome.why_not
     if line["fenced_ms"] is not None:
-        return line["evidence"] or "nobody has seen its process end, nor has its worker said so"
+        return (
+            line["evidence"]
+            or "its process was not seen to end, and its worker has not reported an end"
+        )
     run = line["run"]
     doing = f"{run['in_hand']} has not ended" if run else "it has not ended"
     hard = found["hard_at"]
@@ -277,8 +274,10 @@ def next_command(found: dict[str, Any]) -> str:
     run = found["run"]
     if _is_over(found):
         if run is None:
-            return found["latch"]["lift"] if _holds(found) else command("ps")
-        return command(_AFTER.get(_after_state(run), "show"), run["id"])
+            latch = found["latch"]
+            return latch["lift"] if latch and latch["in_force"] else command("ps")
+        state = "undoing" if run["undoing"] else run["state"]
+        return command(_AFTER.get(state, "show"), run["id"])
     first = next(line for line in found["targets"] if line["stage"] in {*OPEN, Stage.UNPROVED})
     process = first["process"]
     again = _harder(found)
@@ -289,15 +288,7 @@ def next_command(found: dict[str, Any]) -> str:
     return command("show", found["id"])
 
 
-def _after_state(run: dict[str, Any]) -> str:
-    return "undoing" if run["undoing"] else str(run["state"])
-
-
 _AFTER = {"paused": "resume", "killed": "resume", "undoing": "wait"}
-
-
-def _holds(found: dict[str, Any]) -> bool:
-    return bool(found["latch"] and found["latch"]["in_force"])
 
 
 def _harder(found: dict[str, Any]) -> str:

@@ -209,18 +209,10 @@ def _announce(worker: Worker, *, json: bool) -> None:
     url = without_password(worker.store.url)
     agents = [{"name": name, "version": version} for name, version in worker.agents]
     if json:
-        say(as_json(_facts(worker, url, agents)))
+        found = {"worker": worker.worker_id, "store": url, "agents": agents}
+        say(as_json(found | {"concurrency": worker.settings.concurrency}))
     carried = ", ".join(f"{name} {version}" for name, version in worker.agents)
     note(
         f"andon {VERSION} worker {worker.worker_id} is ready: store {clean(url)}, "
         f"agents {carried}, concurrency {worker.settings.concurrency}"
     )
-
-
-def _facts(worker: Worker, url: str, agents: list[dict[str, str]]) -> dict[str, Any]:
-    return {
-        "worker": worker.worker_id,
-        "store": url,
-        "agents": agents,
-        "concurrency": worker.settings.concurrency,
-    }

@@ -95,7 +95,7 @@ def judge_signals(pid: int, lines: Sequence[Sequence[str]]) -> Judged:
     """
     if pid == 1:
         return OK, "PID 1 is andon: signals arrive", ""
-    above = [_program(line) for line in lines[1:]]
+    above = [Path(line[0]).name.lstrip("-") if line else "" for line in lines[1:]]
     shell = above[:1] and above[0] in _SHELLS and "-i" not in lines[1]
     if shell and (len(above) == 1 or (len(above) == 2 and above[1] in _PASSING)):
         found = f"a shell stands between PID 1 and pid {pid}: {' '.join(lines[1])[:80]}"
@@ -106,7 +106,3 @@ def judge_signals(pid: int, lines: Sequence[Sequence[str]]) -> Judged:
         return WARN, found, advice
     top = above[-1] if above else "not visible"
     return OK, f"pid {pid} is under PID 1 ({top or 'unnamed'})", ""
-
-
-def _program(line: Sequence[str]) -> str:
-    return Path(line[0]).name.lstrip("-") if line else ""

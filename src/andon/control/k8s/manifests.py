@@ -179,8 +179,8 @@ def remarks(wanted: Wanted, kind: str) -> dict[str, str]:
     before = "preStop, which counts too" if kind == "Deployment" else "a slow start of the drain"
     return {
         "spec.backoffLimit": (
-            f"The container exits with 0: done. {SAVED}: told to go, saved, unfinished; the next\n"
-            "pod goes on with it, and this is no failure. Anything else: a failure, so many times."
+            f"The container exits with 0: done. {SAVED}: it was asked to stop and saved the run;\n"
+            "the next pod continues it, which is no failure. Anything else is one: at most so many."
         ),
         "spec.strategy": "A new worker is ready before an old one is stopped.",
         f"{pod}.terminationGracePeriodSeconds": (

@@ -35,12 +35,9 @@ def place(store: Store, row: RunRow) -> tuple[Path, str]:
             continue
         for one in store.supervisors(0.0):
             if one.id == worker.supervisor:
-                return Path(one.home, "logs", name), "" if _is_here(one.boot) else one.host
+                here = not one.boot or one.boot == this_process().boot
+                return Path(one.home, "logs", name), "" if here else one.host
     return Path(homes.find(), "logs", name), ""
-
-
-def _is_here(boot: str) -> bool:
-    return not boot or boot == this_process().boot
 
 
 def lines(path: Path) -> Iterator[str]:

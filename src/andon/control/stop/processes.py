@@ -41,11 +41,8 @@ class WorkerKiller:
 
     def __init__(self, store: Store, verb: str) -> None:
         self._store, self._verb, self._here = store, verb, this_process()
+        # By the id of a worker, or by the target whose processes were killed.
         self.tried: dict[str, KillOutcome] = {}
-
-    def outcome_of(self, name: str | None) -> KillOutcome | None:
-        """The outcome for a worker, or for the processes of an attempt; None if not tried yet."""
-        return self.tried.get(name or "")
 
     def is_gone(self, worker: WorkerRow) -> bool:
         """Whether its process is certainly gone."""
@@ -106,7 +103,7 @@ class WorkerKiller:
         strays = Remains(matches=lambda found: found == mark, spare={worker.pid})
         strays.look()
         named = f"; of no run alone: {_named(strays)}" if strays.survivors else ""
-        text = f"process {worker.pid} was spared: its worker's word is all that is known{named}"
+        text = f"process {worker.pid} was spared: only its worker's own report is known{named}"
         self.tried[worker.id] = KillOutcome(why_not=text)
 
     def clear(self, target: TargetRow, worker: WorkerRow, say: Callable[[str], None]) -> None:

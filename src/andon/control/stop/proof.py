@@ -18,9 +18,7 @@ from andon.store.messages.stops import Escalate
 TYPE_CHECKING = False  # not typing's: that import would delay every stop
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from andon.store.messages.rows import RunRow
     from andon.store.messages.stops import StopRow, TargetRow
     from andon.store.store import Store, WorkerRow
 
@@ -39,13 +37,10 @@ def earlier_doubts(store: Store, row: StopRow) -> list[TargetRow]:
         if run is None or target.stop_id == row.id or target.requested_at > row.asked_at:
             continue
         untouched = run.state != State.RUNNING and run.fence <= target.fence + 1
-        if untouched and _is_about(row, run):
+        single = row.scope == StopScope.RUN
+        if untouched and (run.id == row.name if single else scope_latches.holds(row, run)):
             found.append(target)
     return found
-
-
-def _is_about(row: StopRow, run: RunRow) -> bool:
-    return run.id == row.name if row.scope == StopScope.RUN else scope_latches.holds(row, run)
 
 
 class StopProof:
@@ -84,13 +79,14 @@ class StopProof:
 
     def _next(self, now: float) -> float:
         """Seconds until this command has something to do."""
-        times: list[float] = [one.fenced_at + GRACE_SECONDS - now for one in self._fenced()]
+        times = [
+            one.fenced_at + GRACE_SECONDS - now
+            for one in self.targets
+            if one.stage == Stage.FENCED and one.fenced_at
+        ]
         if self.row.escalate_at is not None:
             times.append(self.row.escalate_at - now)
         return max(min([POLL_SECONDS, *(seconds for seconds in times if seconds > 0)]), 0.005)
-
-    def _fenced(self) -> list[Any]:
-        return [one for one in self.targets if one.stage == Stage.FENCED and one.fenced_at]
 
     # ── kills ─────────────────────────────────────────────────────────────────────────────────
 
@@ -99,7 +95,7 @@ class StopProof:
         rows = [*self.targets, *self._earlier]
         open_rows = [one for one in rows if one.stage in OPEN or one.stage == Stage.UNPROVED]
         names = {one.target for one in open_rows} | {one.worker for one in open_rows}
-        if all(self.killer.outcome_of(name) is not None for name in names):
+        if names <= self.killer.tried.keys():
             return False
         workers = workers_of(self._store, {one.worker for one in open_rows if one.worker})
         ended = False
@@ -123,14 +119,14 @@ class StopProof:
         own_chance = self.row.kind in POLITE and worker.state == "live"
         if own_chance and now - (row.fenced_at or now) < GRACE_SECONDS:
             return False
-        if self.killer.outcome_of(row.target) is not None or not self.killer.is_here(worker):
+        if row.target in self.killer.tried or not self.killer.is_here(worker):
             return False
         self.killer.clear(row, worker, self._say_clean)
         return True
 
     def _is_due(self, row: TargetRow, worker: WorkerRow, now: float) -> bool:
         """Whether this command must kill or record the worker now."""
-        if self.killer.outcome_of(worker.id) is not None or not self.killer.is_ours(worker):
+        if worker.id in self.killer.tried or not self.killer.is_ours(worker):
             return False
         if self.killer.is_gone(worker):
             return True
@@ -178,7 +174,7 @@ def _words(order: StopRow, row: TargetRow) -> str:
             return f"acknowledged after {_after(order, row.acknowledged_at)}"
         case Stage.FENCED:
             after = _after(order, row.fenced_at)
-            return f"fenced after {after}: nothing it writes is taken any more"
+            return f"fenced after {after}: its writes are refused from now on"
         case _:
             return ""
 

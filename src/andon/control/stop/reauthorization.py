@@ -51,7 +51,8 @@ def look(store: Store | None, target: StopTarget, *, away: str = "") -> ShownLat
     home = homes.find()
     pulled = Latch(home).read() if target.scope == StopScope.FLEET else None
     hard = [one for one in (store.latches() if store else ()) if StopKind(one.kind) not in POLITE]
-    same = [one for one in hard if (one.scope, one.name, one.value) == _key(target)]
+    wanted = (target.scope, target.name, target.value)
+    same = [one for one in hard if (one.scope, one.name, one.value) == wanted]
     seen = ShownLatches(
         target=target,
         orders=same,
@@ -63,10 +64,6 @@ def look(store: Store | None, target: StopTarget, *, away: str = "") -> ShownLat
     if not seen.orders and seen.local is None:
         raise NotFound(_nothing(seen))
     return seen
-
-
-def _key(target: StopTarget) -> tuple[str, str, str]:
-    return target.scope, target.name, target.value
 
 
 def _nothing(seen: ShownLatches) -> str:
