@@ -43,6 +43,14 @@ def load(target: str) -> list[Agent]:
     return _once(chosen)
 
 
+def only(agents: list[Agent]) -> Agent:
+    """Return the agent of a command that executes a single one."""
+    if len(agents) != 1:
+        names = ", ".join(sorted(agent.name for agent in agents))
+        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    return agents[0]
+
+
 def load_to_execute(target: str) -> list[Agent]:
     """Load agents in a worker, which then owns the processes that their code starts at import."""
     attribution.follow()

@@ -5,7 +5,7 @@ of retries. A dropped run has failed for good.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from andon.control.facts import facts
@@ -37,21 +37,30 @@ def listing(store: Store, *, agent: str | None, limit: int) -> list[dict[str, An
     ]
 
 
-def every(store: Store, agent: str | None) -> list[str]:
-    """The ids of all dead runs."""
+Decision = Callable[..., RunRow]  # redrive or drop
+
+
+def decide(
+    store: Store, decision: Decision, runs: Sequence[str], *, agent: str | None, by: str
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Decide about these runs, or about every dead one; returns the ids, and the refusals.
+
+    The refusal of a single run is raised; among several it does not stop the others.
+    """
+    if len(runs) == 1:
+        return [decision(store, runs[0], by=by).id], []
+    done, refused = [], []
+    for run_id in runs or _every(store, agent):
+        try:
+            done.append(decision(store, run_id, by=by).id)
+        except Refused as refusal:
+            refused.append({"run": run_id, "why": str(refusal)})
+    return done, refused
+
+
+def _every(store: Store, agent: str | None) -> list[str]:
     dead = Filter(states=(State.DEAD,), agent=agent, limit=PAGE)
     return [row.id for row in every_run(store, dead)]
-
-
-def each(
-    store: Store, ids: Sequence[str], decide: Callable[..., RunRow], by: str
-) -> Iterator[tuple[str, Refused | None]]:
-    """Apply a decision to each run; a refusal for one does not stop the others."""
-    for run_id in ids:
-        try:
-            yield decide(store, run_id, by=by).id, None
-        except Refused as refusal:
-            yield run_id, refusal
 
 
 def redrive(store: Store, run_id: str, *, by: str) -> RunRow:

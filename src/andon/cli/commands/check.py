@@ -1,7 +1,7 @@
 """Commands that verify, diagnose and rehearse."""
 
 from andon.cli import options
-from andon.cli.app import cli, make_settings, opened, print_answer, takes_global_options, wants_json
+from andon.cli.app import cli, make_settings, opened, print_answer, takes_global_options
 from andon.cli.version import VERSION
 
 
@@ -16,7 +16,7 @@ def verify(run: str | None) -> int:
     from andon.cli.views import check_view
 
     with opened(look="once") as store:
-        return check_view.verify(store, run, json=wants_json())
+        return check_view.verify(store, run)
 
 
 @cli.command()
@@ -28,7 +28,7 @@ def doctor() -> int:
     """
     from andon.cli.views import check_view
 
-    return check_view.doctor(make_settings(), json=wants_json())
+    return check_view.doctor(make_settings())
 
 
 @cli.command()
@@ -44,7 +44,7 @@ def drill(agents: int, rounds: int) -> int:
     """
     from andon.cli.views import drill_view
 
-    return drill_view.run(agents, rounds, json=wants_json())
+    return drill_view.run(agents, rounds)
 
 
 @cli.command()

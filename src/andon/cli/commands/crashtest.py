@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from andon.cli import options
-from andon.cli.app import cli, global_options, takes_global_options, wants_json
+from andon.cli.app import cli, global_options, takes_global_options
 from andon.control.runs import run_input
 
 
@@ -73,6 +73,5 @@ def crashtest(target: str, arguments: Sequence[str], input_file: Any, **given: A
         crashtest_view.load(target),
         typed.arguments(arguments, document),
         {"store": global_options().store, **chosen},
-        junit=junit,
-        json=wants_json(),
+        junit,
     )

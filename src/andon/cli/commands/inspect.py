@@ -203,4 +203,4 @@ def wait(run: str, goal: str, timeout: float | None) -> int:
             raise
         line.clear()
         report = wait_view.report_ask if asks else wait_view.report
-        return report(store, row.id, over, timeout, json=wants_json())
+        return report(store, row.id, over, timeout)

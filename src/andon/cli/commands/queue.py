@@ -122,18 +122,12 @@ def _decide(
     if bool(runs) == everything or (agent is not None and not everything):
         raise click.UsageError("expected RUN..., or --all [--agent NAME]")
     with opened() as store:
-        if len(runs) == 1:
-            outcomes: list[tuple[str, Any]] = [(decision(store, runs[0], by=named(by)).id, None)]
-        else:
-            ids = operations.every(store, agent) if everything else runs
-            outcomes = list(operations.each(store, ids, decision, named(by)))
-    refused = [(run_id, str(error)) for run_id, error in outcomes if error is not None]
-    done = [run_id for run_id, error in outcomes if error is None]
-    facts = {word: done, "refused": [{"run": r, "why": why} for r, why in refused]}
-    print_answer(facts, "\n".join(f"{word}: {clean(run_id)}" for run_id in done))
-    for _, why in refused:
-        advise(f"refused: {clean(why, 1000)}")
-    if not outcomes:
+        done, refused = operations.decide(store, decision, runs, agent=agent, by=named(by))
+    text = "\n".join(f"{word}: {clean(run_id)}" for run_id in done)
+    print_answer({word: done, "refused": refused}, text)
+    for one in refused:
+        advise(f"refused: {clean(one['why'], 1000)}")
+    if not done and not refused:
         advise("no dead runs")
     elif done and word == "redriven":
         advise(f"next: {command('wait', done[0]) if len(done) == 1 else 'andon ps'}")

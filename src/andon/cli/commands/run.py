@@ -85,7 +85,7 @@ def work(
             "promote": promote is not False,
             "promote_known": promote is True,
         }
-        return serve.work(store, agents, settings, options, verbose=verbose, json=wants_json())
+        return serve.work(store, agents, settings, options, verbose=verbose)
 
 
 COMMAND_WORDS = "andon.command"
@@ -183,12 +183,10 @@ def run(
     from andon.cli.work import single_run
 
     given = typed.arguments(arguments, input_file.read() if input_file else None)
-    agents = loader.load_to_execute(target)
-    given = single_run.checked(agents, given)
+    agent = loader.only(loader.load_to_execute(target))
+    given = single_run.checked(agent, given)
     with opened(create=True, settings=settings, lasting=True) as store:
-        return single_run.run(
-            store, agents[0], given, options["id"], settings, verbose=verbose, json=wants_json()
-        )
+        return single_run.run(store, agent, given, options["id"], settings, verbose=verbose)
 
 
 @cli.command("exec", context_settings={"allow_interspersed_args": False})

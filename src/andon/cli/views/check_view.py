@@ -3,6 +3,7 @@
 from typing import Any
 
 from andon.cli import output, progress
+from andon.cli.app import advise, print_answer, wants_json
 from andon.cli.table import hang
 from andon.core.text import clean, plural
 from andon.host import home as homes
@@ -10,16 +11,16 @@ from andon.settings import Settings
 from andon.store import open_store
 from andon.store.store import Store
 
-_ONE = {"runs": "run", "entries": "entry", "effects": "effect", "blobs": "blob"}
+_SINGULAR = {"runs": "run", "entries": "entry", "effects": "effect", "blobs": "blob"}
 _MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-def verify(store: Store, run_id: str | None, *, json: bool) -> int:
+def verify(store: Store, run_id: str | None) -> int:
     """Verify the store and print every damage; return 0 if there is none, else 1."""
     from andon.control.verification import VerifyTally
     from andon.control.verification import verify as walk
 
-    with progress.line(json=json) as line:
+    with progress.line(json=wants_json()) as line:
         line.show("checking the database file")
         total = store.run_count() if run_id is None and line.shown else None
 
@@ -33,25 +34,26 @@ def verify(store: Store, run_id: str | None, *, json: bool) -> int:
         "effects": tally.effects,
         "blobs": len(tally.blobs),
     }
-    if json:
-        output.document({"ok": not tally.damage, **counts, "damage": tally.damage})
-    else:
-        for one in tally.damage:
-            where = f"run {one['run']}: " if one["run"] else ""
-            what = clean(where + one["what"].removeprefix(where))
-            hang("DAMAGED  ", what, tint="wrong")
-        walked = ", ".join(
-            f"{count:,} {_ONE[word] if count == 1 else word}" for word, count in counts.items()
-        )
-        found = f"{plural(len(tally.damage), 'damage')} found in"
-        verdict = found if tally.damage else "verified:"
-        hang("", f"{verdict} {walked}")
-        if tally.damage:
-            output.note("restore the database from a backup, then: andon verify")
+    print_answer({"ok": not tally.damage, **counts, "damage": tally.damage}, _verified)
+    if tally.damage:
+        advise("restore the database from a backup, then: andon verify")
     return 1 if tally.damage else 0
 
 
-def doctor(settings: Settings, *, json: bool) -> int:
+def _verified(found: dict[str, Any]) -> None:
+    for one in found["damage"]:
+        where = f"run {one['run']}: " if one["run"] else ""
+        what = clean(where + one["what"].removeprefix(where))
+        hang("DAMAGED  ", what, tint="wrong")
+    walked = ", ".join(
+        f"{found[word]:,} {singular if found[word] == 1 else word}"
+        for word, singular in _SINGULAR.items()
+    )
+    damage = f"{plural(len(found['damage']), 'damage')} found in"
+    hang("", f"{'verified:' if found['ok'] else damage} {walked}")
+
+
+def doctor(settings: Settings) -> int:
     """Print every check; return 0 unless one fails."""
     url = settings.store
     from andon.control.doctor.check import FAIL, Check
@@ -61,7 +63,7 @@ def doctor(settings: Settings, *, json: bool) -> int:
     path = sqlite_path(url)
     path = path.absolute() if path else None
     found: list[Check] = []
-    if not json:
+    if not wants_json():
         output.say(f"store {clean(homes.without_password(url))}")
 
     def opened() -> Any:
@@ -69,11 +71,10 @@ def doctor(settings: Settings, *, json: bool) -> int:
 
     for check in examine(opened, path, settings):
         found.append(check)
-        if not json:
+        if not wants_json():
             advice = f"  -> {check.advice}" if check.advice else ""
             head = f"{_MARKS[check.status]}  {check.name:<18} "
             hang(head, clean(check.found + advice), tint=check.status)
     failed = any(check.status == FAIL for check in found)
-    if json:
-        output.document({"ok": not failed, "checks": [check._asdict() for check in found]})
+    print_answer({"ok": not failed, "checks": [check._asdict() for check in found]}, "")
     return 1 if failed else 0

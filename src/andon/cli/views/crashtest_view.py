@@ -1,10 +1,11 @@
 """`andon crashtest`: prints progress while an agent is killed everywhere, and the report."""
 
-import json as json_
+import json
 from pathlib import Path
 from typing import Any
 
 from andon.cli import loader, output, progress
+from andon.cli.app import print_answer, wants_json
 from andon.cli.colour import tinted
 from andon.cli.progress import ProgressLine
 from andon.cli.table import column, hang, table
@@ -28,29 +29,22 @@ def run(
     agents: list[Agent],
     given: dict[str, Any],
     options: dict[str, Any],
-    *,
     junit: str | None,
-    json: bool,
 ) -> int:
     """Run the crash test; return 0 if it finds nothing wrong, else 1."""
-    if len(agents) != 1:
-        names = ", ".join(sorted(agent.name for agent in agents))
-        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
+    agent = loader.only(agents)
     if junit is not None and not Path(junit).absolute().parent.is_dir():
         raise BadInput(f"--junit {junit}: there is no such folder")
-    given = read(given, json_.loads(agents[0].row.types), output.note)
+    given = read(given, json.loads(agent.row.types), output.note)
     with (
-        crash.CrashTest(agents[0], given, crash.Options(**options)) as test,
-        progress.line(json=json) as line,
+        crash.CrashTest(agent, given, crash.Options(**options)) as test,
+        progress.line(json=wants_json()) as line,
     ):
         line.show("runs without a kill first")
-        report = test.run(lambda *trial: None if json else _show_trial(line, *trial))
+        report = test.run(lambda *trial: None if wants_json() else _show_trial(line, *trial))
     if junit is not None:
         Path(junit).write_text(reports.junit(report), "utf-8")
-    if json:
-        output.document(reports.document(report))
-    else:
-        _print_report(report)
+    print_answer(reports.document(report), lambda _: _print_report(report))
     return 0 if report.clean else 1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from andon.cli import output, progress
+from andon.cli.app import advise, print_answer, wants_json
 from andon.cli.colour import paint, tinted
 from andon.cli.table import column, table
 from andon.control.doctor import drill
@@ -25,32 +26,30 @@ _TIMES = (
 )
 
 
-def run(agents: int, rounds: int, *, json: bool) -> int:
+def run(agents: int, rounds: int) -> int:
     """Run the drill; return 0 only if, by the receipt too, nothing survived or could start."""
     for name, given, most in (("--agents", agents, MOST_AGENTS), ("--rounds", rounds, 100)):
         if not 1 <= given <= most:
             raise BadInput(f"{name}: expected 1 to {most}, found {given}")
     home = homes.find()
-    with progress.line(json=json) as line:
-        reports = list(drill.drill(agents, rounds, _printer(line, json=json)))
+    with progress.line(json=wants_json()) as line:
+        reports = list(drill.drill(agents, rounds, _printer(line)))
     drill.remember(reports, home, time.time())
     good = all(map(drill.passed, reports))
-    if json:
-        output.document({"passed": good, "times": times(reports), "rounds": reports})
-    else:
-        _print_report(reports, good)
+    found = {"passed": good, "times": times(reports), "rounds": reports}
+    print_answer(found, lambda _: _print_report(reports, good))
     return 0 if good else 1
 
 
-def _printer(line: progress.ProgressLine, *, json: bool) -> drill.OnProgress:
+def _printer(line: progress.ProgressLine) -> drill.OnProgress:
     """Return a printer of progress: on a terminal one line that counts, else one line per part."""
     said = ""
 
     def show(words: str, done: int | None = None, total: int | None = None) -> None:
         nonlocal said
         line.show(words, done, total)
-        if words != said and not (line.shown or json):
-            output.note(words)
+        if words != said and not line.shown:
+            advise(words)
         said = words
 
     return show

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from andon.cli import output
+from andon.cli.app import advise, print_answer
 from andon.cli.progress import ProgressLine
 from andon.cli.views.run_view import how_to_answer, show_ask
 from andon.control.facts import facts
@@ -69,30 +70,25 @@ class Advice:
             self._advise(clean(text, 1000))
 
 
-def report(
-    store: Store, run_id: str, over: RunRow | None, timeout: float | None, *, json: bool
-) -> int:
+def report(store: Store, run_id: str, over: RunRow | None, timeout: float | None) -> int:
     """Print the outcome on stdout or, if there is none, the reason on stderr."""
     row = over if over is not None else requests.find(store, run_id)
     run = requests.described(store, row)
-    if json:
-        output.document(_facts(run, Surroundings(store).state_of(row)))
-    elif run.state == State.SUCCEEDED:
-        output.say(output.as_json(run.result))
-    elif over is None:
-        name, state = clean(run_id), Surroundings(store).state_of(row)
-        output.note(f"run {name} is {state}, and was not over within {timeout:g} s")
-    else:
+    state = Surroundings(store).state_of(row)
+    succeeded = run.state == State.SUCCEEDED
+    print_answer(_facts(run, state), output.as_json(run.result) if succeeded else "")
+    if succeeded and over is not None:
+        return SUCCEEDED
+    if over is None and not succeeded:
+        advise(f"run {clean(run_id)} is {state}, and was not over within {timeout:g} s")
+    elif not succeeded:
         why = failure(run.error) if run.error else ""
         by_somebody = why.startswith(f"{run.state} by ")
         ended = f"was {why}" if by_somebody else f"{_ended(run.state)}{why and ': '}{why}"
-        output.note(clean_lines(f"run {run_id} {ended}", "  "))
+        advise(clean_lines(f"run {run_id} {ended}", "  "))
         if run.state == State.KILLED:
-            output.note(f"to continue it: {command('resume', run_id)}")
-    if over is not None and run.state == State.SUCCEEDED:
-        return SUCCEEDED
-    if not json:
-        output.note(f"look: {command('show', run_id)}")
+            advise(f"to continue it: {command('resume', run_id)}")
+    advise(f"look: {command('show', run_id)}")
     return LATE if over is None else FAILED
 
 
@@ -101,26 +97,23 @@ def has_ask(store: Store, row: RunRow) -> bool:
     return row.state not in TERMINAL and bool(store.asks(row.id))
 
 
-def report_ask(
-    store: Store, run_id: str, row: RunRow | None, timeout: float | None, *, json: bool
-) -> int:
+def report_ask(store: Store, run_id: str, row: RunRow | None, timeout: float | None) -> int:
     """Print the open asks on stdout or, if there are none, the reason on stderr."""
     found = row if row is not None else requests.find(store, run_id)
     asks = [as_ask(ask) for ask in store.asks(run_id)] if has_ask(store, found) else []
     state = Surroundings(store).state_of(found)
-    if json:
-        facts = _facts(requests.described(store, found), state)
-        output.document({**facts, "asks": asks})
-    else:
+
+    def show(_: Any) -> None:
         for ask in asks:
             show_ask(run_id, ask, alone=len(asks) == 1)
+
+    print_answer({**_facts(requests.described(store, found), state), "asks": asks}, show)
     if asks:
         return SUCCEEDED
-    if not json:
-        name = clean(run_id)
-        late = f"run {name} is {state}, and asked nothing within {timeout or 0:g} s"
-        note = late if row is None else f"run {name} {_ended(state)} and has no open ask"
-        output.note(f"{note}\nlook: {command('show', run_id)}")
+    name = clean(run_id)
+    late = f"run {name} is {state}, and asked nothing within {timeout or 0:g} s"
+    advise(late if row is None else f"run {name} {_ended(state)} and has no open ask")
+    advise(f"look: {command('show', run_id)}")
     return LATE if row is None else FAILED
 
 

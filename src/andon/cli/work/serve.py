@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from andon.cli.app import wants_json
 from andon.cli.output import as_json, note, say
 from andon.cli.version import VERSION
 from andon.cli.views.wait_view import Advice
@@ -43,7 +44,6 @@ def work(
     options: dict[str, Any],
     *,
     verbose: int,
-    json: bool,
 ) -> int:
     """Serve the agents; return 0 once every run has finished or was given back."""
     prepare_logging(verbose)
@@ -57,7 +57,7 @@ def work(
     worker = Worker(store, agents, settings, on_settled=settled, embedded=False, **options)
     return _serve(
         worker,
-        lambda: _announce(worker, json=json),
+        lambda: _announce(worker),
         lambda: int(worker.drain.unreturned > 0 or worker.stopping.halted is not None),
     )
 
@@ -205,10 +205,10 @@ def drained(ended: Mapping[str, int], unreturned: int) -> str:
     return f"{text}, nothing lost{back}"
 
 
-def _announce(worker: Worker, *, json: bool) -> None:
+def _announce(worker: Worker) -> None:
     url = without_password(worker.store.url)
     agents = [{"name": name, "version": version} for name, version in worker.agents]
-    if json:
+    if wants_json():
         found = {"worker": worker.worker_id, "store": url, "agents": agents}
         say(as_json(found | {"concurrency": worker.settings.concurrency}))
     carried = ", ".join(f"{name} {version}" for name, version in worker.agents)

@@ -1,6 +1,6 @@
 """`andon run`: executes one run in this process, until the run or the process ends."""
 
-import json as json_
+import json
 from typing import Any
 
 from andon.cli import output
@@ -9,7 +9,6 @@ from andon.cli.work import serve
 from andon.cli.work.host_latch import refuse_if_halted
 from andon.control.runs.run_input import read
 from andon.core.text import clean
-from andon.errors import BadInput
 from andon.runtime.agent import Agent
 from andon.runtime.requests import requests
 from andon.runtime.requests.start import bind
@@ -18,14 +17,11 @@ from andon.store.messages.rows import RunRow
 from andon.store.store import Store
 
 
-def checked(agents: list[Agent], given: dict[str, Any]) -> dict[str, Any]:
+def checked(agent: Agent, given: dict[str, Any]) -> dict[str, Any]:
     """Check the run's arguments before a store is opened, so that a refused run leaves no file."""
-    if len(agents) != 1:
-        names = ", ".join(sorted(agent.name for agent in agents))
-        raise BadInput(f"expected one agent, found {len(agents)}: {names}. Say which: FILE:NAME")
     refuse_if_halted()
-    given = read(given, json_.loads(agents[0].row.types), output.note)
-    bind(agents[0].row, (), given)
+    given = read(given, json.loads(agent.row.types), output.note)
+    bind(agent.row, (), given)
     return given
 
 
@@ -37,7 +33,6 @@ def run(
     settings: Settings,
     *,
     verbose: int,
-    json: bool,
 ) -> int:
     """Start or continue a run and return the exit code."""
     started = requests.start(store, agent, (), given, id=run_id)
@@ -52,7 +47,7 @@ def run(
                 f"--id {clean(started)}"
             )
             return serve.SAVED
-        return wait_view.report(store, row.id, row, None, json=json)
+        return wait_view.report(store, row.id, row, None)
 
     if requests.is_over(row):
         return answer(row, False)
