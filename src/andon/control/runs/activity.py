@@ -51,7 +51,7 @@ def _stopping(row: RunRow, around: Surroundings) -> str:
 
 
 def _running(row: RunRow, around: Surroundings) -> str:
-    batch = told(around.progress.get(row.id, []))
+    batch = progress_text(around.progress.get(row.id, []))
     found = (batch or in_hand(around.store.last_entry(row.id), row.version)) + _orphaned(
         row, around
     )
