@@ -15,7 +15,8 @@ from typing import Any
 
 import psycopg
 
-from andon.store.postgres.connection import CONTENDED
+from andon.store.postgres.connection import CONTENDED, Connection
+from andon.store.postgres.session import WriteSession
 from andon.store.postgres.store import PostgresStore
 from andon.store.store import Message, Outcome
 from verify.pair import Pair, compared
@@ -36,8 +37,8 @@ class Watched(PostgresStore):
         self.contended = False
         self.held, self.released = threading.Event(), threading.Event()
         super().__init__(url)
-        self._sql = _Looked(self._sql, self._look)
-        self._direct = None
+        self._sql = self._session._sql = _Looked(self._sql, self._look)
+        self._session.transaction = self._transaction  # type: ignore[method-assign]
 
     def hold_before(self, number: int) -> None:
         self.count, self.before = 0, number
@@ -47,10 +48,10 @@ class Watched(PostgresStore):
     def _look(self) -> None:
         """Before a statement is sent: all that were sent before it are carried out."""
         self.count += 1
-        if self.count != self.before or self._writer is None:
+        if self.count != self.before or self._session.db is None:
             return
-        if self._writer.pgconn.pipeline_status:
-            with self._writer.pipeline():  # its end waits for the answers
+        if self._session.db.pgconn.pipeline_status:
+            with self._session.db.pipeline():  # its end waits for the answers
                 pass
         self.held.set()
         self.released.wait(PATIENCE_SECONDS)
@@ -63,9 +64,9 @@ class Watched(PostgresStore):
             raise
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with super()._transaction():
-            yield
+    def _transaction(self) -> Iterator[Connection]:
+        with WriteSession.transaction(self._session) as db:
+            yield db
             self._look()  # before its commit
 
 
@@ -156,8 +157,8 @@ class Meetings:
         return True
 
     def _until_it_waits(self, store: Watched, done: "Future[Any]") -> None:
-        assert store._writer is not None
-        pid = store._writer.info.backend_pid
+        assert store._session.db is not None
+        pid = store._session.db.info.backend_pid
         waits = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
         while not done.done():
             if self._eye.execute(waits, [pid]).fetchone():

@@ -37,7 +37,7 @@ class Pair:
             name = sql.Identifier(db.info.dbname)
             db.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
         self.postgres: Any = open_store(self.url)
-        self.postgres.ring = lambda: self._ring("PostgreSQL")
+        self.postgres.notify = lambda: self._ring("PostgreSQL")
         self._db = psycopg.connect(self.url, autocommit=True)
         self._db.execute("CREATE UNLOGGED TABLE public.clock (at double precision)")
         self._db.execute("INSERT INTO public.clock VALUES (0)")

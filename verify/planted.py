@@ -60,9 +60,9 @@ CANARIES = (
     Canary(
         "silence-taken-for-death",
         "simulation",
-        "store/sql/workers.py",
-        'self._take_back(worker_id, "silent", why, interrupted=True, limit=limit)',
-        'self._take_back(worker_id, "dead", why, interrupted=True, limit=limit)',
+        "store/sql/claims.py",
+        'self._workers.take_back(worker_id, "silent", why, interrupted=True, limit=limit)',
+        'self._workers.take_back(worker_id, "dead", why, interrupted=True, limit=limit)',
     ),
     Canary(
         "confirmed-before-it-is-done",
@@ -92,7 +92,7 @@ CANARIES = (
         "end-without-its-attempt",
         "simulation",
         "store/sqlite/batch.py",
-        '        self._writer.executemany(self._sql["end_attempt"], ends)\n',
+        '        self._db.executemany(self._sql["end_attempt"], ends)\n',
         "",
     ),
     Canary(
@@ -105,7 +105,7 @@ CANARIES = (
     Canary(
         "claim-forgotten",
         "simulation",
-        "store/sql/workers.py",
+        "store/sql/claims.py",
         "            if repeated:  # its commit's outcome was unknown\n",
         "            if False:\n",
     ),
@@ -397,9 +397,9 @@ CANARIES = (
         "commit-error-taken-for-success",
         "syscalls",
         "store/sqlite/store.py",
-        "            outcomes = self._apply_all(batch, advance)\n"
+        "            outcomes = self._batches.apply(batch, advance)\n"
         '            db.execute("COMMIT")\n',
-        "            outcomes = self._apply_all(batch, advance)\n"
+        "            outcomes = self._batches.apply(batch, advance)\n"
         "            with contextlib.suppress(apsw.Error):\n"
         '                db.execute("COMMIT")\n',
     ),

@@ -65,7 +65,7 @@ CANARIES = (
     Canary(
         "goodbye-taken-for-proof-of-a-kill",
         "twins",
-        "store/sql/stops.py",
+        "store/sql/targets.py",
         '        about = {"worker_id": worker_id, "stage": stage, "evidence": words}\n'
         '        rows = self.q("end_worker_targets", **about, polite=state == "gone")\n',
         '        about = {"worker_id": worker_id, "stage": stage, "evidence": words}\n'
@@ -82,7 +82,7 @@ CANARIES = (
         "stopped-for-ever-where-nobody-looks",
         "simulation",
         "store/sql/workers.py",
-        "        self._give_up_looking()\n",
+        "        self._processes.give_up_looking()\n",
         "",
     ),
     # ── whose process is gone ─────────────────────────────────────────────────────────────────

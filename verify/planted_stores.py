@@ -91,36 +91,36 @@ CANARIES = (
     Canary(
         "born-behind-an-order",
         "twins",
-        "store/sql/stops.py",
-        "            whom = [] if _childless(m, new) else self._whom(m)\n",
-        "            whom = []\n",
+        "store/sql/orders.py",
+        "            found = [] if _childless(m, new) else self._runs_meant(m)\n",
+        "            found = []\n",
     ),
     # ── both databases alike, and wrong ───────────────────────────────────────────────────────
     Canary(
         "claimed-although-everything-is-held",
         "twins",
-        "store/sql/workers.py",
+        "store/sql/claims.py",
         "        free = not any(scope == StopScope.FLEET for scope, *_ in latches)\n",
         "        free = True\n",
     ),
     Canary(
         "polite-for-ever",
         "twins",
-        "store/sql/workers.py",
-        "        if window is not None and window <= 0:\n            self._escalate()\n",
+        "store/sql/claims.py",
+        "        if window is not None and window <= 0:\n            self._orders.escalate()\n",
         "",
     ),
     Canary(
         "children-not-reached",
         "twins",
-        "store/sql/stops.py",
+        "store/sql/orders.py",
         'rows = self.q("descendants", run_id=m.name, over=m.kind == StopKind.KILL)\n',
         "rows = [(m.name,)]\n",
     ),
     Canary(
         "proved-by-one-of-two-orders",
         "twins",
-        "store/sql/stops.py",
+        "store/sql/targets.py",
         'elif row.state != State.RUNNING and not self.q("is_awaited", run_id=row.id):',
         "elif row.state != State.RUNNING:",
     ),
@@ -128,23 +128,23 @@ CANARIES = (
     Canary(
         "milder-order-left-standing",
         "twins",
-        "store/sql/stops.py",
-        "                self._fence(row, _mark(m.id, kind, m.by, m.why))\n",
-        "                self._fence(row, row.stop or _mark(m.id, kind, m.by, m.why))\n",
+        "store/sql/orders.py",
+        "                self._fence(row, ref.text())\n",
+        "                self._fence(row, row.stop or ref.text())\n",
     ),
     Canary(
         "proved-although-another-order-is-not",
         "twins",
-        "store/sql/stops.py",
+        "store/sql/orders.py",
         '                rows = self.q("executing")  # what waits is held by the latch\n',
         '                rows = self.q("executing")\n'
-        "                rows = [(one.id,) for one in self._rows_of(run for (run,) in rows)\n"
+        "                rows = [(one.id,) for one in self._targets.runs(run for (run,) in rows)\n"
         "                        if one.state == State.RUNNING]\n",
     ),
     Canary(
         "frozen-process-forgotten",
         "twins",
-        "store/sql/stops.py",
+        "store/sql/orders.py",
         "    return row.frozen is not None and row.state in (State.PAUSED, State.QUEUED)\n",
         "    return False\n",
     ),
@@ -181,7 +181,7 @@ CANARIES = (
     Canary(
         "lifted-by-who-has-not-seen-it",
         "twins",
-        "store/sql/resume.py",
+        "store/sql/latches.py",
         "        if newest[0][0] != m.epoch:\n",
         "        if newest[0][0] < 0:\n",
     ),
@@ -195,9 +195,9 @@ CANARIES = (
     Canary(
         "order-that-wakes-nobody",
         "twins",
-        "store/sql/runs.py",
-        "_RINGS += (Recall, SetLimit, Order, Ended,",
-        "_RINGS += (Recall, SetLimit, Ended,",
+        "store/handlers.py",
+        "_NOTIFYING += (Recall, SetLimit, stops.Order, stops.Ended,",
+        "_NOTIFYING += (Recall, SetLimit, stops.Ended,",
     ),
     Canary(
         "refused-when-it-is-written-twice",

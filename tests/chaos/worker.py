@@ -65,11 +65,10 @@ async def _work(order: Order) -> None:
     from tests.chaos import agents, world
 
     if order.url.startswith("postgresql"):
-        from andon.store.postgres import notifier
-        from andon.store.postgres import store as postgres
+        from andon.store.postgres import notifier, session
 
         notifier.RESTART_SECONDS = order.restart_seconds
-        postgres.TRANSACTION_SECONDS = 3  # type: ignore[attr-defined]
+        session.TRANSACTION_SECONDS = 3  # type: ignore[attr-defined]
     if order.checkpoint_pages:
         from andon.store.sqlite import store as sqlite
 

@@ -1212,7 +1212,7 @@ def test_a_ring_wakes_whoever_listens(opened: Callable[[], Store], listen: Liste
     end = listen(listener, heard.set)
     for _ in range(3):
         heard.clear()
-        ringer.ring()
+        ringer.notify()
         assert heard.wait(LONG)
     end()
 
@@ -1223,7 +1223,7 @@ def test_what_concerns_others_rings_and_nothing_else(
     held = begin(store)
     register(store, "second")
     rings: list[bool] = []
-    monkeypatch.setattr(store, "ring", lambda: rings.append(True))
+    monkeypatch.setattr(store, "notify", lambda: rings.append(True))
 
     def rung(message: Message) -> bool:
         rings.clear()
@@ -1251,7 +1251,7 @@ def test_a_ring_reaches_all_who_listen_and_none_who_stopped(
     ends = [listen(store, first.set), listen(store, second.set)]
     listen(store, ended.set)()
     ended.clear()
-    opened().ring()
+    opened().notify()
     assert first.wait(LONG)
     assert second.wait(LONG)
     assert not ended.is_set()
@@ -1263,7 +1263,7 @@ def test_a_ring_before_closing_is_still_heard(opened: Callable[[], Store]) -> No
     listener, ringer = opened(), opened()
     heard = threading.Event()
     end = listener.listen(heard.set)
-    ringer.ring()
+    ringer.notify()
     ringer.close()
     assert heard.wait(LONG)
     end()

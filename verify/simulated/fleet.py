@@ -358,8 +358,8 @@ class Fleet:
         """Something was written that concerns others. A hint, which is lost now and then."""
         self._news = True
         for process in self.processes:
-            if process.bell is not None and self.chance.random() < 0.9:
-                process.loop.call_soon(process.bell, context=Context())
+            if process.listener is not None and self.chance.random() < 0.9:
+                process.loop.call_soon(process.listener, context=Context())
 
     # ── people ────────────────────────────────────────────────────────────────────────────────
 

@@ -63,7 +63,7 @@ class Process:
         self.told: set[str] = set()  # whose death it was told of
         self.threads = 0  # that have been begun and have not ended
         self.leaving = False  # it has heard that it is to go
-        self.bell: Callable[[], None] | None = None
+        self.listener: Callable[[], None] | None = None
         self.loop = Loop(fleet.clock)
         self.store = ProcessStore(fleet.store, self)
         self.worker = runtime.Worker(
@@ -109,7 +109,7 @@ class Process:
         self.worker.tell("SIGTERM", grace)
 
     def stop_listening(self) -> None:
-        self.bell = None
+        self.listener = None
 
     def describe(self) -> WorkerRow:
         """What `this_process` answers."""

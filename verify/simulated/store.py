@@ -11,7 +11,10 @@ import apsw
 
 from andon.errors import StoreUnavailable
 from andon.store import migrations, queries
-from andon.store.sql.runs import SqlStore
+from andon.store.handlers import Handlers
+from andon.store.sql.reads import Reads
+from andon.store.sqlite.batch import SqliteBatches
+from andon.store.sqlite.reader import SqliteReader
 from andon.store.sqlite.store import SqliteStore
 from andon.store.store import Append, Message, Outcome, Settle
 from verify.simulated.clock import Clock
@@ -58,22 +61,24 @@ class _OfItsOwn:
 class MemoryStore(SqliteStore):
     """What all simulated processes share."""
 
-    def __init__(self, clock: Clock, on_ring: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, on_notify: Callable[[], None]) -> None:
         global _now  # noqa: PLW0603 (the connection outlives the simulation)
         _now = clock.store_now
-        SqlStore.__init__(self)
         self.path, self.url = "memory", "sqlite:///memory"
         self._sql = queries.load("sqlite")
-        self._local = threading.local()
-        self._writer = self._reader = _connection()
-        self._reading = threading.Lock()
-        self._on_ring = on_ring
+        self._local, self._writing = threading.local(), threading.Lock()
+        self._writer = _connection()
+        self._reader = SqliteReader(self._writer, self.path)
+        Reads.__init__(self, self._reader.read)
+        self._handlers = Handlers(self.q)
+        self._batches = SqliteBatches(self._writer, self._handlers)
+        self._on_notify = on_notify
 
     def _connect(self) -> Any:
         return _OfItsOwn(self._writer)
 
-    def ring(self) -> None:
-        self._on_ring()
+    def notify(self) -> None:
+        self._on_notify()
 
     def rows(self, sql: str, *given: Any) -> list[tuple[Any, ...]]:
         """For the checks: past andon's own reads."""
@@ -135,7 +140,7 @@ class ProcessStore:
         return self.listen(callback)
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        self._process.bell = callback
+        self._process.listener = callback
         return self._process.stop_listening
 
     def checkpoint(self) -> None:

@@ -244,7 +244,7 @@ class Attending:
 
     @property
     def _every(self) -> float:
-        if self.store is None or not self.store.hears:
+        if self.store is None or not self.store.notifies:
             return ATTEND_SECONDS
         least = min(self.settings.lease_seconds, self.settings.lost_contact_seconds)
         return max(ATTEND_SECONDS, renew_every(least))

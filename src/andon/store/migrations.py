@@ -19,10 +19,14 @@ def apply(dialect: str, run_one: Callable[[int, str], None], version: Callable[[
     """Upgrade the schema to the newest version this code knows."""
     known = queries.migrations(dialect)
     newest, found = known[-1][0], version()
+    refuse_newer(found, newest)
+    for number, _name, sql in known:
+        if number > found:
+            run_one(number, sql)
+
+
+def refuse_newer(found: int, newest: int) -> None:
     if found > newest:
         raise StoreError(
             f"the store has schema {found}, this andon knows {newest} at most. Upgrade andon."
         )
-    for number, _name, sql in known:
-        if number > found:
-            run_one(number, sql)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+# The names of listeners' sockets, which workers of older versions look for too.
+SUFFIX = ".bell"
+
 _held: dict[str, int] = {}  # lock file → descriptor
 
 
@@ -91,12 +94,12 @@ class HostNotifier:
     def _address(self, name: str) -> str:
         return f"/proc/self/fd/{self._at}/{name}"
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake every listener. A listener with a full buffer already has a wake-up pending."""
         with self._lock, contextlib.suppress(OSError):
             for name in os.listdir(self._at):
-                if name.endswith(".bell"):
-                    self._ring_one(name)
+                if name.endswith(SUFFIX):
+                    self._notify_one(name)
 
     def _open_sender(self) -> socket.socket:
         import socket
@@ -105,7 +108,7 @@ class HostNotifier:
         sender.setblocking(False)
         return sender
 
-    def _ring_one(self, name: str) -> None:
+    def _notify_one(self, name: str) -> None:
         self._sender = self._sender or self._open_sender()
         try:
             self._sender.sendto(b"!", self._address(name))
@@ -119,7 +122,7 @@ class HostNotifier:
         """Bind a listening socket; return it with a function that unlinks its name."""
         import socket
 
-        name = f"{os.urandom(6).hex()}.bell"
+        name = os.urandom(6).hex() + SUFFIX
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         receiver.bind(self._address(name))
 
@@ -137,7 +140,7 @@ class HostNotifier:
         receiver, unname = self._receiver()
         receiver.setblocking(False)
 
-        def hear() -> None:
+        def receive() -> None:
             with contextlib.suppress(OSError):
                 while receiver.recv(16):
                     pass
@@ -155,7 +158,7 @@ class HostNotifier:
                 receiver.close()
 
         try:
-            loop.add_reader(receiver, hear)
+            loop.add_reader(receiver, receive)
         except RuntimeError:  # the loop was closed meanwhile
             end()
             raise
@@ -185,7 +188,7 @@ class HostNotifier:
             thread.join(timeout=1)
             receiver.close()
 
-        thread = threading.Thread(target=wait, name="andon-bell", daemon=True)
+        thread = threading.Thread(target=wait, name="andon-notifier", daemon=True)
         thread.start()
         return end
 

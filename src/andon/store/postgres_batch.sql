@@ -225,6 +225,6 @@ SELECT seen.*, c.*, e.*
      WHERE run_id = c.id AND seq = 0 AND c.attempt = 1 AND c.head_seq = 0 AND c.inbox = 0
     OFFSET 0) e ON true;
 
--- ring --
+-- notify --
 -- A hint need not reach the disk.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('andon', '');

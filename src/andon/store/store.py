@@ -397,31 +397,14 @@ class Store(Reading, Protocol):
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         """Apply the messages in one commit. Each outcome is an answer or an exception."""
 
-    def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
-        """Write from an event loop: raises StoreUnavailable if another writer is not done soon."""
-
-    def send(self, batch: Sequence[Message], *, behind: bool = False) -> Any:
-        """Send without waiting; return the object to watch for answers, or None if unable to send.
-
-        `behind`: the caller has batches in flight, and this one queues behind them. Raises
-        StoreUnavailable if the outcome of everything in flight is unknown.
-        """
-
-    def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
-        """Return the batches answered since the last call, and whether more are in flight.
-
-        Each batch is its outcomes, and the places of the messages that were not carried out. Raises
-        StoreUnavailable as `send` does.
-        """
-
-    def unsent(self) -> bool:
-        """Return whether the caller must also call `receive` when the socket becomes writable."""
-
     def transact(self, append: Callable[[Any], Append]) -> None:
         """Run the caller's writes and one append in one transaction of the caller's database.
 
         The store calls `append` with a connection inside the transaction.
         """
+
+    def orders_for(self, worker_id: str) -> ClaimResult:
+        """Return the orders a claim would carry, for a worker that claims nothing any more."""
 
     def hold(self, worker_id: str) -> str | None:
         """Take a lock that ends with this process; return its name, or None if unsupported."""
@@ -434,12 +417,12 @@ class Store(Reading, Protocol):
         """Return the workers whose lock is free, and whether to look again in a moment."""
 
     # Whether notifications arrive at all; otherwise only polling finds new work.
-    hears: bool
+    notifies: bool
 
     # What a free lock proves: "process" (the process is gone) or only "silent" (its connection is).
     free_means: str
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake every listener. This is only a hint: a notification may be lost."""
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -450,9 +433,6 @@ class Store(Reading, Protocol):
 
     def checkpoint(self) -> None:
         """Do upkeep, at a moment when no caller waits."""
-
-    def needs_upkeep(self) -> bool:
-        """Return whether `checkpoint` is due."""
 
     def integrity(self) -> str:
         """Return 'ok', or the damage that the database itself finds."""

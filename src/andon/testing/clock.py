@@ -76,7 +76,7 @@ class Clock:
             from andon.store.notifier import HostNotifier
 
             notifier: Any = HostNotifier(str(folder))
-            notifier.ring()
+            notifier.notify()
             notifier.close()
 
 

@@ -46,7 +46,7 @@ def committers(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def notes(writer: Writer) -> int:
     assert isinstance(writer.store, SqliteStore)
-    count: int = writer.store._reader.execute("SELECT count(*) FROM andon_events").get
+    count: int = writer.store._reader.db.execute("SELECT count(*) FROM andon_events").get
     return count
 
 
@@ -124,7 +124,7 @@ async def test_what_a_loop_could_not_commit_is_committed_in_its_order(
     await asyncio.sleep(0)
     await writer.submit(said("second"))
     await first
-    kinds = writer.store._reader.execute("SELECT kind FROM andon_events ORDER BY id").fetchall()  # type: ignore[attr-defined]
+    kinds = writer.store._reader.db.execute("SELECT kind FROM andon_events ORDER BY id").fetchall()  # type: ignore[attr-defined]
     assert kinds == [("first",), ("second",)]
 
 

@@ -245,7 +245,7 @@ def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
     heard.clear()
 
     def rung() -> bool:
-        store.ring()
+        store.notify()
         return heard.wait(0.1)
 
     eventually(rung)
@@ -258,20 +258,20 @@ def test_a_listener_ends_while_the_server_is_away(
     end = listen(store, lambda: None)
     cluster.stop()
     end()
-    eventually(lambda: "andon-bell" not in [thread.name for thread in threading.enumerate()])
+    eventually(lambda: "andon-notifier" not in [thread.name for thread in threading.enumerate()])
     cluster.start()
 
 
 def test_a_ring_never_waits_for_the_server(store: PostgresStore, cluster: Cluster) -> None:
     cluster.stop()
     for _ in range(1000):
-        store.ring()
+        store.notify()
     cluster.start()
     heard = threading.Event()
     end = store.listen(heard.set)
 
     def rung() -> bool:
-        store.ring()
+        store.notify()
         return heard.wait(0.1)
 
     eventually(rung)
@@ -416,7 +416,7 @@ def test_a_claim_does_not_sort_the_queue(
     kinds = ", ".join("text" if name in values else "bigint" for name in names)
     given = ", ".join(values.get(name, "1") for name in names)
     marks = {name: f"${number}" for number, name in enumerate(names, 1)}
-    db = store._writing_connection()
+    db = store._session.connection()
     db.execute(f"PREPARE claiming ({kinds}) AS {query % marks}".encode())
     rows = db.execute(f"EXPLAIN EXECUTE claiming ({given})".encode()).fetchall()
     plan = "\n".join(row[0] for row in rows)
@@ -559,7 +559,7 @@ def test_the_outcome_of_a_lost_commit_is_asked_for(
     message = held.append()
     monkeypatch.setattr(spare_connection, "UNUSED_SECONDS", 0.0)
     assert store._spare.close_unused() is None  # the next one is the one below
-    connect = store.link.connect
+    connect = store.connector.connect
 
     class Lossy:
         """A connection whose answer to COMMIT is lost."""
@@ -582,10 +582,10 @@ def test_the_outcome_of_a_lost_commit_is_asked_for(
             return self.db.execute(query, *rest, **more)
 
     monkeypatch.setattr(store, "q", _q_through(store))
-    monkeypatch.setattr(store.link, "connect", lambda **settings: Lossy(connect(**settings)))
+    monkeypatch.setattr(store.connector, "connect", lambda **settings: Lossy(connect(**settings)))
 
     def lose(db: Any) -> Append:
-        monkeypatch.setattr(store.link, "connect", connect)
+        monkeypatch.setattr(store.connector, "connect", connect)
         return message
 
     if committed:
@@ -640,7 +640,7 @@ def test_everything_works_through_a_pooler(pooler: Pooler) -> None:
     check_chain(store.journal("r"), run_id="r")
     assert store.hold("w") is None
     assert not store.is_free(worker_row("w", None))
-    store.ring()
+    store.notify()
     store.listen(lambda: None)()
     store.close()
 
@@ -661,7 +661,9 @@ def test_a_pooler_that_was_not_named_is_guessed(pooler: Pooler) -> None:
 
 def test_one_append_is_one_round_trip(pooler: Pooler, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PostgresStore(f"{pooler.url}?andon_pooler=1")
-    monkeypatch.setattr(store, "ring", lambda: None)  # it has its own connection, and its own time
+    monkeypatch.setattr(
+        store, "notify", lambda: None
+    )  # it has its own connection, and its own time
     held = begin(store)
     before = pooler.round_trips
     for _ in range(10):
@@ -749,12 +751,12 @@ def test_what_a_batch_was_refused_for_costs_the_next_one_no_connection(
     for one in "xyz":
         start(store, one, f"{one}-1")  # until the driver has prepared what it sends
     assert asyncio.run(submit("a", "b")) == [True, True]
-    connection = store._writer
+    connection = store._session.db
     spoiled = Checkpoint(run_id="held", fence=held.fence, op=":0", body="\0")
     outcomes = store.write([Start(run=new_run("c")), Start(run=new_run("d")), spoiled])
     assert [type(one) for one in outcomes] == [bool, bool, BadInput]
     assert asyncio.run(submit("e", "f")) == [True, True]
-    assert store._writer is connection
+    assert store._session.db is connection
 
 
 def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(
@@ -766,8 +768,8 @@ def test_a_claim_whose_answer_is_lost_on_its_way_is_the_same_when_sent_again(
     descriptor = store.send([message])
     assert descriptor is not None
     select.select([descriptor], [], [], LONG)  # it is committed
-    assert store._writer is not None
-    store._writer.close()
+    assert store._session.db is not None
+    store._session.db.close()
     with pytest.raises(StoreUnavailable):
         store.receive()
     assert len(do(store, message).runs) == 1

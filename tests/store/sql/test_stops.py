@@ -137,11 +137,11 @@ def test_a_polite_order_becomes_hard_by_itself(store: Store) -> None:
 def test_a_worker_that_claims_nothing_hears_of_orders_all_the_same(store: Any) -> None:
     begin(store)
     order(store, "pause", "run:r")
-    result = store.hear("w")
+    result = store.orders_for("w")
     assert ([told.run_id for told in result.told], result.halted) == (["r"], False)
     order(store, "halt")
-    assert store.hear("w").halted
-    assert not store.hear("nobody").told
+    assert store.orders_for("w").halted
+    assert not store.orders_for("nobody").told
 
 
 def test_a_window_that_is_open_is_waited_for(store: Store) -> None:

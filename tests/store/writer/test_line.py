@@ -215,8 +215,10 @@ def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_or
         second = [writer.submit(one.append()) for one in held]
         await asyncio.sleep(0)  # sent behind it
         assert len(writer._line.sent) == 2
-        assert store._writer is not None
-        other.execute("SELECT pg_terminate_backend(%s, 10000)", [store._writer.info.backend_pid])
+        assert store._session.db is not None
+        other.execute(
+            "SELECT pg_terminate_backend(%s, 10000)", [store._session.db.info.backend_pid]
+        )
         other.close()
         await asyncio.gather(*first, *second)
 

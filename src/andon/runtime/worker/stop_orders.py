@@ -80,7 +80,7 @@ class WorkerStops:
         while True:
             worker.woken.clear()
             with contextlib.suppress(StoreError):
-                heard = worker.loop.run_in_executor(None, worker.store.hear, worker.worker_id)
+                heard = worker.loop.run_in_executor(None, worker.store.orders_for, worker.worker_id)
                 self.obey(await heard)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(worker.settings.poll_seconds):

@@ -377,7 +377,7 @@ class Worker:
         while not self.draining:
             self.woken.clear()
             self._busy_at = own_time() if self.active else self._busy_at
-            every = self._look_every if self.store.hears else None
+            every = self._look_every if self.store.notifies else None
             wait = poll_after(self.settings.poll_seconds, every, own_time() - self._busy_at)
             try:
                 if self._ended.is_set():

@@ -202,15 +202,15 @@ class StopNotice(Struct):
     spare: bool | None = None  # as in Order
 
 
-def told(text: str) -> list[StopNotice]:
+def stop_notices(text: str) -> list[StopNotice]:
     """Parse orders from the JSON that the databases return."""
     return [
-        StopNotice(**{**one, "hard": bool(one["hard"]), "spare": said(one["spare"])})
+        StopNotice(**{**one, "hard": bool(one["hard"]), "spare": optional_flag(one["spare"])})
         for one in json.loads(text)
     ]
 
 
-def said(flag: object) -> bool | None:
+def optional_flag(flag: object) -> bool | None:
     """Convert a nullable flag to bool or None; SQLite stores flags as numbers."""
     return None if flag is None else bool(flag)
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from andon.core.journal import Entry
 from andon.core.run import State
 from andon.store import queries
-from andon.store.messages.stops import told
+from andon.store.messages.stops import stop_notices
 from andon.store.postgres.arrays import Bools, Floats, Ints, Texts, columns, kinds_of
+from andon.store.sql.claims import NO_CLAIM, claimed, soonest
 from andon.store.sql.limits import wanted
 from andon.store.sql.reads import Rows, build, fields
-from andon.store.sql.workers import NO_CLAIM, claimed, soonest
 from andon.store.store import (
     Append,
     Claim,
@@ -55,7 +55,7 @@ class Query(NamedTuple):
     expected: dict[int, tuple[str, Outcome]]  # by place: the run, and the outcome if it is returned
 
 
-class Together:
+class SharedStatements:
     """The shared statements of a batch, and the messages to carry out one by one after them."""
 
     def __init__(self, batch: Sequence[Message]) -> None:
@@ -206,7 +206,7 @@ def usual(rows: Rows) -> ClaimResult | None:
         returned=0,
         drain=drain,
         recalled=json.loads(recalled),
-        told=told(orders),
+        told=stop_notices(orders),
     )
 
 
@@ -218,22 +218,22 @@ def _with_start(row: Sequence[Any]) -> Claimed:
 # ── without the writer's thread: see pipeline.py ──────────────────────────────────────────────────
 
 
-class Sent(NamedTuple):
-    """A transaction, and the function that takes its last answer, like `Together.take`."""
+class SentTransaction(NamedTuple):
+    """A transaction, and the function that takes its last answer, like `SharedStatements.take`."""
 
     statements: Transaction
     take: Callable[[Rows, list[Outcome]], list[int]]
 
 
-def directly(batch: Sequence[Message]) -> list[Sent] | None:
+def directly(batch: Sequence[Message]) -> list[SentTransaction] | None:
     """Return the transactions of a batch that needs nothing but usual statements, else None.
 
     Each kind of message gets its own transaction, so that none locks rows that another changes.
     """
     if len(batch) == 1 and (alone := _alone(batch[0])) is not None:
         return [alone]
-    together = Together(batch)
-    sent = [Sent([query[:2]], partial(take, query)) for query in together.queries]
+    together = SharedStatements(batch)
+    sent = [SentTransaction([query[:2]], partial(take, query)) for query in together.queries]
     for place in together.others:
         message = batch[place]
         if not isinstance(message, Claim) or message.dead:
@@ -242,22 +242,22 @@ def directly(batch: Sequence[Message]) -> list[Sent] | None:
     return sent
 
 
-def _alone(m: Message) -> Sent | None:
+def _alone(m: Message) -> SentTransaction | None:
     """Return the transaction of a lone step, start or claim; None for any other message."""
     if isinstance(m, Append) and is_plain(m):
         group = AppendGroup(0, m)
         if is_short(group):
-            return Sent([of_one(group)], _TAKE_STEP)
+            return SentTransaction([of_one(group)], _TAKE_STEP)
     elif isinstance(m, Start) and is_plain_start(m):
-        return Sent([of_start(m.run)], _TAKE_START)
+        return SentTransaction([of_start(m.run)], _TAKE_START)
     elif isinstance(m, Claim) and not m.dead:
         return _claiming(m, 0)
     return None
 
 
-def _claiming(m: Claim, place: int) -> Sent:
+def _claiming(m: Claim, place: int) -> SentTransaction:
     lock = "lock_worker", {"worker_id": m.worker_id}
-    return Sent([lock, of_claim(m)], partial(_take_claim, place))
+    return SentTransaction([lock, of_claim(m)], partial(_take_claim, place))
 
 
 def _take_one(outcome: Outcome, rows: Rows, outcomes: list[Outcome]) -> list[int]:

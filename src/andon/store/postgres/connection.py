@@ -134,7 +134,7 @@ def _away(error: Exception, state: str) -> str | None:
     return next((why for start, why in _AWAY.items() if state.startswith(start)), None)
 
 
-class Room(NamedTuple):
+class ConnectionCount(NamedTuple):
     """How many connections a limit allows (`most`) and how many are open (`used`)."""
 
     most: int
@@ -218,10 +218,10 @@ class Connector:
                     raise
             time.sleep(AGAIN_SECONDS)
 
-    def room(self, db: Connection) -> Room:
+    def room(self, db: Connection) -> ConnectionCount:
         """Return how many connections the server allows, and how many are open."""
         [row] = db.execute(_ROOM).fetchall()
-        return Room(*row)
+        return ConnectionCount(*row)
 
     def _refuse_full(self, db: Connection, besides: int) -> None:
         try:

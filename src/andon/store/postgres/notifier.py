@@ -25,7 +25,7 @@ from andon.store.postgres.spare_connection import UNUSED_SECONDS
 
 CHANNEL = "andon"
 # At most 200 notifications a second wake the readers that wait for them.
-RING_SECONDS = 0.005
+NOTIFY_SECONDS = 0.005
 # After a server starts nobody holds a lock yet, so every worker first gets time to reconnect.
 RESTART_SECONDS = 15.0
 # A worker that has lost only its connection takes its lock again within milliseconds.
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 # A hint need not reach the disk. Both commands go in one message and so in one transaction, which
 # also works behind a pooler.
-_RING = f"SET LOCAL synchronous_commit TO off; SELECT pg_notify('{CHANNEL}', '')"
+_NOTIFY = f"SET LOCAL synchronous_commit TO off; SELECT pg_notify('{CHANNEL}', '')"
 
 # One query tests the locks of any number of workers.
 _FREE = """
@@ -73,7 +73,7 @@ class Listener:
         self._callback, self.loop = callback, loop
         self.over = False
 
-    def hear(self, here: Any = None) -> None:
+    def notify(self, here: Any = None) -> None:
         """Notify this listener; `here` is the loop that executes this call, if one does."""
         if self.loop is None or self.loop is here:
             self._call()
@@ -94,20 +94,22 @@ class PostgresNotifier:
     the next call, or None if there are none to close.
     """
 
-    def __init__(self, link: Connector, unused: Callable[[], float | None] = lambda: None) -> None:
-        self._link, self._unused = link, unused
+    def __init__(
+        self, connector: Connector, unused: Callable[[], float | None] = lambda: None
+    ) -> None:
+        self._connector, self._unused = connector, unused
         # Guards the connection and the fields below.
         self._use = threading.RLock()
         self._db: Connection | None = None
         self._used_at = 0.0
         self._held: set[int] = set()
         self._wanted: set[int] = set()
-        self._ears: list[Listener] = []
+        self._listeners: list[Listener] = []
         self._listening = False  # LISTEN was sent on this connection
-        self._deaf = False  # notifications may have been lost
+        self._missed = False  # notifications may have been lost
         self._known = False  # it held a lock once, so other processes rely on it
         self._unsent = False
-        self._rung_at = -RING_SECONDS
+        self._notified_at = -NOTIFY_SECONDS
         self._done = False
         self._asked = False  # `wake` was called since the thread last looked
         self._starting = threading.Lock()
@@ -116,7 +118,7 @@ class PostgresNotifier:
         # The event loop that receives notifications itself, two thread switches sooner. It watches
         # a duplicate descriptor, as the number of a closed connection becomes another file's.
         self._loop: Any = None
-        self._eye: tuple[Connection, int] | None = None
+        self._watched: tuple[Connection, int] | None = None
 
     # ── public methods ────────────────────────────────────────────────────────────────────────
 
@@ -124,15 +126,15 @@ class PostgresNotifier:
     def open(self) -> bool:
         return self._db is not None
 
-    def may_ring(self) -> bool:
+    def may_notify(self) -> bool:
         """Return whether the caller may send a notification now; if True, the caller must send."""
         now = time.monotonic()
-        if self._unsent or now < self._rung_at + RING_SECONDS:
+        if self._unsent or now < self._notified_at + NOTIFY_SECONDS:
             return False
-        self._rung_at = now
+        self._notified_at = now
         return True
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Ask the thread to send a notification; never waits."""
         if not self._unsent:
             self._unsent = True
@@ -146,7 +148,7 @@ class PostgresNotifier:
         with self._use:
             self._wanted.add(key)
             try:
-                with self._spoken(besides):
+                with self._opened_connection(besides):
                     pass  # opening the connection takes all wanted locks
             except BaseException:
                 self._wanted.discard(key)
@@ -163,28 +165,28 @@ class PostgresNotifier:
 
     def listen(self, callback: Callable[[], None], loop: Any = None) -> Callable[[], None]:
         """Call back at every notification, and once after each gap in which some may be lost."""
-        ear = Listener(callback, loop)
+        listener = Listener(callback, loop)
         with self._use:
-            self._ears.append(ear)
+            self._listeners.append(listener)
             self._loop = self._loop or loop
-            with contextlib.suppress(*_LOST), self._spoken():
+            with contextlib.suppress(*_LOST), self._opened_connection():
                 pass  # if the connection cannot be opened, the thread tries again
         self.wake()
 
         def end() -> None:
-            ear.over = True
+            listener.over = True
             with self._use:
-                if ear in self._ears:
-                    self._ears.remove(ear)
-                if loop is not None and not any(one.loop is loop for one in self._ears):
-                    self._blind()
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+                if loop is not None and not any(one.loop is loop for one in self._listeners):
+                    self._stop_watching()
             self.wake()
 
         return end
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """Run one question on the connection; it must leave nothing open."""
-        with self._spoken() as db:
+        with self._opened_connection() as db:
             return question(db)
 
     def close(self) -> None:
@@ -203,7 +205,9 @@ class PostgresNotifier:
         with self._starting:
             self._asked = True
             if self._thread is None and not self._done:
-                self._thread = threading.Thread(target=self._work, name="andon-bell", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._work, name="andon-notifier", daemon=True
+                )
                 self._thread.start()
             with contextlib.suppress(OSError):  # the thread is awake already, or it has ended
                 os.write(self._wake, b"!")
@@ -211,9 +215,9 @@ class PostgresNotifier:
     # ── the connection ────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
-    def _spoken(self, besides: int = 0) -> Iterator[Connection]:
+    def _opened_connection(self, besides: int = 0) -> Iterator[Connection]:
         """Provide the open connection; afterwards pass on notifications that arrived meanwhile."""
-        rung = False
+        notified = False
         try:
             with self._use:
                 try:
@@ -224,19 +228,19 @@ class PostgresNotifier:
                     raise
                 finally:
                     self._used_at = time.monotonic()
-                    rung = self._take_rings()
+                    notified = self._take_notifications()
         finally:
-            if rung:
-                self._tell()
+            if notified:
+                self._call_listeners()
 
     def _opened(self, besides: int) -> Connection:
         if self._db is None or self._db.closed:
             self._drop()
             # A reconnect reuses the place it had before, as other processes rely on its lock.
             again = self._known and bool(self._wanted)
-            db = self._db = self._link.connect(again=again, besides=besides)
-            db.add_notify_handler(self._note)
-        if self._ears and not self._listening:
+            db = self._db = self._connector.connect(again=again, besides=besides)
+            db.add_notify_handler(self._note_one)
+        if self._listeners and not self._listening:
             self._db.execute(f"LISTEN {CHANNEL}")
             self._listening = True
         for key in self._wanted - self._held:
@@ -254,10 +258,10 @@ class PostgresNotifier:
 
     def _drop(self) -> None:
         db, self._db = self._db, None
-        self._deaf = self._deaf or self._listening
+        self._missed = self._missed or self._listening
         self._listening = False
         self._held.clear()
-        self._blind(for_ever=False)
+        self._stop_watching(forget_loop=False)
         if db is not None:
             with contextlib.suppress(*_LOST):
                 db.close()
@@ -265,69 +269,74 @@ class PostgresNotifier:
 
     # ── listening ─────────────────────────────────────────────────────────────────────────────
 
-    def _note(self, _notify: Any) -> None:
+    def _note_one(self, _notify: Any) -> None:
         """Record a notification that the driver found along with the answer to something else."""
         self._noted = True
 
     _noted = False
 
-    def _take_rings(self) -> bool:
+    def _take_notifications(self) -> bool:
         """Take all pending notifications; return whether there were any."""
-        rung, self._noted = self._noted, False
+        notified, self._noted = self._noted, False
         if self._db is not None and not self._db.closed:
             while self._db.pgconn.notifies() is not None:
-                rung = True
-            if self._deaf and self._listening:  # notifications sent meanwhile are lost: assume one
-                self._deaf, rung = False, True
-        return rung
+                notified = True
+            if (
+                self._missed and self._listening
+            ):  # notifications sent meanwhile are lost: assume one
+                self._missed, notified = False, True
+        return notified
 
-    def _tell(self, here: Any = None) -> None:
-        for ear in list(self._ears):
-            ear.hear(here)
+    def _call_listeners(self, here: Any = None) -> None:
+        for listener in list(self._listeners):
+            listener.notify(here)
 
     def _watch(self) -> None:
         """Let the event loop receive this connection's notifications."""
-        if self._loop is None or self._db is None or self._eye is not None or self._done:
+        if self._loop is None or self._db is None or self._watched is not None or self._done:
             return
         try:
-            eye = os.dup(self._db.fileno())
+            descriptor = os.dup(self._db.fileno())
         except OSError:  # no descriptor is left: the thread receives them
             return
-        self._eye = self._db, eye
-        if not _posted(self._loop, self._add_reader, self._loop, self._db, eye):
-            self._eye, self._loop = None, None
-            os.close(eye)
+        self._watched = self._db, descriptor
+        if not _posted(self._loop, self._add_reader, self._loop, self._db, descriptor):
+            self._watched, self._loop = None, None
+            os.close(descriptor)
 
-    def _blind(self, *, for_ever: bool = True) -> None:
+    def _stop_watching(self, *, forget_loop: bool = True) -> None:
         """Stop the loop from receiving notifications: of this connection, or of any later one."""
-        if self._eye is not None:
-            eye = self._eye[1]
-            if not _posted(self._loop, _unwatch, self._loop, eye):
-                os.close(eye)
-            self._eye = None
-        if for_ever:
+        if self._watched is not None:
+            descriptor = self._watched[1]
+            if not _posted(self._loop, _unwatch, self._loop, descriptor):
+                os.close(descriptor)
+            self._watched = None
+        if forget_loop:
             self._loop = None
 
-    def _add_reader(self, loop: Any, db: Connection, eye: int) -> None:
-        if self._eye == (db, eye):  # else it was dropped meanwhile, and `_unwatch` closes it next
-            loop.add_reader(eye, self._hear, loop, db, eye)
+    def _add_reader(self, loop: Any, db: Connection, descriptor: int) -> None:
+        if self._watched == (
+            db,
+            descriptor,
+        ):  # else it was dropped meanwhile, and `_unwatch` closes it next
+            loop.add_reader(descriptor, self._receive, loop, db, descriptor)
 
-    def _hear(self, loop: Any, db: Connection, eye: int) -> None:
+    def _receive(self, loop: Any, db: Connection, descriptor: int) -> None:
         """Receive notifications on the loop."""
         if self._db is not db:  # the connection was dropped; `_unwatch` runs right after this
-            loop.remove_reader(eye)
+            loop.remove_reader(descriptor)
         elif self._use.acquire(blocking=False):  # else its current user takes the notifications
-            rung = False
+            notified = False
             try:
                 _consume(db)
-                rung = self._take_rings()
+                notified = self._take_notifications()
             except _LOST:
                 self._drop()
                 self.wake()
             finally:
                 self._use.release()
-            if rung:
-                self._tell(loop)
+            if notified:
+                self._call_listeners(loop)
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────
 
@@ -351,7 +360,7 @@ class PostgresNotifier:
             self._wait(seconds)
         with self._use:
             self._wanted.clear()
-            self._ears.clear()
+            self._listeners.clear()
             self._drop()
         self._close_pipe()
 
@@ -360,22 +369,22 @@ class PostgresNotifier:
         self._asked = False
         times = [self._unused()]
         now = time.monotonic()
-        may_ring = self._done or now >= self._rung_at + RING_SECONDS
-        if self._unsent and may_ring:
-            self._unsent, self._rung_at = False, now
+        may_notify = self._done or now >= self._notified_at + NOTIFY_SECONDS
+        if self._unsent and may_notify:
+            self._unsent, self._notified_at = False, now
             try:
-                self.ask(lambda db: db.execute(_RING))
+                self.ask(lambda db: db.execute(_NOTIFY))
             except _LOST:
                 self._unsent = not self._done  # send it once the server is back
                 raise
         elif self._unsent:
-            times.append(self._rung_at + RING_SECONDS - now)
-        elif self._wanted or self._ears:
+            times.append(self._notified_at + NOTIFY_SECONDS - now)
+        elif self._wanted or self._listeners:
             self.ask(_look)
         with self._use:
             if self._wanted - self._held:
                 times.append(MISSING_SECONDS)
-            if self._db is not None and not (self._wanted or self._ears or self._unsent):
+            if self._db is not None and not (self._wanted or self._listeners or self._unsent):
                 left = self._used_at + UNUSED_SECONDS - time.monotonic()
                 if left <= 0:
                     self._drop()
@@ -389,7 +398,7 @@ class PostgresNotifier:
         watch.register(self._woken, select.POLLIN)
         with self._use:
             if self._db is not None and not self._db.closed:
-                taken = self._eye is not None and _CLOSED
+                taken = self._watched is not None and _CLOSED
                 watch.register(self._db.fileno(), _CLOSED if taken else select.POLLIN)
         watch.poll(None if seconds is None else seconds * 1000)
         with contextlib.suppress(OSError):
@@ -398,7 +407,13 @@ class PostgresNotifier:
     def _ended(self) -> bool:
         """Return whether the thread may end, as nothing is pending; `wake` starts another one."""
         with self._starting:
-            if self._asked or self._unsent or self._wanted or self._ears or self._db is not None:
+            if (
+                self._asked
+                or self._unsent
+                or self._wanted
+                or self._listeners
+                or self._db is not None
+            ):
                 return False
             self._thread = None
             return True
@@ -406,9 +421,9 @@ class PostgresNotifier:
     def _close_pipe(self) -> None:
         with self._starting:
             self._thread = None
-            for descriptor in (self._woken, self._wake):
+            for end in (self._woken, self._wake):
                 with contextlib.suppress(OSError):
-                    os.close(descriptor)
+                    os.close(end)
 
 
 def _look(db: Connection) -> None:
@@ -434,6 +449,6 @@ def _posted(loop: Any, function: Callable[..., object], *args: Any) -> bool:
     return True
 
 
-def _unwatch(loop: Any, eye: int) -> None:
-    loop.remove_reader(eye)
-    os.close(eye)
+def _unwatch(loop: Any, descriptor: int) -> None:
+    loop.remove_reader(descriptor)
+    os.close(descriptor)

@@ -11,45 +11,39 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from andon.errors import StoreUnavailable
+from andon.store.handlers import concerns_others
 from andon.store.postgres import batch as batches
-from andon.store.postgres.connection import SPOILED, Connection, Connector
+from andon.store.postgres.connection import SPOILED, Connector
 from andon.store.postgres.direct import Direct
 from andon.store.postgres.notifier import PostgresNotifier
+from andon.store.postgres.session import WriteSession
 from andon.store.sql.reads import Rows
-from andon.store.sql.runs import SqlStore
 from andon.store.store import Message, Outcome, Start
 
-RING: batches.Transaction = [("ring", {})]
+NOTIFY: batches.Transaction = [("notify", {})]
 
 
 class _Flight:
     """A batch in flight."""
 
-    __slots__ = ("batch", "left", "open", "outcomes", "rings")
+    __slots__ = ("batch", "left", "notifies", "open", "outcomes")
 
-    def __init__(self, batch: Sequence[Message], transactions: int, *, rings: bool) -> None:
-        self.batch, self.open, self.rings = batch, transactions, rings
+    def __init__(self, batch: Sequence[Message], transactions: int, *, notifies: bool) -> None:
+        self.batch, self.open, self.notifies = batch, transactions, notifies
         self.outcomes: list[Outcome] = [None] * len(batch)
         self.left: list[int] = []  # the places of messages that were not carried out
 
 
-class Sending(SqlStore):
-    """The part of the store that sends without waiting."""
+class Pipeline:
+    """Sends batches on the connection that writes, without waiting for their answers."""
 
-    link: Connector
-    _sql: dict[str, bytes]
-    _writer: Connection | None
-    _bell: PostgresNotifier
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._direct: Direct | None = None
-        self._sender: int | None = None  # the thread whose batches are in flight
+    def __init__(
+        self, connector: Connector, session: WriteSession, notifier: PostgresNotifier
+    ) -> None:
+        self._connector, self._session, self._notifier = connector, session, notifier
+        self._direct: Direct | None = None  # the connection that the batches in flight use
         # For each transaction the function that takes its answer; None for a notification.
         self._expected: deque[tuple[_Flight, Callable[..., list[int]]] | None] = deque()
-
-    def _drop_writer(self) -> None:
-        raise NotImplementedError
 
     def send(self, batch: Sequence[Message], *, behind: bool = False) -> Direct | None:
         """Send a batch and hold the connection for it; return None if that is impossible now.
@@ -57,39 +51,32 @@ class Sending(SqlStore):
         Otherwise return the object to watch; the caller must call `receive` until nothing is in
         flight.
         """
-        sent = None if self.link.pooled else batches.directly(batch)
+        sent = None if self._connector.pooled else batches.directly(batch)
         if sent is None or not (behind or self._begin_sending()):
             return None
         # A notification sent directly behind the commit arrives two thread switches earlier.
-        rings = Start in map(type, batch) and self._bell.may_ring()
+        notifies = Start in map(type, batch) and self._notifier.may_notify()
         transactions = [one.statements for one in sent]
         try:
-            direct = self._speaking()
-            direct.send([*transactions, RING] if rings else transactions)
+            direct = self._direct = self._session.direct()
+            direct.send([*transactions, NOTIFY] if notifies else transactions)
         except psycopg.Error as error:
             raise self._lost() from error
         except SPOILED:  # nothing was sent
             if not self._expected:
                 self._end_sending()
             return None
-        flight = _Flight(batch, len(sent), rings=rings)
+        flight = _Flight(batch, len(sent), notifies=notifies)
         self._expected += [(flight, one.take) for one in sent]
-        if rings:
+        if notifies:
             self._expected.append(None)
         return direct
 
     def _begin_sending(self) -> bool:
-        if not self._writing.acquire(blocking=False):
+        if not self._session.lock.acquire(blocking=False):
             return False
-        self._sender = threading.get_ident()
+        self._session.sender = threading.get_ident()
         return True
-
-    def _speaking(self) -> Direct:
-        if self._writer is None or self._writer.closed:
-            raise psycopg.OperationalError("no connection")
-        if self._direct is None or self._direct.link is not self._writer.pgconn:
-            self._direct = Direct(self._writer, self._sql)
-        return self._direct
 
     def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
         """Return the newly answered batches, and whether more are in flight.
@@ -121,18 +108,17 @@ class Sending(SqlStore):
         flight.open -= 1
         if flight.open:
             return None
-        if flight.left:
-            self.ring()
-        elif not flight.rings:
-            self.announce(flight.batch, flight.outcomes)
+        outcomes = flight.outcomes
+        if flight.left or (not flight.notifies and concerns_others(flight.batch, outcomes)):
+            self._notifier.notify()
         return flight
 
     def _lost(self) -> StoreUnavailable:
-        self._drop_writer()
+        self._session.drop()
         self._expected.clear()
         self._end_sending()
-        return StoreUnavailable(f"{self.link.name}: the connection was lost")
+        return StoreUnavailable(f"{self._connector.name}: the connection was lost")
 
     def _end_sending(self) -> None:
-        self._sender = None
-        self._writing.release()
+        self._session.sender = None
+        self._session.lock.release()

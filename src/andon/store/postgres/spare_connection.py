@@ -17,11 +17,11 @@ from andon.store.postgres.connection import Connection, Connector
 UNUSED_SECONDS = 5.0
 
 
-class Spare:
+class SpareConnection:
     """Keeps at most one idle connection, and opens more while several are lent at once."""
 
-    def __init__(self, link: Connector) -> None:
-        self._link = link
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
         self._lock = threading.Lock()
         self._kept: Connection | None = None
         self._used_at = 0.0
@@ -54,7 +54,7 @@ class Spare:
         try:
             if not db.closed and db.info.transaction_status != TransactionStatus.IDLE:
                 db.rollback()
-            if not db.closed and not self._link.pooled:
+            if not db.closed and not self._connector.pooled:
                 db.execute("DISCARD ALL", prepare=False)
                 self._keep(db)
                 return
@@ -85,7 +85,7 @@ class Spare:
     def _take(self) -> Connection:
         with self._lock:
             db, self._kept = self._kept, None
-        return db if db is not None and not db.closed else self._link.connect()
+        return db if db is not None and not db.closed else self._connector.connect()
 
     def _keep(self, db: Connection) -> None:
         if not db.closed and db.info.transaction_status == TransactionStatus.IDLE:

@@ -10,32 +10,33 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from andon.errors import AndonError, BadInput, StoreError, StoreFull, StoreUnavailable
+from andon.errors import AndonError, BadInput, StoreError, StoreUnavailable
+from andon.store.handlers import Handlers, concerns_others
 from andon.store.messages.stops import Order
-from andon.store.postgres import arrays
 from andon.store.postgres import batch as batches
-from andon.store.postgres import notifier as bell
+from andon.store.postgres import notifier
 from andon.store.postgres.connection import (
     CONTENDED,
     RESERVED,
     SPOILED,
-    TRANSACTION_SECONDS,
-    WRITER_SETTINGS,
     Connection,
     Connector,
     refuse_ended,
 )
-from andon.store.postgres.pipeline import Sending
-from andon.store.postgres.schema import LOCK, has_newest_tables, make_ready
-from andon.store.postgres.spare_connection import Spare
-from andon.store.sql.reads import Rows
+from andon.store.postgres.pipeline import Pipeline
+from andon.store.postgres.reader import PostgresReader
+from andon.store.postgres.schema import LOCK, has_newest_tables
+from andon.store.postgres.session import WriteSession
+from andon.store.postgres.spare_connection import SpareConnection
+from andon.store.sql.claims import NO_CLAIM, orders_for
+from andon.store.sql.reads import Reads, Rows
 from andon.store.sql.runs import starting
 from andon.store.store import (
     Append,
@@ -53,14 +54,13 @@ from andon.store.writer.groups import locks_of
 CONTENTION_TRIES = 4
 # How long to ask the database for the outcome of a commit before reporting it as unknown.
 UNKNOWN_SECONDS = 10.0
-T = TypeVar("T")
 _RETURNS = (b"SELECT", b"WITH")
 _LOCKS = {"lock_worker", "lock_workers", "lock_limits", "lock_orders", "lock_stops"}
 _LOCKS |= {"lock_thread", "share_thread"}
 _UNREAD = {"ask_run"}
 
 
-class PostgresStore(Sending):
+class PostgresStore(Reads):
     """A store in the schema `andon` of a PostgreSQL database."""
 
     # A server restart or a broken network ends the connection of a process that is still alive.
@@ -69,135 +69,73 @@ class PostgresStore(Sending):
     def __init__(
         self, url: str, *, look: bool = False, lean: bool = False, reserved: bool = False
     ) -> None:
-        """`lean`: read on the connection that writes; `reserved`: see Link.connect."""
-        super().__init__()
+        """`lean`: read on the connection that writes; `reserved`: see Connector.connect."""
         self.url = url
-        self.link = Connector(url, reserved=reserved)
-        self._lean = lean or reserved
-        self.hears = not self.link.pooled
+        self.connector = Connector(url, reserved=reserved)
+        self.notifies = not self.connector.pooled
         self._sql = batches.load()
         # A pipeline does not wait for these; their errors arrive with the next answer.
         self._silent = {name for name, sql in self._sql.items() if not _answers(sql)}
         self._silent |= _LOCKS | _UNREAD
-        self._begin = self.link.begin()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
-        self._reading = threading.Lock()
-        self._writer: Connection | None = None
-        self._written = False  # the writer was open once, so other processes rely on this one
         self._free_since: dict[str, float] = {}  # worker → when its lock was first seen free
-        self._closed = False
-        self._closing: set[str] | None = None  # orders of this batch that may be proved now
-        self._spare = Spare(self.link)  # the third one: for reads, or lent by `transact`
-        self._bell = bell.PostgresNotifier(self.link, self._spare.close_unused)
-        self._spare.on_first = self._bell.wake
+        self._handlers = Handlers(self.q, self._claim_usual)
+        self._handlers.table[Order] = self._order
+        self._handlers.table[Register] = self._register
+        self._session = WriteSession(self.connector, self._sql, self._handlers.workers.renew)
+        self._spare = SpareConnection(self.connector)  # for reads, or lent by `transact`
+        self._notifier = notifier.PostgresNotifier(self.connector, self._spare.close_unused)
+        self._spare.on_first = self._notifier.wake
+        self._reader = PostgresReader(
+            self.connector,
+            self._session,
+            self._spare,
+            self._notifier,
+            self._sql,
+            lean=lean or reserved,
+        )
+        super().__init__(self._reader.read)
+        self._pipeline = Pipeline(self.connector, self._session, self._notifier)
+        self.send, self.receive = self._pipeline.send, self._pipeline.receive
+        self.unsent, self.yield_place = self._pipeline.unsent, self._session.yield_place
         try:
-            if not look or not self._can_be_read():
-                with self._writing, self._translated():
-                    self._writing_connection(besides=1)
+            if not look or not self._reader.ask(
+                has_newest_tables
+            ):  # reading needs no right to write
+                with self._session.lock, self._translated():
+                    self._session.connection(besides=1)
         except BaseException:
-            self._bell.close()
+            self._notifier.close()
             raise
-
-    # ── connections ───────────────────────────────────────────────────────────────────────────
-
-    def _writing_connection(self, besides: int = 0) -> Connection:
-        if self._closed:
-            raise StoreError("the store was closed")
-        if self._writer is None or self._writer.closed:
-            again, self._written = self._written, True
-            db = self.link.connect(again=again, besides=besides, **WRITER_SETTINGS)
-            for kind, dumper in arrays.DUMPERS:
-                db.adapters.register_dumper(kind, dumper)
-            try:
-                self._writer = db
-                make_ready(db, self.link.name, self._renew)
-                if db.info.server_version >= 170000 and not self.link.pooled:
-                    db.execute(f"SET transaction_timeout = '{TRANSACTION_SECONDS}s'")
-            except BaseException:
-                self._drop_writer()
-                raise
-        return self._writer
-
-    def _can_be_read(self) -> bool:
-        """Return whether the tables are up to date; reading then needs no right to write."""
-        found: bool = self._read(has_newest_tables)
-        return found
-
-    def _drop_writer(self) -> None:
-        if self._writer is not None:
-            with contextlib.suppress(psycopg.Error):
-                self._writer.close()
-            self._writer = None
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except SPOILED as error:
-            raise self.link.meaning(error) from error
-
-    # ── queries ───────────────────────────────────────────────────────────────────────────────
+            raise self.connector.meaning(error) from error
 
     def q(self, name: str, /, **params: Any) -> Rows:
-        db = getattr(self._local, "db", None) or self._writing_connection()
+        db = getattr(self._local, "db", None) or self._session.connection()
         # An explicit cursor: a caller's connection may have other row and cursor factories.
         cursor = psycopg.Cursor(db, row_factory=tuple_row).execute(self._sql[name], params)
         return [] if name in self._silent else cursor.fetchall()
 
-    def read(self, name: str, /, **params: Any) -> Rows:
-        return self._read(lambda db: db.execute(self._sql[name], params).fetchall())
-
-    def _read(self, ask: Callable[[Connection], T]) -> T:
-        for last in (False, True):
-            if self._closed:
-                raise StoreError("the store was closed")
-            try:
-                return self._ask(ask)
-            except SPOILED as error:
-                meaning = self.link.meaning(error)
-                # An idle connection may have ended long ago, which is no reason to fail: retry.
-                if (
-                    last
-                    or isinstance(error, StoreFull)
-                    or not isinstance(meaning, StoreUnavailable)
-                ):
-                    raise meaning from error
-        raise AssertionError("unreachable")
-
-    def _ask(self, ask: Callable[[Connection], T]) -> T:
-        """Run a read on the spare connection, or on an open one if the server has no room."""
-        if self._lean:
-            with self._writing:
-                return ask(self._writing_connection())
-        with self._reading:
-            # While the spare is lent, open another one only if the notifier's is not open.
-            if not (self._spare.lent and self._bell.open):
-                with contextlib.suppress(StoreFull), self._spare.taken() as db:
-                    return ask(db)
-        if self._bell.open:
-            return self._bell.ask(ask)
-        if self._sender == threading.get_ident():
-            raise StoreUnavailable(f"{self.link.name}: there is no connection left to read on")
-        with self._writing:
-            return ask(self._writing_connection())
-
-    def yield_place(self) -> None:
-        """Close the writing connection so that other processes can start; this one cannot yet."""
-        with self._writing:
-            self._drop_writer()
-            self._written = False  # the next connection must check for room again
+    def orders_for(self, worker_id: str) -> ClaimResult:
+        return orders_for(worker_id, self.read("look", worker_id=worker_id, claim=NO_CLAIM))
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
-        if self._sender == threading.get_ident():
+        if self._session.sender == threading.get_ident():
             raise StoreError(
                 "a write on the thread of an event loop that waits for another: store calls block, "
                 "so make them from another thread (asyncio.to_thread)"
             )
-        with self._writing:
+        with self._session.lock:
             outcomes = self._write(batch)
-        self.announce(batch, outcomes)
+        if concerns_others(batch, outcomes):
+            self.notify()
         return outcomes
 
     def _write(self, batch: Sequence[Message]) -> list[Outcome]:
@@ -207,9 +145,9 @@ class PostgresStore(Sending):
             except SPOILED as error:
                 if isinstance(error, CONTENDED) and tries < CONTENTION_TRIES:
                     continue
-                meaning = self.link.meaning(error)
+                meaning = self.connector.meaning(error)
                 if isinstance(meaning, StoreUnavailable):
-                    self._drop_writer()
+                    self._session.drop()
                 if isinstance(meaning, StoreUnavailable) or len(batch) == 1:
                     raise meaning from error
                 break
@@ -225,79 +163,44 @@ class PostgresStore(Sending):
             return error
 
     def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
-        together = batches.Together(batch)
+        shared = batches.SharedStatements(batch)
         outcomes: list[Outcome] = [None] * len(batch)
-        others = together.others
-        if not others and len(together.queries) == 1:
+        others = shared.others
+        if not others and len(shared.queries) == 1:
             # One statement is a transaction by itself; messages it refuses are handled below.
-            others = self._write_together(together, outcomes)
-            together.queries.clear()
-        if others or together.queries:
-            with self._transaction():
+            others = self._write_shared(shared, outcomes)
+            shared.queries.clear()
+        if others or shared.queries:
+            with self._session.transaction() as db:
                 for name, params in locks_of(batch):
-                    self._writing_connection().execute(self._sql[name], params)
-                others = sorted(others + self._write_together(together, outcomes))
-                with self._closing_last():
+                    db.execute(self._sql[name], params)
+                others = sorted(others + self._write_shared(shared, outcomes))
+                with self._handlers.targets.closing_last():
                     for place in others:
-                        outcomes[place] = self.apply(batch[place])
+                        outcomes[place] = self._handlers.apply(batch[place])
         return outcomes
 
-    def _write_together(self, together: batches.Together, outcomes: list[Outcome]) -> list[int]:
+    def _write_shared(self, shared: batches.SharedStatements, outcomes: list[Outcome]) -> list[int]:
         """Execute the shared statements; return the places of messages not carried out."""
-        db = self._writing_connection()
+        db = self._session.connection()
         # Send all statements before waiting for the first answer.
-        cursors = [db.execute(self._sql[name], given) for name, given, _ in together.queries]
-        return together.take([cursor.fetchall() for cursor in cursors], outcomes)
+        cursors = [db.execute(self._sql[name], given) for name, given, _ in shared.queries]
+        return shared.take([cursor.fetchall() for cursor in cursors], outcomes)
 
     def _claim_usual(self, m: Claim) -> ClaimResult | None:
         name, params = batches.of_claim(m)
         return batches.usual(self.q(name, **params))
 
-    @contextlib.contextmanager
-    def _closing_last(self) -> Iterator[None]:
-        """Close orders only at the end of the batch: others may be about to close the same ones."""
-        self._closing = closing = set[str]()
-        try:
-            yield
-        finally:
-            self._closing = None
-        self._close(closing)
-
-    def _close(self, stop_ids: Iterable[str]) -> None:
-        if self._closing is None:
-            super()._close(stop_ids)
-        else:
-            self._closing.update(stop_ids)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Run a transaction on the writing connection; only queries with answers cost a trip."""
-        db = self._writing_connection()
-        try:
-            # A pipeline ends with a message that would keep a pooler's connection assigned to us.
-            with contextlib.nullcontext() if self.link.pooled else db.pipeline():
-                db.execute(self._begin, prepare=False)
-                yield
-                db.execute(b"COMMIT", prepare=False)
-        except BaseException:
-            with contextlib.suppress(psycopg.Error):
-                if not db.closed:
-                    db.rollback()
-                    self._direct = None  # on rollback the driver discards prepared statements
-            if db.closed or db.info.transaction_status != TransactionStatus.IDLE:
-                self._drop_writer()
-            raise
-
     def _order(self, m: Order) -> str:
         """Notify in the order's own commit; orders are too rare for this to slow other writes."""
-        stop_id = super()._order(m)
-        self._writing_connection().execute(_NOTIFY)
+        stop_id = self._handlers.orders.order(m)
+        self._session.connection().execute(_NOTIFY)
         return stop_id
 
     def _register(self, m: Register) -> tuple[int, float]:
-        self._writing_connection().execute(LOCK)  # or two could register different parameters
+        self._session.connection().execute(LOCK)  # or two could register different parameters
         self.q("share_orders")  # or an order that has already listed the workers could miss it
-        return super()._register(m)
+        return self._handlers.workers.register(m)
 
     # ── in the caller's transaction ───────────────────────────────────────────────────────────
 
@@ -313,7 +216,7 @@ class PostgresStore(Sending):
             with self._translated():
                 refuse_ended(db, mark)
                 with self._on(db):
-                    outcome = self.apply(message)
+                    outcome = self._handlers.apply(message)
             if isinstance(outcome, Exception):
                 raise outcome
             self._commit_lent(db, message)
@@ -324,7 +227,7 @@ class PostgresStore(Sending):
         try:
             db.execute("COMMIT")
         except psycopg.Error as error:
-            meaning = self.link.meaning(error)
+            meaning = self.connector.meaning(error)
             if not isinstance(meaning, StoreUnavailable):
                 raise  # a deferred constraint of the caller's tables: the caller's error
             db.close()
@@ -369,7 +272,7 @@ class PostgresStore(Sending):
         own = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
         with self._translated(), connection.transaction() if own else contextlib.nullcontext():
             with self._on(connection):
-                new = self._start_run(run)
+                new = self._handlers.runs.start_run(run)
             if new:
                 psycopg.Cursor(connection).execute(_NOTIFY)
         return new
@@ -397,15 +300,15 @@ class PostgresStore(Sending):
 
     def hold(self, worker_id: str) -> str | None:
         """Take a lock that ends with this process's connection; None behind a pooler."""
-        if self.link.pooled:
+        if self.connector.pooled:
             return None
-        key = bell.key_of(worker_id)
+        key = notifier.key_of(worker_id)
         with self._translated():
-            self._bell.hold(key, besides=int(self._writer is None))
+            self._notifier.hold(key, besides=int(self._session.db is None))
         return str(key)
 
     def release(self, worker_id: str) -> None:
-        self._bell.release(bell.key_of(worker_id))
+        self._notifier.release(notifier.key_of(worker_id))
 
     def is_free(self, worker: WorkerRow) -> bool:
         return bool(self.lost([worker])[0])
@@ -419,35 +322,37 @@ class PostgresStore(Sending):
         for one in locks:
             self._free_since.pop(one, None)
         self._free_since.update(seen)
-        gone = [one for one in workers if now - seen.get(one.id, now + 1) >= bell.RETAKE_SECONDS]
+        gone = [
+            one for one in workers if now - seen.get(one.id, now + 1) >= notifier.RETAKE_SECONDS
+        ]
         return gone, len(gone) < len(seen)
 
     def _look_at_locks(self, locks: list[str]) -> set[str]:
         def look(db: Connection) -> set[str]:
-            return bell.free(db, locks)
+            return notifier.free(db, locks)
 
-        if not self._bell.open:
-            return self._read(look)
+        if not self._notifier.open:
+            return self._reader.ask(look)
         try:
-            return self._bell.ask(look)
+            return self._notifier.ask(look)
         except SPOILED as error:
-            raise self.link.meaning(error) from error
+            raise self.connector.meaning(error) from error
 
-    def ring(self) -> None:
-        self._bell.ring()
+    def notify(self) -> None:
+        self._notifier.notify()
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Listen for notifications; a no-op behind a pooler, where polling has to find new work."""
-        return self._bell.listen(callback) if self.hears else lambda: None
+        return self._notifier.listen(callback) if self.notifies else lambda: None
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
-        return self._bell.listen(callback, loop) if self.hears else lambda: None
+        return self._notifier.listen(callback, loop) if self.notifies else lambda: None
 
     # ── about the database ────────────────────────────────────────────────────────────────────
 
     def facts(self) -> dict[str, Any]:
         settings = ("server_version", "fsync", "synchronous_commit", "full_page_writes")
-        [row] = self._read(
+        [row] = self._reader.ask(
             lambda db: db.execute(
                 "SELECT current_setting(%s), current_setting(%s), current_setting(%s),"
                 " current_setting(%s), (SELECT version FROM andon.schema),"
@@ -455,10 +360,10 @@ class PostgresStore(Sending):
                 settings,
             ).fetchall()
         )
-        facts = {"store": "postgresql", "at": self.link.name, "pooler": self.link.pooled}
-        if not self.link.pooled:
+        facts = {"store": "postgresql", "at": self.connector.name, "pooler": self.connector.pooled}
+        if not self.connector.pooled:
             facts["connections"] = {
-                **self._read(self.link.room)._asdict(),
+                **self._reader.ask(self.connector.room)._asdict(),
                 "kept": RESERVED,
             }
         return facts | dict(zip((*settings, "schema", "epoch"), row, strict=True))
@@ -472,15 +377,15 @@ class PostgresStore(Sending):
         """Do nothing: the server does its own upkeep."""
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._bell.close()
-            with self._writing, self._reading:
-                self._drop_writer()
+        if not self._session.closed:
+            self._session.closed = True
+            self._notifier.close()
+            with self._session.lock, self._reader.lock:
+                self._session.drop()
                 self._spare.close()
 
 
-_NOTIFY = f"SELECT pg_notify('{bell.CHANNEL}', '')".encode()
+_NOTIFY = f"SELECT pg_notify('{notifier.CHANNEL}', '')".encode()
 
 
 def _answers(sql: bytes) -> bool:

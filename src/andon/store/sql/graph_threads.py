@@ -9,7 +9,6 @@ import json
 
 from andon.errors import Corrupt, Fenced
 from andon.store.messages.graphs import GraphFilter, GraphKey, GraphRow
-from andon.store.sql.limits import SqlLimits
 from andon.store.sql.reads import build, fields
 
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
         SaveCheckpoint,
         SaveWrites,
     )
-    from andon.store.sql.reads import Rows
+    from andon.store.sql.reads import Query, Rows
 
 # A checkpoint may be dropped while it is read; reading again then finds it gone.
 _TRIES = 3
@@ -33,12 +32,13 @@ _TABLES = ("checkpoints", "channels", "writes", "pieces")
 _COLUMNS = ("thread", "namespace", "id", "parent", "kind", "body", "versions", "metadata")
 
 
-class SqlThreads(SqlLimits):
-    """Handles the messages and reads about LangGraph threads."""
+class GraphThreadHandler:
+    """Handles the messages about LangGraph threads."""
 
-    # ── writes ────────────────────────────────────────────────────────────────────────────────
+    def __init__(self, q: Query) -> None:
+        self.q = q
 
-    def _save_checkpoint(self, m: SaveCheckpoint) -> None:
+    def save_checkpoint(self, m: SaveCheckpoint) -> None:
         self._save_pieces(m)
         self.q(
             "save_graph_checkpoint",
@@ -55,7 +55,7 @@ class SqlThreads(SqlLimits):
         for row in m.channels:
             self.q("save_graph_channel", thread=m.thread, namespace=m.namespace, **fields(row))
 
-    def _save_writes(self, m: SaveWrites) -> None:
+    def save_writes(self, m: SaveWrites) -> None:
         self._save_pieces(m)
         place = {"thread": m.thread, "namespace": m.namespace, "checkpoint": m.checkpoint}
         for row in m.writes:
@@ -75,18 +75,18 @@ class SqlThreads(SqlLimits):
         for piece in pieces.missing(m.pieces, frozenset(bytes(name) for (name,) in known)):
             self.q("insert_piece", thread=m.thread, name=piece.name, body=piece.body)
 
-    def _drop_thread(self, m: DropThread) -> None:
+    def drop_thread(self, m: DropThread) -> None:
         self.q("lock_thread", thread=m.thread)
         for table in _TABLES:
             self.q(f"drop_thread_{table}", thread=m.thread)
 
-    def _copy_thread(self, m: CopyThread) -> None:
+    def copy_thread(self, m: CopyThread) -> None:
         for thread in sorted({m.source, m.target}):
             self.q("lock_thread", thread=thread)
         for table in _TABLES:
             self.q(f"copy_thread_{table}", source=m.source, target=m.target)
 
-    def _drop_checkpoints(self, m: DropCheckpoints) -> None:
+    def drop_checkpoints(self, m: DropCheckpoints) -> None:
         self.q("lock_thread", thread=m.thread)
         for namespace, one in m.checkpoints:
             self.q("drop_graph_checkpoint", thread=m.thread, namespace=namespace, id=one)
@@ -124,12 +124,17 @@ class SqlThreads(SqlLimits):
         for name in sorted(bodies.keys() - used):
             self.q("drop_graph_piece", thread=thread, name=name)
 
-    # ── reads ─────────────────────────────────────────────────────────────────────────────────
 
-    def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None:
+class GraphThreadReads:
+    """Reads checkpoints of LangGraph threads."""
+
+    def __init__(self, read: Query) -> None:
+        self.read = read
+
+    def checkpoint(self, which: GraphFilter) -> GraphRow | None:
         """Return the checkpoint of a thread, namespace and id; without an id, the latest."""
         for last in (False,) * (_TRIES - 1) + (True,):
-            rows = self._graph_rows(which)
+            rows = self._rows(which)
             if not rows:
                 return None
             try:
@@ -142,7 +147,7 @@ class SqlThreads(SqlLimits):
                     ) from gone
         raise AssertionError("unreachable")
 
-    def _graph_rows(self, which: GraphFilter) -> Rows:
+    def _rows(self, which: GraphFilter) -> Rows:
         place = {"thread": which.thread, "namespace": which.namespace}
         if which.id is None:
             return self.read("graph_latest", **place)
@@ -186,7 +191,7 @@ class SqlThreads(SqlLimits):
             wanted = below - found.keys()
         return found
 
-    def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]:
+    def checkpoints(self, which: GraphFilter) -> list[GraphKey]:
         """Return the keys of matching checkpoints, newest first."""
         asked = fields(which) | {"limit": _EVERY if which.limit is None else which.limit}
         if which.thread is None:
@@ -196,7 +201,7 @@ class SqlThreads(SqlLimits):
             rows = self.read("graph_checkpoints", **asked)
         return [build(GraphKey, row) for row in rows]
 
-    def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]:
+    def checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]:
         """Return the keys of the checkpoints that the given LangGraph runs have saved."""
         rows = self.read("graph_checkpoints_of", runs=json.dumps(list(graph_runs)))
         return [build(GraphKey, row) for row in rows]

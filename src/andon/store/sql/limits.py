@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 
-from andon.store.sql.reads import SqlReads
-
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
 if TYPE_CHECKING:
     from typing import Any
 
     from andon.core.queue import Admission, Candidate
     from andon.store.messages.rows import LimitRow
-    from andon.store.sql.reads import Rows
+    from andon.store.sql.events import EventHandler
+    from andon.store.sql.reads import Query, Reads, Rows
     from andon.store.store import AgentRow, Claim, SetLimit
 
 TERMS = ("at_most", "rate", "per_seconds")
@@ -29,36 +28,30 @@ PAGE = 100
 PAGES = 20
 
 
-class SqlLimits(SqlReads):
+class LimitHandler:
     """Handles the messages about limits, and claims that are subject to limits."""
 
-    def q(self, name: str, /, **params: Any) -> Rows:
-        """Run a named query on the writing connection, inside the batch's transaction."""
-        raise NotImplementedError
+    def __init__(self, q: Query, reads: Reads, events: EventHandler) -> None:
+        self.q, self._reads, self._events = q, reads, events
 
-    def _note(
-        self, kind: str, *, run_id: str | None = None, worker: str | None = None, **body: Any
-    ) -> None:
-        self.q("insert_event", kind=kind, run_id=run_id, worker=worker, body=json.dumps(body))
-
-    def _set_limit(self, m: SetLimit) -> bool:
+    def set_limit(self, m: SetLimit) -> bool:
         """Set or drop a limit; return whether the limit exists now or existed before."""
         self.q("lock_workers")
         if m.at_most is None and m.rate is None:
             found = bool(self.q("drop_limit", scope=m.scope, name=m.name))
             if m.scope == "agent":
-                self._declare({m.name})
+                self.declare({m.name})
         else:
             found = True
             self.q("set_limit", scope=m.scope, name=m.name, **_terms(m), set_by=m.by)
-        self._note("limit.set", scope=m.scope, name=m.name, **_terms(m), by=m.by)
+        self._events.note("limit.set", scope=m.scope, name=m.name, **_terms(m), by=m.by)
         return found
 
-    def _declare(self, names: set[str]) -> None:
+    def declare(self, names: set[str]) -> None:
         """Apply the limits that promoted versions declare in code, unless a person has set one."""
-        known = {row.name: row for row in self._limits(self.q) if row.scope == "agent"}
+        known = {row.name: row for row in self._reads.limits() if row.scope == "agent"}
         for name in sorted(names):
-            row, before = self._agents(name, self.q)[:1], known.get(name)
+            row, before = self._reads.agents(name)[:1], known.get(name)
             if not row or (before is not None and before.set_by != CODE):
                 continue
             said = _terms(row[0])
@@ -70,7 +63,7 @@ class SqlLimits(SqlReads):
             else:
                 self.q("drop_limit", scope="agent", name=name)
 
-    def _claim_admitted(self, m: Claim, latched: list[Held]) -> tuple[Rows, float | None]:
+    def claim_admitted(self, m: Claim, latched: list[Held]) -> tuple[Rows, float | None]:
         """Claim runs that the limits admit and no latch holds.
 
         Also returns the seconds until a rate lets another run begin, or None.
@@ -78,9 +71,9 @@ class SqlLimits(SqlReads):
         from andon.core.queue import admit, tally
 
         self.q("lock_limits")
-        limits = [row.limit for row in self._limits(self.q)]
-        usage = self._usage(self.q)
-        [[now]] = self.q("now")
+        limits = [row.limit for row in self._reads.limits()]
+        usage = self._reads.usage()
+        now = self._reads.now()
         running, buckets = tally(usage.running, limits), dict(usage.buckets)
         stand = admit((), limits, running, buckets, now=now, room=0)
         chosen: list[Candidate] = []

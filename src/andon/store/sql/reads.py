@@ -1,4 +1,8 @@
-"""The reads of a store: each runs named queries and builds rows from their results."""
+"""The reads of a store: each runs named queries and builds rows from their results.
+
+A `Reads` asks through the query function it is given: a store's own uses a connection that only
+reads, and the handlers of messages have one inside the batch's transaction.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from andon.store.messages.rows import (
     Usage,
     WaitingRuns,
 )
+from andon.store.messages.stops import StopRow, SupervisorRow, TargetRow, optional_flag
 from andon.store.read_api import ALLOWANCE_SECONDS
 from andon.store.store import AgentRow, EffectRow, WorkerRow
 
@@ -33,8 +38,11 @@ if TYPE_CHECKING:
 
     from andon.core.journal import Entry
     from andon.core.values.struct import Struct
+    from andon.store.messages.graphs import GraphFilter, GraphKey, GraphRow
+    from andon.store.sql.graph_threads import GraphThreadReads
 
     Rows = list[tuple[Any, ...]]
+    Query = Callable[..., Rows]  # runs a named query with parameters by name
     T = TypeVar("T", bound=Struct | Entry)
 else:
     Rows = list
@@ -74,12 +82,11 @@ def _astray(what: str, last: int, after: int) -> Corrupt:
     )
 
 
-class SqlReads:
+class Reads:
     """The reads of a store, for every SQL database."""
 
-    def read(self, name: str, /, **params: Any) -> Rows:
-        """Run a named query on a reading connection."""
-        raise NotImplementedError
+    def __init__(self, read: Query) -> None:
+        self.read = read
 
     def load(self, run_id: str) -> Loaded:
         found = entries(self.read("load_entries", run_id=run_id))
@@ -181,16 +188,10 @@ class SqlReads:
         return body
 
     def workers(self) -> list[WorkerRow]:
-        return self._workers(self.read)
-
-    def _workers(self, ask: Callable[..., Rows]) -> list[WorkerRow]:
-        return [build(WorkerRow, row) for row in ask("workers")]
+        return [build(WorkerRow, row) for row in self.read("workers")]
 
     def busy(self) -> frozenset[str]:
-        return self._busy(self.read)
-
-    def _busy(self, ask: Callable[..., Rows]) -> frozenset[str]:
-        return frozenset(str(worker) for (worker,) in ask("busy_workers"))
+        return frozenset(str(worker) for (worker,) in self.read("busy_workers"))
 
     def fleet(self, since: float) -> list[WorkerRow]:
         return [build(WorkerRow, row) for row in self.read("fleet", since=since)]
@@ -224,28 +225,19 @@ class SqlReads:
         return [build(StepTime, row) for row in rows]
 
     def agents(self, name: str | None = None) -> list[AgentRow]:
-        return self._agents(name, self.read)
-
-    def _agents(self, name: str | None, ask: Callable[..., Rows]) -> list[AgentRow]:
-        return [build(AgentRow, row) for row in ask("agents", name=name)]
+        return [build(AgentRow, row) for row in self.read("agents", name=name)]
 
     def limits(self) -> list[LimitRow]:
-        return self._limits(self.read)
-
-    def _limits(self, ask: Callable[..., Rows]) -> list[LimitRow]:
-        return [build(LimitRow, row) for row in ask("limits")]
+        return [build(LimitRow, row) for row in self.read("limits")]
 
     def usage(self) -> Usage:
-        return self._usage(self.read)
-
-    def _usage(self, ask: Callable[..., Rows]) -> Usage:
         from andon.core.queue import Bucket, Candidate, LimitSlot
 
         running = [
             (Candidate("", queue, agent, json.loads(labels), spends=False), count)
-            for queue, agent, labels, count in ask("running")
+            for queue, agent, labels, count in self.read("running")
         ]
-        buckets = {LimitSlot(*row[:3]): Bucket(*row[3:]) for row in ask("buckets")}
+        buckets = {LimitSlot(*row[:3]): Bucket(*row[3:]) for row in self.read("buckets")}
         return Usage(running=running, buckets=buckets)
 
     def queues(self) -> list[QueueRow]:
@@ -265,6 +257,44 @@ class SqlReads:
     def stranded_versions(self) -> set[tuple[str, str]]:
         return {(agent, version) for agent, version in self.read("stranded_versions")}
 
+    def stops(self, limit: int = 50) -> list[StopRow]:
+        return [_stop(row) for row in self.read("stops", limit=limit)]
+
+    def stop(self, stop_id: str) -> StopRow | None:
+        return next((_stop(row) for row in self.read("stop", id=stop_id)), None)
+
+    def latches(self) -> list[StopRow]:
+        return [_stop(row) for row in self.read("latches")]
+
+    def targets(self, stop_id: str) -> list[TargetRow]:
+        return [build(TargetRow, row) for row in self.read("targets", stop_id=stop_id)]
+
+    def unproved(self) -> list[TargetRow]:
+        return [build(TargetRow, row) for row in self.read("unproved")]
+
+    def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
+        return [build(SupervisorRow, row) for row in self.read("supervisors", since=since)]
+
+    def graph_checkpoint(self, which: GraphFilter) -> GraphRow | None:
+        return self._graphs().checkpoint(which)
+
+    def graph_checkpoints(self, which: GraphFilter) -> list[GraphKey]:
+        return self._graphs().checkpoints(which)
+
+    def graph_checkpoints_of(self, graph_runs: Sequence[str]) -> list[GraphKey]:
+        return self._graphs().checkpoints_of(graph_runs)
+
+    def _graphs(self) -> GraphThreadReads:
+        from andon.store.sql.graph_threads import GraphThreadReads
+
+        return GraphThreadReads(self.read)
+
     def now(self) -> float:
         now: float = self.read("now")[0][0]
         return now
+
+
+def _stop(row: Sequence[Any]) -> StopRow:
+    *plain, spare = row
+    named = dict(zip(StopRow.__struct_fields__, plain, strict=False))
+    return StopRow(**{**named, "latched": bool(named["latched"])}, spare=optional_flag(spare))

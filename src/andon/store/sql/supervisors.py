@@ -15,105 +15,95 @@ from andon.store.messages.stops import (
     Enlist,
     StallReport,
     StopNotice,
-    SupervisorRow,
-    said,
+    optional_flag,
 )
-from andon.store.sql.reads import build, fields
-from andon.store.sql.resume import SqlLifting
+from andon.store.sql.reads import fields
 from andon.store.store import FleetQuery, FleetState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from andon.store.sql.reads import Rows
+    from andon.store.sql.events import EventHandler
+    from andon.store.sql.orders import OrderHandler
+    from andon.store.sql.reads import Query, Reads
+    from andon.store.sql.targets import TargetHandler
 
-_TOLD: tuple[str, ...] = (
-    "stop_id",
-    "kind",
-    "target",
-    "run_id",
-    "worker",
-    "fence",
-    "hard",
-    "by",
-    "why",
-)
-_TOLD += ("mark", "spare")
+# The columns of told_supervisor, in order.
+_NOTICE = ("stop_id", "kind", "target", "run_id", "worker", "fence", "hard", "by", "why", "mark")
 
 
-def _told(row: Sequence[Any]) -> StopNotice:
-    named = dict(zip(_TOLD, row, strict=True))
-    return StopNotice(**{**named, "hard": bool(named["hard"]), "spare": said(named["spare"])})
+def _notice(row: Sequence[Any]) -> StopNotice:
+    *plain, spare = row
+    named = dict(zip(_NOTICE, plain, strict=True))
+    return StopNotice(**{**named, "hard": bool(named["hard"])}, spare=optional_flag(spare))
 
 
-class SqlSupervisors(SqlLifting):
+class SupervisorHandler:
     """Handles the messages about supervisors, and what supervisors report about their workers."""
 
-    def _enlist(self, m: Enlist) -> float:
-        self.q("enlist", **fields(m.supervisor), lease_seconds=m.lease_seconds)
-        self._note("supervisor.started", supervisor=m.supervisor.id, host=m.supervisor.host)
-        now: float = self.q("now")[0][0]
-        return now
+    def __init__(
+        self,
+        q: Query,
+        reads: Reads,
+        events: EventHandler,
+        orders: OrderHandler,
+        targets: TargetHandler,
+    ) -> None:
+        self.q, self._reads, self._events = q, reads, events
+        self._orders, self._targets = orders, targets
 
-    def _attend(self, m: Attend) -> Attendance:
+    def enlist(self, m: Enlist) -> float:
+        self.q("enlist", **fields(m.supervisor), lease_seconds=m.lease_seconds)
+        self._events.note("supervisor.started", supervisor=m.supervisor.id, host=m.supervisor.host)
+        return self._reads.now()
+
+    def attend(self, m: Attend) -> Attendance:
         known = self.q("attend", **fields(m))
         for (other,) in self.q("overdue_supervisors", supervisor_id=m.supervisor_id):
-            self._dismiss(Dismiss(supervisor_id=other, state="silent", evidence="its lease ended"))
+            self.dismiss(Dismiss(supervisor_id=other, state="silent", evidence="its lease ended"))
         [[window]] = self.q("next_window")
         if window is not None and window <= 0:
-            self._escalate()
+            self._orders.escalate()
             [[window]] = self.q("next_window")
         rows = self.q("told_supervisor", supervisor_id=m.supervisor_id)
-        told = [_told(row) for row in rows]
-        halts = [one for one in self._latches(self.q) if one.kind == StopKind.HALT]
+        halts = [one for one in self._reads.latches() if one.kind == StopKind.HALT]
         return Attendance(
-            now=self.q("now")[0][0],
+            now=self._reads.now(),
             known=bool(known),
-            told=told,
+            told=[_notice(row) for row in rows],
             halt=halts[0] if halts else None,
             escalate_in=window,
         )
 
-    def _look_around(self, _: FleetQuery) -> FleetState:
+    def look_around(self, _: FleetQuery) -> FleetState:
+        reads = self._reads
         return FleetState(
-            workers=self._workers(self.q),
-            supervisors=self._supervisors(self.q),
-            busy=self._busy(self.q),
+            workers=reads.workers(),
+            supervisors=reads.supervisors(),
+            busy=reads.busy(),
             waiting=bool(self.q("any_waiting")[0][0]),
-            newest=next(iter(self.stops(1, self.q)), None),
+            newest=next(iter(reads.stops(1)), None),
         )
 
-    def _dismiss(self, m: Dismiss) -> bool:
+    def dismiss(self, m: Dismiss) -> bool:
         found = self.q("dismiss", **fields(m))
         if found:
-            self._note(
-                "supervisor.ended", supervisor=m.supervisor_id, state=m.state, how=m.evidence
-            )
-            self._end_supervisor_targets(m)
+            about = {"supervisor": m.supervisor_id, "state": m.state, "how": m.evidence}
+            self._events.note("supervisor.ended", **about)
+            self._end_targets(m)
         return bool(found)
 
-    def _end_supervisor_targets(self, m: Dismiss) -> None:
+    def _end_targets(self, m: Dismiss) -> None:
         stage = Stage.UNPROVED if m.state == "silent" else Stage.VERIFIED
-        target = f"supervisor:{m.supervisor_id}"
-        rows = self.q(
-            "end_named_targets", target=target, stage=stage, evidence=f"supervisor {m.evidence}"
-        )
-        self._close([stop_id for (stop_id,) in rows])
+        target, evidence = f"supervisor:{m.supervisor_id}", f"supervisor {m.evidence}"
+        rows = self.q("end_named_targets", target=target, stage=stage, evidence=evidence)
+        self._targets.close([stop_id for (stop_id,) in rows])
 
-    def _stall(self, m: StallReport) -> bool:
+    def stall(self, m: StallReport) -> bool:
         found = bool(self.q("stall_worker", worker_id=m.worker_id, stalled=m.stalled))
         if found:
             kind = "worker.moving" if m.stalled is None else "worker.stalled"
-            self._note(kind, worker=m.worker_id, **json.loads(m.stalled or "{}"))
+            self._events.note(kind, worker=m.worker_id, **json.loads(m.stalled or "{}"))
         return found
-
-    def supervisors(self, since: float | None = None) -> list[SupervisorRow]:
-        return self._supervisors(self.read, since)
-
-    def _supervisors(
-        self, ask: Callable[..., Rows], since: float | None = None
-    ) -> list[SupervisorRow]:
-        rows = ask("supervisors", since=since)
-        return [build(SupervisorRow, row) for row in rows]

@@ -11,7 +11,7 @@ from itertools import chain
 
 from andon.store import queries
 from andon.store.sql.reads import values
-from andon.store.sql.runs import BARE, NUL, SqlStore, begun, settling
+from andon.store.sql.runs import BARE, NUL, begun, settling
 from andon.store.store import Append
 from andon.store.writer.groups import AppendGroup, is_plain, parted
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import apsw
 
+    from andon.store.handlers import Handlers
     from andon.store.store import Message, Outcome, Settle, Start
 
     Advance = Callable[[list[AppendGroup]], set[str]]
@@ -38,7 +39,7 @@ def _of_new(sql: str) -> str:
 # Inserting a row into this view does both in one statement, which is its own commit. A lone step
 # mostly waits for the work around its commit, done with caches that have gone cold meanwhile.
 _STEP = (*re.findall(r":(\w+)", _INSERT), "step", "progress", "epoch", "before")
-_ALONE = f"""
+_STEP_VIEW = f"""
 CREATE TEMP VIEW IF NOT EXISTS andon_step ({", ".join(_STEP)})
     AS SELECT {", ".join("NULL" for _ in _STEP)};
 CREATE TEMP TRIGGER IF NOT EXISTS andon_step INSTEAD OF INSERT ON andon_step BEGIN
@@ -46,41 +47,42 @@ CREATE TEMP TRIGGER IF NOT EXISTS andon_step INSTEAD OF INSERT ON andon_step BEG
 {_of_new(_INSERT.replace("VALUES (", "SELECT ").removesuffix(");"))} WHERE changes();
 END
 """
-_GIVE = f"INSERT INTO andon_step VALUES ({', '.join('?' for _ in _STEP)})"  # noqa: S608 (constants)
+_INSERT_STEP = f"INSERT INTO andon_step VALUES ({', '.join('?' for _ in _STEP)})"  # noqa: S608 (constants)
 
 
-class Short(Exception):
+class RowsMissing(Exception):
     """Fewer rows were changed than expected, so the batch must find out which."""
 
 
-class SqliteBatches(SqlStore):
-    """The part of the store that writes batches, inside their transaction."""
+class SqliteBatches:
+    """Writes batches on the connection of the store that writes, inside its transaction."""
 
-    _writer: apsw.Connection
-    _sql: dict[str, str]
-    _equipped: apsw.Connection | None = None
+    def __init__(self, db: apsw.Connection, handlers: Handlers) -> None:
+        self._db, self._handlers = db, handlers
+        self._sql = queries.load("sqlite")
+        self._has_step_view = False
 
-    def _append_alone(self, message: Message) -> bool:
-        """Write a lone step in one statement; False: nothing is written, use `_commit`."""
+    def append_alone(self, message: Message) -> bool:
+        """Write a lone step in one statement; False: nothing is written, use `apply`."""
         if type(message) is not Append or len(message.entries) != 1 or message.effects:
             return False
         [entry], fence = message.entries, message.fence
         if entry.fence != fence.counter or not is_plain(message):
             return False
-        db = self._writer
-        if self._equipped is not db:
-            db.execute(_ALONE)
-            self._equipped = db
+        db = self._db
+        if not self._has_step_view:
+            db.execute(_STEP_VIEW)
+            self._has_step_view = True
         named = values(entry)
         if "\0" in f"{entry.name}{entry.key}{entry.place}{entry.body}{message.step}":
             refuse_nul((*named, message.step))
         further = entry.state not in BARE
         row = (message.run_id, *named, message.step, further, fence.epoch, entry.seq - 1)
         before = db.total_changes()
-        db.execute(_GIVE, row)
+        db.execute(_INSERT_STEP, row)
         return db.total_changes() != before
 
-    def _apply_all(self, batch: Sequence[Message], advance: Advance) -> list[Outcome]:
+    def apply(self, batch: Sequence[Message], advance: Advance) -> list[Outcome]:
         if len(batch) == 1:
             return [self._apply_one(batch[0])]
         parts = parted(batch)
@@ -90,19 +92,19 @@ class SqliteBatches(SqlStore):
         others += self._start_all(parts.starts, outcomes)
         others += self._settle_all(parts.settles, outcomes)
         for place in sorted(others):
-            outcomes[place] = self.apply(batch[place])
+            outcomes[place] = self._handlers.apply(batch[place])
         return outcomes
 
     def _apply_one(self, message: Message) -> Outcome:
         if isinstance(message, Append) and is_plain(message) and self._append_one(message):
             return None
-        return self.apply(message)
+        return self._handlers.apply(message)
 
     def _append_one(self, m: Append) -> bool:
-        """Write a plain append with effects or several entries; False as in `_append_alone`."""
+        """Write a plain append with effects or several entries; False as in `append_alone`."""
         group = AppendGroup(0, m)
-        self._writer.execute(_ADVANCE, _heading(group))
-        if not self._writer.changes():
+        self._db.execute(_ADVANCE, _heading(group))
+        if not self._db.changes():
             return False
         self._insert_all([group])
         return True
@@ -121,7 +123,7 @@ class SqliteBatches(SqlStore):
         rows = [begun(m.run) for m in starts.values()]
         for row in rows:
             refuse_nul(row.values())
-        new = {run_id for (run_id,) in self._writer.executemany(self._sql["start_run"], rows)}
+        new = {run_id for (run_id,) in self._db.executemany(self._sql["start_run"], rows)}
         runs = [m.run for m in starts.values() if m.run.id in new]
         self._insert_entries([(run.id, *values(run.entry)) for run in runs])
         for place, m in starts.items():
@@ -134,29 +136,29 @@ class SqliteBatches(SqlStore):
         rows = [settling(m) for m in settles.values()]
         for row in rows:
             refuse_nul(row.values())
-        answers = self._writer.executemany(self._sql["settle_run"], rows)
+        answers = self._db.executemany(self._sql["settle_run"], rows)
         settled = {run_id: rest for run_id, *rest in answers}
         ended = {place: m for place, m in settles.items() if m.run_id in settled}
         self._insert_entries([(m.run_id, *values(e)) for m in ended.values() for e in m.entries])
         ends = [(m.ending, m.run_id, m.fence.counter) for m in ended.values()]
-        self._writer.executemany(self._sql["end_attempt"], ends)
+        self._db.executemany(self._sql["end_attempt"], ends)
         for place, m in ended.items():
             state, parent_id, stop = settled[m.run_id]
-            self._tell_of_settled(m, state, parent_id, stop)
+            self._handlers.runs.announce_settled(m, state, parent_id, stop)
             outcomes[place] = str(state)
         return [place for place in settles if place not in ended]
 
-    def _advance_counted(self, groups: list[AppendGroup]) -> set[str]:
-        """Move the heads of all groups and return their runs; raises Short if a fence fails."""
-        before = self._writer.total_changes()
-        self._writer.executemany(_ADVANCE, [_heading(group) for group in groups])
-        if self._writer.total_changes() - before < len(groups):
-            raise Short
+    def advance_counted(self, groups: list[AppendGroup]) -> set[str]:
+        """Move the heads of all groups and return their runs, or raise RowsMissing."""
+        before = self._db.total_changes()
+        self._db.executemany(_ADVANCE, [_heading(group) for group in groups])
+        if self._db.total_changes() - before < len(groups):
+            raise RowsMissing
         return {group.run_id for group in groups}
 
-    def _advance_named(self, groups: list[AppendGroup]) -> set[str]:
+    def advance_named(self, groups: list[AppendGroup]) -> set[str]:
         """Move the heads of all groups whose fence holds; return their runs."""
-        rows = self._writer.executemany(
+        rows = self._db.executemany(
             self._sql["advance_head"], [_heading(group) for group in groups]
         )
         return {row[0] for row in rows}
@@ -166,12 +168,12 @@ class SqliteBatches(SqlStore):
         effects = [(g.run_id, *values(row)) for g in groups for row in g.effects.values()]
         if effects:
             refuse_nul(chain.from_iterable(effects))
-            self._writer.executemany(self._sql["upsert_effect"], effects)
+            self._db.executemany(self._sql["upsert_effect"], effects)
 
     def _insert_entries(self, entries: list[tuple[Any, ...]]) -> None:
         """Insert rows of a run id and an entry's fields, in the order of the statement."""
         refuse_nul(chain.from_iterable(entries))
-        self._writer.executemany(_INSERT, entries)
+        self._db.executemany(_INSERT, entries)
 
 
 def _heading(group: AppendGroup) -> tuple[Any, ...]:

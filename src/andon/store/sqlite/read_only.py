@@ -10,16 +10,15 @@ It writes nothing and creates no file beside the database. The files present dec
 from __future__ import annotations
 
 import os
-import threading
 
 import apsw
 
 from andon.errors import StoreError
-from andon.store import from_root, notifier, queries
-from andon.store.sql.runs import SqlStore
-from andon.store.sqlite.batch import refuse_nul
+from andon.store import from_root, migrations, notifier, queries
+from andon.store.sql.reads import Reads
 from andon.store.sqlite.disk import NETWORK_FILE_SYSTEMS, file_system, why_unwritable
 from andon.store.sqlite.errors import translated
+from andon.store.sqlite.reader import SqliteReader
 from andon.store.sqlite.wal import Wal
 
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from andon.store.sql.reads import Rows
     from andon.store.store import Append, Message, Outcome, WorkerRow
 
     File = str | os.PathLike[str]
@@ -52,23 +50,21 @@ def is_called_for(path: File, *, lasts: bool = False) -> bool:
     return unsafe or (copied and not lasts) or bool(why_unwritable(path))
 
 
-class SqliteView(SqlStore):
+class SqliteView(Reads):
     """The reads of a store in one SQLite file; every write is refused."""
 
     free_means = "dead"
 
     def __init__(self, path: File) -> None:
-        super().__init__()
         self.path = from_root(path)
         self.url = f"sqlite:///{self.path}"
         self.folder = self.path + ".d"
         self.note = ""  # data that may be missing from the view
         self.still = ""  # why the view does not follow changes, if it does not
-        self._sql = queries.load("sqlite")
-        self._reading = threading.Lock()
         with translated(self.path):
-            self._reader = self._open()
+            self._reader = SqliteReader(self._open(), self.path)
             self._refuse_foreign()
+        super().__init__(self._reader.read)
 
     def _open(self) -> apsw.Connection:
         network = file_system(self.path) in NETWORK_FILE_SYSTEMS
@@ -80,7 +76,7 @@ class SqliteView(SqlStore):
             self.still = "it is shown as it was when this command began"
             if network:
                 self.note = "the store is on a network file system, where nothing is locked"
-            db = apsw.Connection(self.path, flags=_READ_ONLY, vfs=_Alone.registered())
+            db = apsw.Connection(self.path, flags=_READ_ONLY, vfs=_UnsharedFiles.registered())
             db.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
         else:
             db = apsw.Connection(f"{_uri(self.path)}?mode=ro", flags=_READ_ONLY)
@@ -100,7 +96,7 @@ class SqliteView(SqlStore):
 
     def _refuse_foreign(self) -> None:
         needs = queries.migrations("sqlite")[-1][0]
-        found: int = self._reader.execute("PRAGMA user_version").get
+        found: int = self._reader.db.execute("PRAGMA user_version").get
         if found == needs:
             return
         self._refuse_lost()
@@ -109,41 +105,21 @@ class SqliteView(SqlStore):
             raise StoreError(
                 f"{self.path}: has no tables of andon{also}. Set ANDON_STORE to another file."
             )
-        if found > needs:
-            raise StoreError(
-                f"the store has schema {found}, this andon knows {needs} at most. Upgrade andon."
-            )
+        migrations.refuse_newer(found, needs)
         raise StoreError(
             f"{self.path}: has schema {found}, expected {needs}, and cannot be upgraded where it "
             "is. Copy it, with its -wal, to a folder of yours and start a worker there; or look "
             "with the version of andon that wrote it."
         )
 
-    # ── queries ───────────────────────────────────────────────────────────────────────────────
-
-    def read(self, name: str, /, **params: Any) -> Rows:
-        with self._reading, translated(self.path):
-            refuse_nul(params.values())
-            return self._reader.execute(self._sql[name], params).fetchall()
-
     def facts(self) -> dict[str, Any]:
-        with self._reading:
-            schema = self._reader.execute("PRAGMA user_version").get
-        return {
-            "store": "sqlite",
-            "path": self.path,
-            "sqlite": apsw.sqlite_lib_version(),
-            "file_system": file_system(self.path),
-            "schema": schema,
-            "epoch": self.read("epoch")[0][0],
-        }
+        return self._reader.facts()
 
     def integrity(self) -> str:
         """Check the database, and whether the log holds commits that SQLite does not read."""
-        with self._reading, translated(self.path):
+        with translated(self.path):
             self._refuse_lost()
-            answer: str = self._reader.execute("PRAGMA integrity_check(1)").get
-            return answer
+        return self._reader.integrity()
 
     def _refuse_lost(self) -> None:
         log = Wal(self.path + "-wal")
@@ -156,9 +132,6 @@ class SqliteView(SqlStore):
         why = why_unwritable(self.path) or "it was opened to look at"
         return StoreError(f"{self.path}: {why}; nothing was written.")
 
-    def q(self, name: str, /, **params: Any) -> Rows:
-        raise self._refusal()
-
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         raise self._refusal()
 
@@ -170,7 +143,7 @@ class SqliteView(SqlStore):
     def is_free(self, worker: WorkerRow) -> bool:
         return False  # testing the lock would remove its file
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         pass
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -190,8 +163,7 @@ class SqliteView(SqlStore):
         return close
 
     def close(self) -> None:
-        with self._reading:
-            self._reader.close()
+        self._reader.close()
 
 
 def _uri(path: str) -> str:
@@ -200,7 +172,7 @@ def _uri(path: str) -> str:
     return f"file:{quote(path)}"
 
 
-class _Alone(apsw.VFS):
+class _UnsharedFiles(apsw.VFS):
     """Reads a database and its log without the -shm file that readers and writers share.
 
     SQLite then keeps the log's index in memory and takes no lock, so no process may write the
@@ -208,7 +180,7 @@ class _Alone(apsw.VFS):
     """
 
     name = "andon-alone"
-    _one: _Alone | None = None
+    _one: _UnsharedFiles | None = None
 
     @classmethod
     def registered(cls) -> str:
@@ -218,12 +190,12 @@ class _Alone(apsw.VFS):
     def __init__(self) -> None:
         super().__init__(self.name, "")
 
-    def xOpen(self, name: Any, flags: list[int]) -> _Unlocked:  # noqa: N802 (apsw's)
+    def xOpen(self, name: Any, flags: list[int]) -> _UnlockedFile:  # noqa: N802 (apsw's)
         flags[0] = (flags[0] & ~_MADE) | apsw.SQLITE_OPEN_READONLY
-        return _Unlocked("", name, flags)
+        return _UnlockedFile("", name, flags)
 
 
-class _Unlocked(apsw.VFSFile):
+class _UnlockedFile(apsw.VFSFile):
     """A file without locks and without shared memory, which apsw's files do not offer."""
 
     def xLock(self, level: int) -> None:  # noqa: N802

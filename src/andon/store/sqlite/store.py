@@ -16,9 +16,13 @@ import apsw
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.store import from_root, migrations, notifier, queries
-from andon.store.sqlite.batch import Short, SqliteBatches, refuse_nul
-from andon.store.sqlite.disk import file_system, make_private, refuse_unsafe, refuse_unwritable
+from andon.store.handlers import Handlers, concerns_others
+from andon.store.sql.claims import NO_CLAIM, orders_for
+from andon.store.sql.reads import Reads
+from andon.store.sqlite.batch import RowsMissing, SqliteBatches, refuse_nul
+from andon.store.sqlite.disk import make_private, refuse_unsafe, refuse_unwritable
 from andon.store.sqlite.errors import BUSY_SECONDS, SPOILED, translate, translated
+from andon.store.sqlite.reader import SqliteReader
 from andon.store.sqlite.wal import Wal
 
 TYPE_CHECKING = False  # commands must not pay for imports they do not need
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
     from andon.store.sql.reads import Rows
     from andon.store.sqlite.batch import Advance
-    from andon.store.store import Append, Message, Outcome, WorkerRow
+    from andon.store.store import Append, ClaimResult, Message, Outcome, WorkerRow
 
     File = str | os.PathLike[str]
 
@@ -40,15 +44,16 @@ CHECKPOINT_PAGES = 1000
 _UNAVAILABLE = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.CantOpenError)
 
 
-class SqliteStore(SqliteBatches):
+class SqliteStore(Reads):
     """A store in one SQLite file."""
 
     def __init__(self, path: File, *, create: bool = True) -> None:
-        super().__init__()
         self.path = from_root(path)
         self.url = f"sqlite:///{self.path}"
         self._sql = queries.load("sqlite")
+        self._handlers = Handlers(self.q)
         self._closed = False
+        self._writing = threading.Lock()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
         self._patience = _Patience()  # the writer's; guarded by its lock
@@ -66,9 +71,10 @@ class SqliteStore(SqliteBatches):
             if not create:
                 self._refuse_foreign()
             self._open()
-            self._reader = self._connect()
-        self._reading = threading.Lock()
-        self.bell = notifier.HostNotifier(self.folder)
+            self._reader = SqliteReader(self._connect(), self.path)
+        super().__init__(self._reader.read)
+        self._batches = SqliteBatches(self._writer, self._handlers)
+        self._notifier = notifier.HostNotifier(self.folder)
 
     def _connect(self) -> apsw.Connection:
         db = apsw.Connection(self.path)
@@ -110,7 +116,7 @@ class SqliteStore(SqliteBatches):
             if self._writer.execute("SELECT identity FROM andon_meta").get == identity:
                 return
             with self._writer:
-                self._renew(identity)
+                self._handlers.workers.renew(identity)
                 self._writer.execute(
                     "INSERT INTO andon_meta (one, epoch, identity, created_at)"
                     " VALUES (1, 1, ?, unixepoch('subsec')) ON CONFLICT DO NOTHING",
@@ -142,17 +148,15 @@ class SqliteStore(SqliteBatches):
         db = getattr(self._local, "db", None) or self._writer
         return db.execute(self._sql[name], params).fetchall()
 
-    def read(self, name: str, /, **params: Any) -> Rows:
-        with self._reading, translated(self.path):
-            refuse_nul(params.values())
-            return self._reader.execute(self._sql[name], params).fetchall()
+    def orders_for(self, worker_id: str) -> ClaimResult:
+        return orders_for(worker_id, self.read("look", worker_id=worker_id, claim=NO_CLAIM))
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────
 
     def write(self, batch: Sequence[Message]) -> list[Outcome]:
         with self._writing:
             outcomes = self._write(batch)
-        self.announce(batch, outcomes)
+        self._announce(batch, outcomes)
         return outcomes
 
     def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
@@ -164,12 +168,16 @@ class SqliteStore(SqliteBatches):
         finally:
             self._patience.seconds = BUSY_SECONDS
             self._writing.release()
-        self.announce(batch, outcomes)
+        self._announce(batch, outcomes)
         return outcomes
+
+    def _announce(self, batch: Sequence[Message], outcomes: Sequence[Outcome]) -> None:
+        if concerns_others(batch, outcomes):
+            self.notify()
 
     def _write(self, batch: Sequence[Message]) -> list[Outcome]:
         try:
-            if len(batch) == 1 and self._append_alone(batch[0]):
+            if len(batch) == 1 and self._batches.append_alone(batch[0]):
                 return [None]
             return self._commit(batch)
         except (*SPOILED, StoreError) as error:
@@ -179,15 +187,15 @@ class SqliteStore(SqliteBatches):
 
     def _commit(self, batch: Sequence[Message]) -> list[Outcome]:
         try:
-            return self._transact(batch, self._advance_counted)
-        except Short:
-            return self._transact(batch, self._advance_named)
+            return self._transact(batch, self._batches.advance_counted)
+        except RowsMissing:
+            return self._transact(batch, self._batches.advance_named)
 
     def _transact(self, batch: Sequence[Message], advance: Advance) -> list[Outcome]:
         db = self._writer
         db.execute("BEGIN IMMEDIATE")
         try:
-            outcomes = self._apply_all(batch, advance)
+            outcomes = self._batches.apply(batch, advance)
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -246,7 +254,7 @@ class SqliteStore(SqliteBatches):
                 db.authorizer = None
             self._local.db = db
             try:
-                outcome = self.apply(message)
+                outcome = self._handlers.apply(message)
             finally:
                 self._local.db = None
             if isinstance(outcome, Exception):
@@ -274,41 +282,32 @@ class SqliteStore(SqliteBatches):
     def lost(self, workers: Sequence[WorkerRow]) -> tuple[list[WorkerRow], bool]:
         return [one for one in workers if self.is_free(one)], False
 
-    hears = True
+    notifies = True
 
     # A free file lock is proof: the kernel releases it when the process ends, and not before. It
     # says nothing about processes that the worker had started.
     free_means = "process"
 
-    def ring(self) -> None:
-        self.bell.ring()
+    def notify(self) -> None:
+        self._notifier.notify()
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        return self.bell.listen(callback)
+        return self._notifier.listen(callback)
 
     def listen_on(self, loop: Any, callback: Callable[[], None]) -> Callable[[], None]:
-        return self.bell.listen_on(loop, callback)
+        return self._notifier.listen_on(loop, callback)
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "store": "sqlite",
-            "path": self.path,
-            "sqlite": apsw.sqlite_lib_version(),
-            "file_system": file_system(self.path),
-            "schema": self._version(),
-            "epoch": self.read("epoch")[0][0],
-        }
+        return self._reader.facts()
 
     def integrity(self) -> str:
-        with self._reading, translated(self.path):
-            answer: str = self._reader.execute("PRAGMA integrity_check(1)").get
-            return answer
+        return self._reader.integrity()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.bell.close()
-            with self._writing, self._reading:
+            self._notifier.close()
+            with self._writing:
                 self._writer.close()
                 self._reader.close()
 

@@ -12,13 +12,13 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, Protocol
 
 from andon.errors import StoreUnavailable
 from andon.points import point
-from andon.store.store import Message, Outcome, Store
+from andon.store.store import Message, Outcome
 
 Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
 
@@ -31,10 +31,31 @@ LINGER_SECONDS = 0.0005
 ROW = 32
 
 
-class Wire(Protocol):
+class Socket(Protocol):
     """The object whose descriptor receives answers; a new one after every lost connection."""
 
     def fileno(self) -> int: ...
+
+
+class RemoteStore(Protocol):
+    """A store behind a network, to which a loop sends batches without waiting."""
+
+    def send(self, batch: Sequence[Message], *, behind: bool = False) -> Socket | None:
+        """Send without waiting; return the object to watch for answers, or None if unable to send.
+
+        `behind`: the caller has batches in flight, and this one queues behind them. Raises
+        StoreUnavailable if the outcome of everything in flight is unknown.
+        """
+
+    def receive(self) -> tuple[list[tuple[list[Outcome], list[int]]], bool]:
+        """Return the batches answered since the last call, and whether more are in flight.
+
+        Each batch is its outcomes, and the places of the messages that were not carried out. Raises
+        StoreUnavailable as `send` does.
+        """
+
+    def unsent(self) -> bool:
+        """Return whether the caller must also call `receive` when the socket becomes writable."""
 
 
 class BatchLine:
@@ -42,7 +63,7 @@ class BatchLine:
 
     def __init__(
         self,
-        store: Store,
+        store: RemoteStore,
         settle: Callable[[list[Item], list[Outcome]], None],
         write_again: Callable[[list[Item]], None],
     ) -> None:
@@ -55,7 +76,7 @@ class BatchLine:
         # The wire and the loop that watches it, also between two batches, as the next one usually
         # goes the same way. The loop watches a duplicate descriptor: others may watch the same
         # wire, and the number of a closed connection becomes another file's.
-        self._wire: Wire | None = None
+        self._wire: Socket | None = None
         self._eye, self._owned = -1, False
         self._loop: Any = None
         self._home = 0  # the loop's thread
@@ -102,7 +123,7 @@ class BatchLine:
         self._rests = self._row % ROW == 0
         self.receive()
 
-    def _watch(self, loop: Any, wire: Wire) -> None:
+    def _watch(self, loop: Any, wire: Socket) -> None:
         self._waits, self._home = True, threading.get_ident()
         if self._wire is not wire or self._loop is not loop:
             self._unwatch()

@@ -13,13 +13,14 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol, cast
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
 from andon.store.store import Checkpoint, Log, Message, Outcome, Start, Store
-from andon.store.writer.line import BatchLine, Item
+from andon.store.writer.line import BatchLine, Item, RemoteStore
 
 log = logging.getLogger("andon")
 
@@ -36,6 +37,16 @@ LATE_SECONDS = 0.05
 _ASIDE = frozenset({Checkpoint, Log})
 
 
+class LocalStore(Protocol):
+    """A store whose commits are quick enough for an event loop to wait for."""
+
+    def write_at_once(self, batch: Sequence[Message]) -> list[Outcome]:
+        """Write from an event loop: raises StoreUnavailable if another writer is not done soon."""
+
+    def needs_upkeep(self) -> bool:
+        """Return whether `checkpoint` is due."""
+
+
 class Writer:
     """The only way in which a process that executes runs writes to its store."""
 
@@ -46,7 +57,7 @@ class Writer:
         # How many runs the loop executes. If all of them wait for the same commit, the thread gains
         # nothing and costs two switches; if the database is a local file, the loop commits itself.
         self.runs = 0
-        self._local = store.url.startswith("sqlite")
+        self._local = cast("LocalStore", store) if store.url.startswith("sqlite") else None
         self._items: queue.SimpleQueue[list[Item] | None] = queue.SimpleQueue()
         self._turn: list[Item] = []  # submitted in this turn of the loop
         self._again: list[Item] = []  # sent before anything queued, with unknown outcome
@@ -54,7 +65,7 @@ class Writer:
         # the loop could commit a later message before them.
         self._waiting = 0
         self._counting = threading.Lock()
-        self._line = BatchLine(store, self._answered, self._write_again)
+        self._line = BatchLine(cast("RemoteStore", store), self._answered, self._write_again)
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
@@ -63,10 +74,10 @@ class Writer:
     async def write(self, message: Message) -> Any:
         """Commit the message and answer its outcome."""
         if self.runs <= 1 and not self._turn and not self._waiting:
-            if self._local:
+            if self._local is not None:
                 if self._line.busy.acquire(blocking=False):
                     try:
-                        [outcome] = self._commit_at_once([message])
+                        [outcome] = self._commit_at_once(self._local, [message])
                     except StoreUnavailable:  # the thread tries again
                         return await self.submit(message)
                     if outcome is None or not isinstance(outcome, BaseException):
@@ -80,16 +91,16 @@ class Writer:
                     return await future
         return await self.submit(message)
 
-    def _commit_at_once(self, messages: list[Message]) -> list[Outcome]:
+    def _commit_at_once(self, store: "LocalStore", messages: list[Message]) -> list[Outcome]:
         """Commit on the loop without waiting for other processes; the thread does the waiting."""
         try:
             point("writer:before-commit")
-            outcomes = self.store.write_at_once(messages)
+            outcomes = store.write_at_once(messages)
             self.commits += 1
             point("writer:after-commit")
         finally:
             self._line.busy.release()
-        if self.store.needs_upkeep():
+        if store.needs_upkeep():
             self._put([])
         return outcomes
 
@@ -121,7 +132,7 @@ class Writer:
 
     def _commit_turn(self, items: list[Item]) -> bool:
         """Commit on the loop if every run that it executes has a message in this turn."""
-        if not self._local or not 0 < self.runs <= len(items) or self._waiting:
+        if self._local is None or not 0 < self.runs <= len(items) or self._waiting:
             return False
         messages = [message for message, _, _ in items]
         if self.runs > len(items) - sum(map(_ASIDE.__contains__, map(type, messages))):
@@ -129,7 +140,7 @@ class Writer:
         if not self._line.busy.acquire(blocking=False):
             return False
         try:
-            outcomes = self._commit_at_once(messages)
+            outcomes = self._commit_at_once(self._local, messages)
         except StoreUnavailable:  # others hold it or the outcome is unknown: let the thread wait
             return False
         except Exception as error:  # noqa: BLE001 (the awaiter must get the error)
@@ -145,7 +156,7 @@ class Writer:
         A large turn goes in two halves: while the store carries out one, the loop executes the runs
         that waited for the other.
         """
-        if self._local or self._waiting or not self._all_wait(items):
+        if self._local is not None or self._waiting or not self._all_wait(items):
             return False
         middle = len(items) // 2
         if len(items) < HALVED or self._line.sent or not self._line.send(items[:middle]):

@@ -1,4 +1,6 @@
-"""Continuing after a stop: resume lifts pauses, reauthorize lifts hard latches."""
+"""Latches lifted after a stop: resume lifts pauses, reauthorize lifts hard latches."""
+
+from __future__ import annotations
 
 import json
 import shlex
@@ -6,18 +8,26 @@ import shlex
 from andon.core.run import State
 from andon.core.stop import POLITE, StopKind, StopScope
 from andon.errors import BadInput, Conflict, NotFound, Refused
-from andon.store.messages.stops import Reauthorize, Resume, StopRow
-from andon.store.sql.stops import SqlStops, said, signed
+from andon.store.sql.orders import scope_of, signed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from andon.store.messages.stops import Reauthorize, Resume, StopRow
+    from andon.store.sql.events import EventHandler
+    from andon.store.sql.reads import Query, Reads
 
 HARD = json.dumps([StopKind.KILL, StopKind.HALT])
 PAUSES = json.dumps([StopKind.PAUSE])
 NO_LATCH = "nothing there is held; andon receipts lists what was stopped"
 
 
-class SqlLifting(SqlStops):
+class LatchHandler:
     """Handles the messages that lift latches."""
 
-    def _resume(self, m: Resume) -> int:
+    def __init__(self, q: Query, reads: Reads, events: EventHandler) -> None:
+        self.q, self._reads, self._events = q, reads, events
+
+    def resume(self, m: Resume) -> int:
         m = m.but(**signed(m))
         self.q("lock_orders")
         self._refuse_latched(m)
@@ -28,20 +38,20 @@ class SqlLifting(SqlStops):
         resumed = self.q("resume_runs", run_ids=run_ids, besides=json.dumps(m.besides))
         lifted = self.q("lift", **_scope(m), kinds=PAUSES, by=m.by, why=m.why)
         if lifted or resumed:
-            self._note("stop.resumed", **said(m), runs=len(resumed))
+            self._events.note("stop.resumed", **scope_of(m), runs=len(resumed))
         return len(resumed)
 
     def _held_elsewhere(self, m: Resume) -> set[str]:
         """Return runs under another latch, perhaps through a parent: resume leaves them alone."""
         found = set[str]()
-        for latch in self._latches(self.q):
+        for latch in self._reads.latches():
             same = _scope(latch) == _scope(m)
             if latch.scope != StopScope.FLEET and not same:  # under a fleet latch no run is claimed
                 found.update(row[0] for row in self.q("members", **_scope(latch)))
         return found
 
     def _refuse_latched(self, m: Resume) -> None:
-        for latch in self._latches(self.q):
+        for latch in self._reads.latches():
             same = _scope(latch) == _scope(m)
             if StopKind(latch.kind) not in POLITE and (same or latch.scope == StopScope.FLEET):
                 by = latch.by or "an unnamed person"
@@ -50,7 +60,7 @@ class SqlLifting(SqlStops):
                     f"Lift it first: {_reauthorize_command(latch)}"
                 )
 
-    def _reauthorize(self, m: Reauthorize) -> int:
+    def reauthorize(self, m: Reauthorize) -> int:
         m = m.but(**signed(m))
         if not m.by.strip() or not m.why.strip():
             raise BadInput(
@@ -85,7 +95,7 @@ class SqlLifting(SqlStops):
                 undo_later=False,
             )
         self.q("lift", **_scope(m), kinds=HARD, by=m.by, why=m.why)
-        self._note("stop.reauthorized", **said(m), held=len(held))
+        self._events.note("stop.reauthorized", **scope_of(m), held=len(held))
         return len(held)
 
 
