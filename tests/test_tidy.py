@@ -135,8 +135,16 @@ def test_both_databases_answer_the_same_queries() -> None:
     assert sqlite, "no queries were found"
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgres", "postgres_batch"])
-def test_a_query_has_its_name_for_itself(dialect: str) -> None:
-    text = (ROOT / "src/andon/store" / f"{dialect}.sql").read_text("utf-8")
-    named = re.findall(r"^-- (\w+) --$", text, re.MULTILINE)
+@pytest.mark.parametrize(
+    ("dialect", "files"),
+    [
+        ("sqlite", ["shared", "sqlite"]),
+        ("postgres", ["shared", "postgres"]),
+        ("postgres_batch", ["postgres_batch"]),
+    ],
+)
+def test_a_query_has_its_name_for_itself(dialect: str, files: list[str]) -> None:
+    texts = [(ROOT / "src/andon/store" / f"{file}.sql").read_text("utf-8") for file in files]
+    headers = re.findall(r"^-- (\w+(?:, \w+)*) --$", "\n".join(texts), re.MULTILINE)
+    named = [name for header in headers for name in header.split(", ")]
     assert len(named) == len(set(named)) == len(queries.load(dialect))

@@ -3,42 +3,53 @@
 -- the first one is changed. Each answers the runs that it was carried out for; of the others nothing
 -- is written, and why is found out one by one.
 
--- append_one --
--- The short path of one append by one run. No row: see advance_head.
-WITH moved AS (
-  UPDATE andon.runs
-     SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
-         progress_seq = coalesce(%(progress)s::bigint, progress_seq)
+-- {move_head} --
+-- No row: see advance_head.
+UPDATE andon.runs
+   SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
+       progress_seq = coalesce(%(progress)s::bigint, progress_seq)
    WHERE id = %(run_id)s AND fence = %(counter)s AND epoch = %(epoch)s AND state = 'running'
-     AND head_seq = %(seq)s - 1 AND (SELECT epoch FROM andon.meta) = %(epoch)s
-  RETURNING id
-)
+   AND head_seq = %(seq)s - 1 AND (SELECT epoch FROM andon.meta) = %(epoch)s
+  RETURNING id;
+
+-- {insert_one} --
 INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
 SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s, %(body)s,
-       %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM moved
+       %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM;
+
+-- {insert_many} --
+INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
+SELECT e.* FROM unnest(%(run_id)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
+                       %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
+                       %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
+                       %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
+  AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash);
+
+-- {update_effect} --
+ON CONFLICT (run_id, name, key) DO UPDATE
+   SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
+       fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
+       undo_within = excluded.undo_within;
+
+-- append_one --
+-- The short path of one append by one run.
+WITH moved AS (
+  {move_head}
+)
+{insert_one} moved
 RETURNING run_id;
 
 -- append_effect --
 -- The same with one line of the ledger: the intent or the end of one effect.
 WITH moved AS (
-  UPDATE andon.runs
-     SET head_seq = %(seq)s, head_hash = %(hash)s, step = coalesce(%(step)s, step),
-         progress_seq = coalesce(%(progress)s::bigint, progress_seq)
-   WHERE id = %(run_id)s AND fence = %(counter)s AND epoch = %(epoch)s AND state = 'running'
-     AND head_seq = %(seq)s - 1 AND (SELECT epoch FROM andon.meta) = %(epoch)s
-  RETURNING id
+  {move_head}
 ), written AS (
-  INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-  SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s, %(body)s,
-         %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM moved
+  {insert_one} moved
 )
 INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
 SELECT id, %(e_name)s, %(e_key)s, %(e_place)s, %(e_kind)s, %(e_state)s, %(e_seq)s, %(e_fence)s,
        %(e_quiet)s::boolean, %(e_undo)s, %(e_undo_within)s::float8 FROM moved
-ON CONFLICT (run_id, name, key) DO UPDATE
-   SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
-       fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
-       undo_within = excluded.undo_within
+{update_effect}
 RETURNING run_id;
 
 -- append_many --
@@ -61,13 +72,7 @@ WITH asked AS (
    WHERE r.id = locked.id
   RETURNING r.id
 ), written AS (
-  INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-  SELECT e.* FROM unnest(%(run_id)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
-                         %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
-                         %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
-                         %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
-    AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-    JOIN moved ON moved.id = e.run_id
+  {insert_many} JOIN moved ON moved.id = e.run_id
 ), ledger AS (
   INSERT INTO andon.effects (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
   SELECT f.* FROM unnest(%(e_run_id)s::text[], %(e_name)s::text[], %(e_key)s::text[],
@@ -76,10 +81,7 @@ WITH asked AS (
                          %(e_undo)s::text[], %(e_undo_within)s::float8[])
     AS f (run_id, name, key, place, kind, state, seq, fence, quiet, undo, undo_within)
     JOIN moved ON moved.id = f.run_id
-  ON CONFLICT (run_id, name, key) DO UPDATE
-     SET place = excluded.place, kind = excluded.kind, state = excluded.state, seq = excluded.seq,
-         fence = excluded.fence, quiet = excluded.quiet, undo = excluded.undo,
-         undo_within = excluded.undo_within
+  {update_effect}
 )
 SELECT id FROM moved;
 
@@ -98,9 +100,7 @@ WITH born AS (
   ON CONFLICT (id) DO NOTHING
   RETURNING id
 )
-INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-SELECT id, %(seq)s, %(kind)s, %(state)s, %(place)s, %(name)s, %(key)s, %(digest)s, %(body)s,
-       %(blob)s, %(fence)s, %(since)s::float8, %(at)s::float8, %(hash)s FROM born
+{insert_one} born
 RETURNING run_id;
 
 -- start_many --
@@ -112,7 +112,7 @@ WITH born AS (
          coalesce(a.at, now.now + a.delay_seconds), a.labels, a.parent_id, a.root_id, 0, a.hash,
          now.now, now.now
     FROM (SELECT andon.now()) now (now),
-         unnest(%(ids)s::text[], %(agents)s::text[], %(versions)s::text[], %(queues)s::text[],
+         unnest(%(run_id)s::text[], %(agents)s::text[], %(versions)s::text[], %(queues)s::text[],
                 %(priorities)s::bigint[], %(ats)s::float8[], %(delays)s::float8[],
                 %(labels)s::text[], %(parents)s::text[], %(roots)s::text[], %(heads)s::text[])
          AS a (id, agent, version, queue, priority, at, delay_seconds, labels, parent_id, root_id, hash)
@@ -123,13 +123,7 @@ WITH born AS (
   ON CONFLICT (id) DO NOTHING
   RETURNING id
 )
-INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-SELECT e.* FROM unnest(%(ids)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
-                       %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
-                       %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
-                       %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
-  AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-  JOIN born ON born.id = e.run_id
+{insert_many} JOIN born ON born.id = e.run_id
 RETURNING run_id;
 
 -- end_many --
@@ -157,13 +151,7 @@ WITH asked AS (
    WHERE r.id = locked.id
   RETURNING r.id
 ), written AS (
-  INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-  SELECT e.* FROM unnest(%(run_id)s::text[], %(seq)s::bigint[], %(kind)s::text[], %(state)s::text[],
-                         %(place)s::text[], %(name)s::text[], %(key)s::text[], %(digest)s::text[],
-                         %(body)s::text[], %(blob)s::text[], %(fence)s::bigint[],
-                         %(since)s::float8[], %(at)s::float8[], %(hash)s::text[])
-    AS e (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
-    JOIN moved ON moved.id = e.run_id
+  {insert_many} JOIN moved ON moved.id = e.run_id
 ), ended AS (
   UPDATE andon.attempts t SET ended_at = andon.now(), ending = a.ending
     FROM moved JOIN asked a ON a.run_id = moved.id
@@ -171,27 +159,10 @@ WITH asked AS (
 )
 SELECT id FROM moved;
 
--- recalled --
--- A part of look and of claim_usual: which of a worker's runs somebody wants undone.
-(SELECT coalesce(jsonb_agg(id), '[]')::text FROM andon.runs
-  WHERE worker = %(worker_id)s AND undoing IS NOT NULL AND state = 'running');
-
--- orders --
--- A part of them, too. Who waits for a child that is being stopped hears of it after the child.
-(SELECT coalesce(jsonb_agg(jsonb_build_object(
-          'stop_id', t.stop_id, 'kind', s.kind, 'target', t.target, 'run_id', t.run_id,
-          'worker', t.worker, 'fence', t.fence, 'hard', t.stage = 'fenced',
-          'by', s.asked_by, 'why', s.why, 'mark', t.mark, 'spare', s.spare)), '[]')::text
-   FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id
-  WHERE t.worker = %(worker_id)s AND t.ended_at IS NULL
-    AND (t.stage = 'fenced' OR NOT EXISTS (
-           SELECT 1 FROM andon.runs c
-            WHERE c.parent_id = t.run_id AND c.stop IS NOT NULL AND c.state = 'running')));
-
 -- claim_usual --
 -- Claim at once if nothing stands in the way of it: no limit, no latch, nobody overdue, nothing due,
 -- no order that becomes hard, and not this very claim once more. Else it claims nothing; look says
--- what it is. After lock_worker, as look is; {claim_runs}, {recalled}, {orders} are those queries.
+-- what it is. After lock_worker, as look is; claim_runs is included.
 -- One row for each run, or one without a run; the start of a run that nobody has touched comes along,
 -- for each run by its index whatever the planner believes.
 WITH next (now, wake, undo, hard) AS MATERIALIZED (
@@ -212,7 +183,7 @@ WITH next (now, wake, undo, hard) AS MATERIALIZED (
          hard - now, {recalled}, {orders}
     FROM next, andon.workers w WHERE w.id = %(worker_id)s
 ), claimed AS (
-{claim_runs}
+%(claim_runs)s
 ), begun AS (
   INSERT INTO andon.attempts (run_id, fence, number, worker, claim, claimed_at)
   SELECT id, fence, attempt, %(worker_id)s, %(number)s, andon.now() FROM claimed

@@ -38,15 +38,13 @@ Transaction = Sequence[tuple[str, dict[str, Any]]]  # query names and their para
 
 
 def load() -> dict[str, bytes]:
-    """Load all statements, with the queries that they contain filled in."""
-    named, own = queries.load("postgres"), dict(queries.load("postgres_batch"))
+    """Load all statements, with the claim that `claim_usual` contains filled in."""
+    named = queries.load("postgres") | queries.load("postgres_batch")
     # If the claim is not a usual one, limit 0 keeps the query from finding or locking any run.
     limit = "(SELECT CASE WHEN usual THEN %(limit)s ELSE 0 END FROM seen)"
-    parts = {name: own.pop(name).rstrip(";") for name in ("recalled", "orders")}
-    parts["claim_runs"] = named["claim_runs"].rstrip(";").replace("%(limit)s", limit)
-    named["look"] = named["look"].format(**parts)
-    own["claim_usual"] = own["claim_usual"].format(**parts)
-    return {name: sql.encode() for name, sql in {**named, **own}.items()}
+    claim = named["claim_runs"].rstrip(";").replace("%(limit)s", limit)
+    named["claim_usual"] = named["claim_usual"].replace("%(claim_runs)s", claim)
+    return {name: sql.encode() for name, sql in named.items()}
 
 
 class Query(NamedTuple):
@@ -140,7 +138,7 @@ def starting(starts: dict[int, Start]) -> Query:
     if len(runs) == 1:
         return Query(*of_start(runs[0]), expected)
     params = {
-        "ids": Texts([run.id for run in runs]),
+        "run_id": Texts([run.id for run in runs]),
         "agents": Texts([run.agent for run in runs]),
         "versions": Texts([run.version for run in runs]),
         "queues": Texts([run.queue for run in runs]),
