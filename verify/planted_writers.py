@@ -35,8 +35,8 @@ CANARIES = (
         "closed-before-it-is-written",
         "writers",
         "store/writer/writer.py",
-        "        self._hand_over()\n        self._line.wait(timeout)\n",
-        "        self._line.wait(timeout)\n",
+        "        self._hand_over()\n        self._sender.wait(timeout)\n",
+        "        self._sender.wait(timeout)\n",
     ),
     Canary(
         "moment-taken-for-a-loss",
@@ -48,14 +48,14 @@ CANARIES = (
     Canary(
         "lost-and-not-written-again",
         "writers",
-        "store/writer/line.py",
+        "store/writer/sender.py",
         "        self._write_again([item for items in self.sent for item in items])\n",
         "        self._write_again([item for items in self.sent for item in items][1:])\n",
     ),
     Canary(
         "told-although-it-was-left-out",
         "writers",
-        "store/writer/line.py",
+        "store/writer/sender.py",
         "                del items[place], outcomes[place]\n",
         "                pass\n",
     ),

@@ -41,7 +41,7 @@ def _questions(seen: Seen) -> dict[str, Ask]:
         asked[f"sent {run_id}"] = _call("sent", run_id, "e")
     for worker_id in seen.workers:
         asked[f"held by {worker_id}"] = _call("held_by", worker_id)
-        asked[f"hear {worker_id}"] = _call("hear", worker_id)
+        asked[f"orders for {worker_id}"] = _call("orders_for", worker_id)
     for stop_id in seen.stops:
         asked[f"targets {stop_id}"] = _call("targets", stop_id)
     return asked

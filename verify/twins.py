@@ -17,7 +17,7 @@ EXAMPLES = 100  # at scale 1
 FEWEST = 10
 STEPS = 40
 # Each must have been sent, and be refused at least once: else the machine does not reach them.
-WANTED = ("Claim", "Append", "Settle", "Deliver", "Order", "Beat", "Depart", "Start", "Move")
+WANTED = ("Claim", "Append", "Settle", "Deliver", "Order", "Beat", "Depart", "Start", "MoveRun")
 REFUSALS = ("Fenced", "Conflict", "IllegalTransition")
 
 

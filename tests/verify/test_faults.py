@@ -252,5 +252,5 @@ print(*writers.check(small, str).violations, sep="\\n")
 """
     right = "                del items[place], outcomes[place]\n"
     assert "is told what is None's" in found(
-        tmp_path, code, "store/writer/line.py", right, "                pass\n"
+        tmp_path, code, "store/writer/sender.py", right, "                pass\n"
     )

@@ -23,19 +23,6 @@ UPDATE andon.agents a
  WHERE version = %(version)s AND (%(name)s::text IS NULL OR name = %(name)s)
 RETURNING name;
 
--- overdue_workers --
--- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
--- Locked: a heartbeat that comes in between would be answered although the worker is given up.
-SELECT id FROM andon.workers
- WHERE state = 'live' AND lease_until < (SELECT andon.now())
- ORDER BY lease_until LIMIT 8 FOR UPDATE SKIP LOCKED;
-
--- held_runs --
--- Locked: an owner that is alive after all must not move the head between this and give_back_run.
-SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
-  FROM andon.runs WHERE worker = %(worker_id)s AND state = 'running'
- ORDER BY id FOR NO KEY UPDATE;
-
 -- give_back_run --
 -- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
 UPDATE andon.runs
@@ -43,16 +30,14 @@ UPDATE andon.runs
        changed_at = andon.now(), interruptions = interruptions + %(interrupted)s,
        fruitless = %(fruitless)s, error = coalesce(%(error)s, error), fence = fence + 1,
        head_seq = %(head_seq)s, head_hash = %(head_hash)s,
-       undo_at = andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = runs.id AND e.state = 'confirmed')
+       undo_at = andon.now() + {undo_within}
  WHERE id = %(run_id)s AND fence = %(fence)s AND state = 'running'
 RETURNING parent_id;
 
 -- wake_due --
 UPDATE andon.runs
    SET state = 'queued', returned = true, available_at = wake_at, changed_at = andon.now(),
-       undo_at = andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = runs.id AND e.state = 'confirmed')
+       undo_at = andon.now() + {undo_within}
  WHERE id = ANY (ARRAY(
          SELECT id FROM andon.runs
           WHERE state = 'suspended' AND wake_at <= (SELECT andon.now())
@@ -69,12 +54,6 @@ UPDATE andon.runs
             AND state IN ('queued', 'stranded', 'paused', 'dead')
           ORDER BY undo_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING id;
-
--- lock_worker --
--- The first thing of a claim. Against end_worker: a worker given up at this instant would be left
--- with runs that nobody takes back. And against this same claim, sent once more while the first one
--- still commits: it waits, and finds what the first one claimed.
-SELECT state FROM andon.workers WHERE id = %(worker_id)s FOR NO KEY UPDATE;
 
 -- {claimable} --
 -- Ready runs of the versions and queues of this worker; those to be undone, of any version.
@@ -158,13 +137,6 @@ SELECT pg_advisory_xact_lock(4701822938610213711);
 -- lock_workers --
 -- Every claim holds its worker: those that have not seen a new limit end before it holds.
 SELECT id FROM andon.workers WHERE state = 'live' ORDER BY id FOR NO KEY UPDATE;
-
--- sweep_buckets --
--- Those that are full again say nothing: a bucket is full a period after it was last spent from.
-DELETE FROM andon.buckets
- WHERE NOT EXISTS (SELECT 1 FROM andon.limits l
-                    WHERE l.scope = buckets.scope AND l.name = buckets.name
-                      AND l.rate IS NOT NULL AND filled_at + l.per_seconds > (SELECT andon.now()));
 
 -- queues --
 SELECT queue, sum(waiting)::bigint, sum(returned)::bigint, sum(later)::bigint, sum(running)::bigint, min(oldest) FROM (
@@ -318,9 +290,7 @@ UPDATE andon.runs
        version = coalesce(%(version)s, version),
        undoing = CASE WHEN %(undone)s::boolean THEN NULL ELSE undoing END,
        undo_at = CASE WHEN %(undo_later)s::boolean OR (%(sleeps)s::boolean AND inbox > %(seen_inbox)s)
-                      THEN andon.now() + %(delay_seconds)s::float8 + (
-                        SELECT min(undo_within) FROM andon.effects e
-                         WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
+                      THEN andon.now() + %(delay_seconds)s::float8 + {undo_within} END,
        head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND fence = %(fence)s AND epoch = %(epoch)s AND state = 'running'
    AND (SELECT epoch FROM andon.meta) = %(epoch)s
@@ -335,8 +305,7 @@ UPDATE andon.runs
        available_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE available_at END,
        changed_at = CASE WHEN state = 'suspended' THEN andon.now() ELSE changed_at END,
        undo_at = CASE WHEN state = 'suspended' THEN
-         andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') ELSE undo_at END,
+         andon.now() + {undo_within} ELSE undo_at END,
        state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
  WHERE id = %(run_id)s AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
 RETURNING state;
@@ -351,9 +320,7 @@ UPDATE andon.runs
        failures = CASE WHEN %(fresh)s::boolean THEN 0 ELSE failures END,
        fruitless = CASE WHEN %(fresh)s::boolean OR %(undoing)s::text IS NOT NULL
                         THEN 0 ELSE fruitless END,
-       undo_at = CASE WHEN %(undo_later)s::boolean THEN
-         andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = runs.id AND e.state = 'confirmed') END,
+       undo_at = CASE WHEN %(undo_later)s::boolean THEN andon.now() + {undo_within} END,
        head_seq = coalesce(%(seq)s::bigint, head_seq), head_hash = coalesce(%(hash)s::text, head_hash)
  WHERE id = %(run_id)s AND state = %(seen)s
    AND (%(before)s::bigint IS NULL OR head_seq = %(before)s::bigint) AND stop IS NULL
@@ -369,10 +336,7 @@ SELECT a.fence FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
  WHERE a.run_id = %(run_id)s AND (a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL));
 
 -- runs --
-SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
-       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
-  FROM andon.runs
+SELECT {run_columns} FROM andon.runs
  WHERE (%(states)s::text IS NULL
         OR state IN (SELECT jsonb_array_elements_text(%(states)s::text::jsonb)))
    AND (%(agent)s::text IS NULL OR agent = %(agent)s)
@@ -464,18 +428,6 @@ SELECT r.id FROM andon.workers w JOIN andon.attempts a ON a.worker = w.id
  WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND left(a.ending, 6) = 'frozen'
    AND r.state IN ('paused', 'queued') ORDER BY r.id;
 
--- stop_rows --
--- What an order has to know of its runs; they are locked until it commits.
-SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r.stop,
-       EXISTS (SELECT 1 FROM andon.effects e
-                WHERE e.run_id = r.id AND e.undo IS NOT NULL
-                  AND e.state IN ('confirmed', 'undoing', 'started', 'in_doubt')),
-       (SELECT w.supervisor FROM andon.workers w WHERE w.id = r.worker),
-       (SELECT a.worker FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
-         WHERE a.run_id = r.id AND a.fence = r.fence AND left(a.ending, 6) = 'frozen' AND w.state = 'live')
-  FROM andon.runs r WHERE r.id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb)))
- ORDER BY r.id FOR NO KEY UPDATE OF r;
-
 -- end_entries --
 INSERT INTO andon.journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
 SELECT one ->> 0, (one ->> 1)::bigint, 'end', 'cancelled', '', '', NULL, '', %(body)s, NULL,
@@ -510,17 +462,6 @@ UPDATE andon.runs
                         ORDER BY id FOR NO KEY UPDATE))
 RETURNING id;
 
--- resume_runs --
--- Later, if they were to begin later.
-UPDATE andon.runs
-   SET state = 'queued', returned = true, error = NULL, changed_at = andon.now(),
-       available_at = greatest(available_at, andon.now()),
-       undo_at = andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                        WHERE e.run_id = runs.id AND e.state = 'confirmed')
- WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(run_ids)s::text::jsonb))) AND state IN ('paused', 'killed') AND stop IS NULL
-   AND agent <> ALL (ARRAY(SELECT jsonb_array_elements_text(%(besides)s::text::jsonb)))
-RETURNING id;
-
 -- end_run_targets --
 -- What it had started has to be looked for.
 UPDATE andon.targets SET stage = %(stage)s, evidence = %(evidence)s, ended_at = andon.now()
@@ -542,26 +483,12 @@ SELECT 1 FROM andon.targets t JOIN andon.stops s ON s.id = t.stop_id JOIN andon.
 -- What somebody measured, beside what others have.
 UPDATE andon.stops SET body = (body::jsonb || %(body)s::text::jsonb)::text WHERE id = %(id)s;
 
--- close_stops --
--- Those of which every target is proved, or cannot be.
-UPDATE andon.stops SET closed_at = andon.now(), escalate_at = NULL
- WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(%(ids)s::text::jsonb))) AND closed_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM andon.targets t
-                    WHERE t.stop_id = stops.id AND t.ended_at IS NULL)
-RETURNING id, kind, (SELECT count(*) FROM andon.targets t
-                      WHERE t.stop_id = stops.id AND t.stage = 'unproved');
-
 -- end_windows --
 UPDATE andon.stops SET escalate_at = NULL
  WHERE id = ANY (ARRAY(SELECT id FROM andon.stops
                         WHERE closed_at IS NULL AND escalate_at <= (SELECT andon.now())
                         ORDER BY id FOR NO KEY UPDATE))
 RETURNING id;
-
--- overdue_supervisors --
-SELECT id FROM andon.supervisors
- WHERE state = 'live' AND lease_until < andon.now() AND id <> %(supervisor_id)s
- LIMIT 8 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- share_thread --
 -- Nobody takes pieces away that a writer has just found.

@@ -20,6 +20,8 @@ _SQLITE = (
         r"(?:= ANY \(ARRAY|IN )\(SELECT jsonb_array_elements_text\((:\w+)::text::jsonb\)\)\)?",
         r"IN (SELECT value FROM json_each(\1))",
     ),
+    (r" FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?", ""),  # there is one write lock
+    (r"\bgreatest\(", "max("),
     (r"\(SELECT andon\.now\(\)\)|andon\.now\(\)", "unixepoch('subsec')"),
     (r"::\w+", ""),
     (r"andon\.", "andon_"),

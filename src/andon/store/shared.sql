@@ -1,6 +1,30 @@
 -- Queries that both databases carry out. SQLite's are these with andon_ for the schema andon., its clock
--- for andon.now(), and without the casts (see queries.py). What differs is in the dialects' files; so are
--- a few queries that are the same in both, of which make verify makes one database unlike the other.
+-- for andon.now(), and without casts and row locks (see queries.py). What differs is in the dialects'
+-- files; so are a few that are the same in both, of which make verify makes one database unlike the
+-- other.
+
+-- {undo_within} --
+-- The seconds within which a run must be resumed, or its effects are undone; NULL if it owes none.
+(SELECT min(undo_within) FROM andon.effects e
+          WHERE e.run_id = andon.runs.id AND e.state = 'confirmed');
+
+-- {run_columns} --
+id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
+       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
+       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment;
+
+-- {worker_columns} --
+id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
+       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
+       containment, progress, beaten_at, stalled, embedded;
+
+-- {stop_columns} --
+id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
+       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare;
+
+-- {target_columns} --
+stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
+       acknowledged_at, fenced_at, ended_at, mark;
 
 -- now --
 SELECT andon.now();
@@ -29,10 +53,7 @@ SELECT name, version, queue, parameters, retries, registered_at, promoted_at, at
  ORDER BY name, promoted_at DESC NULLS LAST, registered_at DESC, version DESC;
 
 -- workers --
-SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
-       containment, progress, beaten_at, stalled, embedded
-  FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
+SELECT {worker_columns} FROM andon.workers WHERE state IN ('live', 'silent') ORDER BY started_at, id;
 
 -- busy_workers --
 SELECT DISTINCT worker FROM andon.runs WHERE worker IS NOT NULL;
@@ -45,10 +66,7 @@ SELECT EXISTS (SELECT 1 FROM andon.runs
 
 -- fleet --
 -- Also workers that have ended since; newest first.
-SELECT id, host, boot, namespace, pid, start_ticks, lock, state, lease_until, agents, started_at,
-       concurrency, drain_asked_at, draining_at, ended_at, evidence, drain, queues, supervisor,
-       containment, progress, beaten_at, stalled, embedded
-  FROM andon.workers WHERE state = 'live' OR ended_at >= :since::float8 ORDER BY started_at, id;
+SELECT {worker_columns} FROM andon.workers WHERE state = 'live' OR ended_at >= :since::float8 ORDER BY started_at, id;
 
 -- ask_drain --
 UPDATE andon.workers SET drain_asked_at = coalesce(drain_asked_at, andon.now())
@@ -81,6 +99,25 @@ RETURNING andon.now();
 SELECT contact_since, andon.now() FROM andon.workers
  WHERE id = :worker_id AND state = 'live'
    AND lease_until >= andon.now() + :lease_seconds::float8 / 2.0;
+
+-- overdue_workers --
+-- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
+-- Locked: a heartbeat that comes in between would be answered although the worker is given up.
+SELECT id FROM andon.workers
+ WHERE state = 'live' AND lease_until < (SELECT andon.now())
+ ORDER BY lease_until LIMIT 8 FOR UPDATE SKIP LOCKED;
+
+-- held_runs --
+-- Locked: an owner that is alive after all must not move the head between this and give_back_run.
+SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
+  FROM andon.runs WHERE worker = :worker_id AND state = 'running'
+ ORDER BY id FOR NO KEY UPDATE;
+
+-- lock_worker --
+-- The first thing of a claim. Against end_worker: a worker given up at this instant would be left
+-- with runs that nobody takes back. And against this same claim, sent once more while the first one
+-- still commits: it waits, and finds what the first one claimed.
+SELECT state FROM andon.workers WHERE id = :worker_id FOR NO KEY UPDATE;
 
 -- end_worker --
 -- Two who take from the same worker: the second waits here, finds it ended, and gets no row.
@@ -136,6 +173,13 @@ INSERT INTO andon.buckets (scope, name, value, unspent, filled_at)
 VALUES (:scope, :name, :value, :unspent, :filled_at)
 ON CONFLICT (scope, name, value) DO UPDATE
    SET unspent = excluded.unspent, filled_at = excluded.filled_at;
+
+-- sweep_buckets --
+-- Those that are full again say nothing: a bucket is full a period after it was last spent from.
+DELETE FROM andon.buckets
+ WHERE NOT EXISTS (SELECT 1 FROM andon.limits l
+                    WHERE l.scope = andon.buckets.scope AND l.name = andon.buckets.name
+                      AND l.rate IS NOT NULL AND filled_at + l.per_seconds > (SELECT andon.now()));
 
 -- unfinished --
 SELECT agent, version, state, count(*) FROM andon.runs
@@ -255,16 +299,10 @@ SELECT c.run_id, c.progress FROM andon.checkpoints c JOIN andon.runs r ON r.id =
 SELECT op, body FROM andon.checkpoints WHERE run_id = :run_id;
 
 -- run --
-SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
-       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
-  FROM andon.runs WHERE id = :run_id;
+SELECT {run_columns} FROM andon.runs WHERE id = :run_id;
 
 -- runs_among --
-SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
-       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
-  FROM andon.runs
+SELECT {run_columns} FROM andon.runs
  WHERE id IN (SELECT jsonb_array_elements_text(:run_ids::text::jsonb))
    AND state IN (SELECT jsonb_array_elements_text(:states::text::jsonb));
 
@@ -394,9 +432,7 @@ UPDATE andon.runs
        undoing = coalesce(undoing, :undoing::text), changed_at = andon.now(),
        waits = NULL, wake_at = NULL, fruitless = 0,
        available_at = CASE WHEN :state::text = 'queued' THEN andon.now() ELSE available_at END,
-       undo_at = CASE WHEN :undo_later::boolean THEN
-         andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = andon.runs.id AND e.state = 'confirmed') END,
+       undo_at = CASE WHEN :undo_later::boolean THEN andon.now() + {undo_within} END,
        head_seq = coalesce(:seq::bigint, head_seq), head_hash = coalesce(:hash::text, head_hash)
  WHERE id = :run_id
 RETURNING parent_id;
@@ -413,9 +449,7 @@ UPDATE andon.runs
 -- Those that nobody executes, many at once.
 UPDATE andon.runs
    SET state = :state, error = :error::text, changed_at = andon.now(), waits = NULL, wake_at = NULL,
-       undo_at = CASE WHEN :undo_later::boolean THEN
-         andon.now() + (SELECT min(undo_within) FROM andon.effects e
-                                 WHERE e.run_id = andon.runs.id AND e.state = 'confirmed') END
+       undo_at = CASE WHEN :undo_later::boolean THEN andon.now() + {undo_within} END
  WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb)))
    AND state = ANY (ARRAY(SELECT jsonb_array_elements_text(:states::text::jsonb))) AND stop IS NULL
 RETURNING id;
@@ -424,6 +458,16 @@ RETURNING id;
 -- What nobody had resumed when everything was stopped is not undone by itself afterwards.
 UPDATE andon.runs SET undo_at = NULL
  WHERE undo_at IS NOT NULL AND state IN ('stranded', 'paused', 'dead');
+
+-- resume_runs --
+-- Later, if they were to begin later.
+UPDATE andon.runs
+   SET state = 'queued', returned = true, error = NULL, changed_at = andon.now(),
+       available_at = greatest(available_at, andon.now()),
+       undo_at = andon.now() + {undo_within}
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb))) AND state IN ('paused', 'killed') AND stop IS NULL
+   AND agent NOT IN (SELECT jsonb_array_elements_text(:besides::text::jsonb))
+RETURNING id;
 
 -- clear_stop --
 UPDATE andon.runs SET stop = NULL WHERE id = :run_id;
@@ -533,6 +577,27 @@ SELECT DISTINCT t.run_id FROM andon.stops s JOIN andon.targets t ON t.stop_id = 
  WHERE s.closed_at IS NULL AND s.escalate_at <= andon.now()
    AND t.ended_at IS NULL AND t.run_id IS NOT NULL ORDER BY t.run_id;
 
+-- stop_rows --
+-- What an order has to know of its runs; they are locked until it commits.
+SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r.stop,
+       EXISTS (SELECT 1 FROM andon.effects e
+                WHERE e.run_id = r.id AND e.undo IS NOT NULL
+                  AND e.state IN ('confirmed', 'undoing', 'started', 'in_doubt')),
+       (SELECT w.supervisor FROM andon.workers w WHERE w.id = r.worker),
+       (SELECT a.worker FROM andon.attempts a JOIN andon.workers w ON w.id = a.worker
+         WHERE a.run_id = r.id AND a.fence = r.fence AND substr(a.ending, 1, 6) = 'frozen' AND w.state = 'live')
+  FROM andon.runs r WHERE r.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:run_ids::text::jsonb)))
+ ORDER BY r.id FOR NO KEY UPDATE OF r;
+
+-- close_stops --
+-- Those of which every target is proved, or cannot be.
+UPDATE andon.stops SET closed_at = andon.now(), escalate_at = NULL
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::text::jsonb))) AND closed_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM andon.targets t
+                    WHERE t.stop_id = andon.stops.id AND t.ended_at IS NULL)
+RETURNING id, kind, (SELECT count(*) FROM andon.targets t
+                      WHERE t.stop_id = andon.stops.id AND t.stage = 'unproved');
+
 -- shorten_window --
 -- Given again with less time: the stop comes earlier, never later.
 UPDATE andon.stops SET escalate_at = andon.now() + :within::float8, within = :within
@@ -557,30 +622,20 @@ SELECT 1 FROM andon.stops
    AND lifted_by = :by AND lifted_why = :why;
 
 -- stops --
-SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
-  FROM andon.stops ORDER BY epoch DESC LIMIT :limit;
+SELECT {stop_columns} FROM andon.stops ORDER BY epoch DESC LIMIT :limit;
 
 -- stop --
-SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
-  FROM andon.stops WHERE id = :id;
+SELECT {stop_columns} FROM andon.stops WHERE id = :id;
 
 -- latches --
-SELECT id, epoch, kind, scope, name, value, within, asked_by, why, via, asked_at, escalate_at, closed_at,
-       latched, lifted_at, lifted_by, lifted_why, waiting, body, spare
-  FROM andon.stops WHERE latched AND lifted_at IS NULL ORDER BY epoch DESC;
+SELECT {stop_columns} FROM andon.stops WHERE latched AND lifted_at IS NULL ORDER BY epoch DESC;
 
 -- targets --
-SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
-       acknowledged_at, fenced_at, ended_at, mark
-  FROM andon.targets WHERE stop_id = :stop_id ORDER BY target;
+SELECT {target_columns} FROM andon.targets WHERE stop_id = :stop_id ORDER BY target;
 
 -- unproved --
 -- What nobody could prove, of whichever order.
-SELECT stop_id, target, run_id, worker, supervisor, fence, stage, evidence, requested_at,
-       acknowledged_at, fenced_at, ended_at, mark
-  FROM andon.targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
+SELECT {target_columns} FROM andon.targets WHERE stage = 'unproved' ORDER BY requested_at DESC, target LIMIT 1000;
 
 -- enlist --
 INSERT INTO andon.supervisors (id, host, boot, namespace, pid, start_ticks, home, state, lease_until, grades, body, started_at)
@@ -599,6 +654,11 @@ RETURNING id;
 UPDATE andon.supervisors SET state = :state, evidence = :evidence, ended_at = andon.now()
  WHERE id = :supervisor_id AND state IN ('live', 'silent') AND state <> :state
 RETURNING id;
+
+-- overdue_supervisors --
+SELECT id FROM andon.supervisors
+ WHERE state = 'live' AND lease_until < andon.now() AND id <> :supervisor_id
+ LIMIT 8 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- told_supervisor --
 -- What is to be ended from outside, and the supervisor's own rows.

@@ -21,16 +21,6 @@ UPDATE andon_agents
  WHERE version = :version AND (:name IS NULL OR name = :name)
 RETURNING name;
 
--- overdue_workers --
--- A bounded number at each claim, by every worker: there is no reaper that could die quietly.
-SELECT id FROM andon_workers
- WHERE state = 'live' AND lease_until < unixepoch('subsec')
- ORDER BY lease_until LIMIT 8;
-
--- held_runs --
-SELECT id, fence, fruitless, progress_seq > claimed_seq, head_seq, head_hash, step
-  FROM andon_runs WHERE worker = :worker_id AND state = 'running' ORDER BY id;
-
 -- give_back_run --
 -- From a worker that is gone. Fruitless: it ended this attempt without one finished step.
 UPDATE andon_runs
@@ -38,16 +28,14 @@ UPDATE andon_runs
        changed_at = unixepoch('subsec'), interruptions = interruptions + :interrupted,
        fruitless = :fruitless, error = coalesce(:error, error), fence = fence + 1,
        head_seq = :head_seq, head_hash = :head_hash,
-       undo_at = unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
-                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed')
+       undo_at = unixepoch('subsec') + {undo_within}
  WHERE id = :run_id AND fence = :fence AND state = 'running'
 RETURNING parent_id;
 
 -- wake_due --
 UPDATE andon_runs
    SET state = 'queued', returned = 1, available_at = wake_at, changed_at = unixepoch('subsec'),
-       undo_at = unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
-                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed')
+       undo_at = unixepoch('subsec') + {undo_within}
  WHERE id IN (SELECT id FROM andon_runs
                WHERE state = 'suspended' AND wake_at <= unixepoch('subsec')
                ORDER BY wake_at LIMIT :limit);
@@ -62,10 +50,6 @@ UPDATE andon_runs
                  AND state IN ('queued', 'stranded', 'paused', 'dead')
                ORDER BY undo_at LIMIT :limit)
 RETURNING id;
-
--- lock_worker --
--- The first thing of a claim; the write lock is held already.
-SELECT state FROM andon_workers WHERE id = :worker_id;
 
 -- {claimable} --
 -- Ready runs of the versions and queues of this worker; those to be undone, of any version.
@@ -132,13 +116,6 @@ SELECT r.id, r.queue, r.agent, r.labels, r.attempt = 0 AND r.undoing IS NULL
 -- lock_limits, lock_workers, lock_orders, try_orders, share_orders, lock_named_workers, lock_runs_of, lock_supervisors, lock_stops, share_thread, lock_thread --
 -- Nothing to do: the write lock is held already.
 SELECT 1;
-
--- sweep_buckets --
--- Those that are full again say nothing: a bucket is full a period after it was last spent from.
-DELETE FROM andon_buckets
- WHERE NOT EXISTS (SELECT 1 FROM andon_limits l
-                    WHERE l.scope = andon_buckets.scope AND l.name = andon_buckets.name
-                      AND l.rate IS NOT NULL AND filled_at + l.per_seconds > unixepoch('subsec'));
 
 -- queues --
 SELECT queue, sum(waiting), sum(returned), sum(later), sum(running), min(oldest) FROM (
@@ -267,9 +244,7 @@ UPDATE andon_runs
        fruitless = 0, trial = CASE WHEN :tried THEN NULL ELSE trial END, version = coalesce(:version, version),
        undoing = CASE WHEN :undone THEN NULL ELSE undoing END,
        undo_at = CASE WHEN :undo_later OR (:sleeps AND inbox > :seen_inbox)
-                      THEN unixepoch('subsec') + :delay_seconds + (
-                        SELECT min(undo_within) FROM andon_effects e
-                         WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
+                      THEN unixepoch('subsec') + :delay_seconds + {undo_within} END,
        head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND fence = :fence AND epoch = :epoch AND state = 'running'
    AND (SELECT epoch FROM andon_meta) = :epoch
@@ -284,8 +259,7 @@ UPDATE andon_runs
        available_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE available_at END,
        changed_at = CASE WHEN state = 'suspended' THEN unixepoch('subsec') ELSE changed_at END,
        undo_at = CASE WHEN state = 'suspended' THEN
-         unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
-                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') ELSE undo_at END,
+         unixepoch('subsec') + {undo_within} ELSE undo_at END,
        state = CASE WHEN state = 'suspended' THEN 'queued' ELSE state END
  WHERE id = :run_id AND state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
 RETURNING state;
@@ -299,9 +273,7 @@ UPDATE andon_runs
        version = coalesce(:version, version), trial = :trial, waits = NULL, wake_at = NULL,
        failures = CASE WHEN :fresh THEN 0 ELSE failures END,
        fruitless = CASE WHEN :fresh OR :undoing IS NOT NULL THEN 0 ELSE fruitless END,
-       undo_at = CASE WHEN :undo_later THEN
-         unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
-                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed') END,
+       undo_at = CASE WHEN :undo_later THEN unixepoch('subsec') + {undo_within} END,
        head_seq = coalesce(:seq, head_seq), head_hash = coalesce(:hash, head_hash)
  WHERE id = :run_id AND state = :seen AND (:before IS NULL OR head_seq = :before)
    AND stop IS NULL
@@ -317,10 +289,7 @@ SELECT a.fence FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
  WHERE a.run_id = :run_id AND (a.quiet OR w.state = 'dead' OR (w.state = 'gone' AND a.mark IS NULL));
 
 -- runs --
-SELECT id, agent, version, queue, state, priority, labels, attempt, failures, interruptions, epoch,
-       fence, worker, parent_id, root_id, step, error, waits, wake_at, available_at, created_at,
-       changed_at, head_seq, head_hash, undoing, undo_at, trial, stop, containment
-  FROM andon_runs
+SELECT {run_columns} FROM andon_runs
  WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
    AND (:agent IS NULL OR agent = :agent)
    AND (:parent_id IS NULL OR parent_id = :parent_id)
@@ -372,17 +341,6 @@ SELECT r.id FROM andon_workers w JOIN andon_attempts a ON a.worker = w.id
  WHERE w.state = 'live' AND w.supervisor IS NOT NULL AND substr(a.ending, 1, 6) = 'frozen'
    AND r.state IN ('paused', 'queued') ORDER BY r.id;
 
--- stop_rows --
--- What an order has to know of its runs; they are locked until it commits.
-SELECT r.id, r.state, r.worker, r.fence, r.head_seq, r.head_hash, r.parent_id, r.stop,
-       EXISTS (SELECT 1 FROM andon_effects e
-                WHERE e.run_id = r.id AND e.undo IS NOT NULL
-                  AND e.state IN ('confirmed', 'undoing', 'started', 'in_doubt')),
-       (SELECT w.supervisor FROM andon_workers w WHERE w.id = r.worker),
-       (SELECT a.worker FROM andon_attempts a JOIN andon_workers w ON w.id = a.worker
-         WHERE a.run_id = r.id AND a.fence = r.fence AND substr(a.ending, 1, 6) = 'frozen' AND w.state = 'live')
-  FROM andon_runs r WHERE r.id IN (SELECT value FROM json_each(:run_ids)) ORDER BY r.id;
-
 -- end_entries --
 INSERT INTO andon_journal (run_id, seq, kind, state, place, name, key, digest, body, blob, fence, since, at, hash)
 SELECT value ->> 0, value ->> 1, 'end', 'cancelled', '', '', NULL, '', :body, NULL,
@@ -414,17 +372,6 @@ UPDATE andon_runs
  WHERE state IN ('queued', 'suspended')
 RETURNING id;
 
--- resume_runs --
--- Later, if they were to begin later.
-UPDATE andon_runs
-   SET state = 'queued', returned = 1, error = NULL, changed_at = unixepoch('subsec'),
-       available_at = max(available_at, unixepoch('subsec')),
-       undo_at = unixepoch('subsec') + (SELECT min(undo_within) FROM andon_effects e
-                                        WHERE e.run_id = andon_runs.id AND e.state = 'confirmed')
- WHERE id IN (SELECT value FROM json_each(:run_ids)) AND state IN ('paused', 'killed') AND stop IS NULL
-   AND agent NOT IN (SELECT value FROM json_each(:besides))
-RETURNING id;
-
 -- end_run_targets --
 -- What it had started has to be looked for.
 UPDATE andon_targets SET stage = :stage, evidence = :evidence, ended_at = unixepoch('subsec')
@@ -446,23 +393,10 @@ SELECT 1 FROM andon_targets t JOIN andon_stops s ON s.id = t.stop_id JOIN andon_
 -- What somebody measured, beside what others have.
 UPDATE andon_stops SET body = json_patch(body, :body) WHERE id = :id;
 
--- close_stops --
--- Those of which every target is proved, or cannot be.
-UPDATE andon_stops SET closed_at = unixepoch('subsec'), escalate_at = NULL
- WHERE id IN (SELECT value FROM json_each(:ids)) AND closed_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM andon_targets t
-                    WHERE t.stop_id = andon_stops.id AND t.ended_at IS NULL)
-RETURNING id, kind, (SELECT count(*) FROM andon_targets t
-                      WHERE t.stop_id = andon_stops.id AND t.stage = 'unproved');
-
 -- end_windows --
 UPDATE andon_stops SET escalate_at = NULL
  WHERE closed_at IS NULL AND escalate_at <= unixepoch('subsec')
 RETURNING id;
-
--- overdue_supervisors --
-SELECT id FROM andon_supervisors
- WHERE state = 'live' AND lease_until < unixepoch('subsec') AND id <> :supervisor_id LIMIT 8;
 
 -- known_pieces --
 -- CROSS: SQLite keeps the order, and looks each name up instead of all pieces of the thread.

@@ -84,13 +84,13 @@ async def test_a_loop_waits_a_moment_for_another_process_and_its_thread_the_rest
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: dict[int, float] = {}
-    call = sqlite._Patience.__call__
+    call = sqlite._BusyHandler.__call__
 
     def watched(self: Any, tries: int) -> bool:
         waited[threading.get_ident()] = self.seconds
         return call(self, tries)
 
-    monkeypatch.setattr(sqlite._Patience, "__call__", watched)
+    monkeypatch.setattr(sqlite._BusyHandler, "__call__", watched)
     other = apsw.Connection(writer.store.url.removeprefix("sqlite:///"))
     other.execute("BEGIN IMMEDIATE")
     writer.runs = 1

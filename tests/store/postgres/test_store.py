@@ -708,7 +708,7 @@ def test_a_lone_start_and_a_lone_claim_need_no_thread(
     async def start_and_claim() -> tuple[Any, Any]:
         writer = Writer(store, patience_seconds=0)
         started = await writer.submit(Start(run=new_run("r")))
-        writer._line.wait(LONG)  # its ring has an answer too
+        writer._sender.wait(LONG)  # its ring has an answer too
         claimed = await writer.write(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
         writer.close(LONG)
         return started, claimed

@@ -28,15 +28,15 @@ def pauses() -> Iterator[float]:
         seconds = min(2 * seconds, MOST_SECONDS)
 
 
-async def held(store: Any, worker_id: str, told: Callable[[], bool]) -> str | None:
-    """Take a worker's liveness lock once a connection is free; give up if `told` says to go."""
+async def held(store: Any, worker_id: str, leaving: Callable[[], bool]) -> str | None:
+    """Take a worker's liveness lock once a connection is free; give up if it is `leaving`."""
     import asyncio
 
     for pause in pauses():
         try:
             lock: str | None = store.hold(worker_id)
         except StoreFull as error:
-            if told():
+            if leaving():
                 raise
             log.warning("%s Waiting until there is room.", error)
             store.yield_place()
@@ -48,13 +48,13 @@ async def held(store: Any, worker_id: str, told: Callable[[], bool]) -> str | No
 
 def waited_for(ask: Callable[[], T], say: Callable[[str], None]) -> T:
     """Return the answer of `ask` once a connection is free; it holds nothing while it waits."""
-    told = False
+    announced = False
     for pause in pauses():
         try:
             return ask()
         except StoreFull as error:
-            if not told:
+            if not announced:
                 say(f"{error} Waiting until there is room.")
-                told = True
+                announced = True
         time.sleep(pause)
     raise AssertionError("unreachable")

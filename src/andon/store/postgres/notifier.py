@@ -107,6 +107,7 @@ class PostgresNotifier:
         self._listeners: list[Listener] = []
         self._listening = False  # LISTEN was sent on this connection
         self._missed = False  # notifications may have been lost
+        self._noted = False  # the driver has found one along with an answer
         self._known = False  # it held a lock once, so other processes rely on it
         self._unsent = False
         self._notified_at = -NOTIFY_SECONDS
@@ -224,7 +225,9 @@ class PostgresNotifier:
                     db = self._opened(besides)
                     yield db
                 except _LOST:
-                    self._drop_lost()
+                    # A statement may have failed on a connection that is still good.
+                    if self._db is not None and self._db.closed:
+                        self._drop()
                     raise
                 finally:
                     self._used_at = time.monotonic()
@@ -251,11 +254,6 @@ class PostgresNotifier:
         self._watch()
         return self._db
 
-    def _drop_lost(self) -> None:
-        """Drop the connection after an error that closed it, but keep it if a statement failed."""
-        if self._db is not None and self._db.closed:
-            self._drop()
-
     def _drop(self) -> None:
         db, self._db = self._db, None
         self._missed = self._missed or self._listening
@@ -272,8 +270,6 @@ class PostgresNotifier:
     def _note_one(self, _notify: Any) -> None:
         """Record a notification that the driver found along with the answer to something else."""
         self._noted = True
-
-    _noted = False
 
     def _take_notifications(self) -> bool:
         """Take all pending notifications; return whether there were any."""

@@ -56,7 +56,7 @@ class SqliteStore(Reads):
         self._writing = threading.Lock()
         self._local = threading.local()  # a thread inside `transact` writes on its own connection
         self._wal_pages, self._checkpoint_at = 0, CHECKPOINT_PAGES
-        self._patience = _Patience()  # the writer's; guarded by its lock
+        self._busy_handler = _BusyHandler()  # the writer's; guarded by its lock
         refuse_unsafe(self.path, create=create)
         refuse_unwritable(self.path)
         with translated(self.path):
@@ -65,7 +65,7 @@ class SqliteStore(Reads):
         with translated(self.path):
             log = Wal(self.path + "-wal")
             self._writer = self._connect()
-            self._writer.set_busy_handler(self._patience)
+            self._writer.set_busy_handler(self._busy_handler)
             self._refuse_lost(log)
             self._writer.set_wal_hook(self._count_pages)
             if not create:
@@ -78,7 +78,7 @@ class SqliteStore(Reads):
 
     def _connect(self) -> apsw.Connection:
         db = apsw.Connection(self.path)
-        db.set_busy_handler(_Patience())
+        db.set_busy_handler(_BusyHandler())
         for pragma in ("synchronous = FULL", "wal_autocheckpoint = 0"):
             db.execute(f"PRAGMA {pragma}").fetchall()
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -163,10 +163,10 @@ class SqliteStore(Reads):
         if not self._writing.acquire(blocking=False):
             raise StoreUnavailable(f"{self.path}: this process is writing")
         try:
-            self._patience.seconds = MOMENT_SECONDS
+            self._busy_handler.seconds = MOMENT_SECONDS
             outcomes = self._write(batch)
         finally:
-            self._patience.seconds = BUSY_SECONDS
+            self._busy_handler.seconds = BUSY_SECONDS
             self._writing.release()
         self._announce(batch, outcomes)
         return outcomes
@@ -312,7 +312,7 @@ class SqliteStore(Reads):
                 self._reader.close()
 
 
-class _Patience:
+class _BusyHandler:
     """A busy handler: sleeps a short random time per try, up to a time limit."""
 
     def __init__(self) -> None:

@@ -4,6 +4,16 @@ There is no timer: the first write never waits for a second one. The messages th
 one turn, or that arrive during a commit, form the next batch. A cancelled awaiter does not lose its
 commit. The writer writes a batch again if its outcome is unknown (the database went away); every
 message is idempotent.
+
+A batch takes the first of these routes whose condition holds (docs/decisions/0022):
+
+    at once on the loop    SQLite, at most one run, nothing queued                 write
+    at once by the sender  PostgreSQL, at most one run, nothing queued             write
+    the turn on the loop   SQLite, every run has a message in this turn            _commit_turn
+    the turn by the sender PostgreSQL, every run waits for it or for one in flight _send_turn
+    by the thread          all else, all refused, and all of unknown outcome       _work
+
+Besides, `Store.transact` commits one append with the caller's own writes.
 """
 
 import asyncio
@@ -20,7 +30,7 @@ from typing import Any, Protocol, cast
 from andon.errors import StoreError, StoreUnavailable
 from andon.points import point
 from andon.store.store import Checkpoint, Log, Message, Outcome, Start, Store
-from andon.store.writer.line import BatchLine, Item, RemoteStore
+from andon.store.writer.sender import BatchSender, Item, RemoteStore
 
 log = logging.getLogger("andon")
 
@@ -65,7 +75,7 @@ class Writer:
         # the loop could commit a later message before them.
         self._waiting = 0
         self._counting = threading.Lock()
-        self._line = BatchLine(cast("RemoteStore", store), self._answered, self._write_again)
+        self._sender = BatchSender(cast("RemoteStore", store), self._answered, self._write_again)
         self._closed = False
         self._away = False
         self._thread = threading.Thread(target=self._work, name="andon-writer", daemon=True)
@@ -75,7 +85,7 @@ class Writer:
         """Commit the message and answer its outcome."""
         if self.runs <= 1 and not self._turn and not self._waiting:
             if self._local is not None:
-                if self._line.busy.acquire(blocking=False):
+                if self._sender.busy.acquire(blocking=False):
                     try:
                         [outcome] = self._commit_at_once(self._local, [message])
                     except StoreUnavailable:  # the thread tries again
@@ -86,8 +96,8 @@ class Writer:
             else:
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[Any] = loop.create_future()
-                if self._line.send([(message, loop, future)]):
-                    self._line.linger()
+                if self._sender.send([(message, loop, future)]):
+                    self._sender.poll_briefly()
                     return await future
         return await self.submit(message)
 
@@ -99,7 +109,7 @@ class Writer:
             self.commits += 1
             point("writer:after-commit")
         finally:
-            self._line.busy.release()
+            self._sender.busy.release()
         if store.needs_upkeep():
             self._put([])
         return outcomes
@@ -137,7 +147,7 @@ class Writer:
         messages = [message for message, _, _ in items]
         if self.runs > len(items) - sum(map(_ASIDE.__contains__, map(type, messages))):
             return False
-        if not self._line.busy.acquire(blocking=False):
+        if not self._sender.busy.acquire(blocking=False):
             return False
         try:
             outcomes = self._commit_at_once(self._local, messages)
@@ -159,9 +169,9 @@ class Writer:
         if self._local is not None or self._waiting or not self._all_wait(items):
             return False
         middle = len(items) // 2
-        if len(items) < HALVED or self._line.sent or not self._line.send(items[:middle]):
-            return self._line.send(items)
-        if not self._line.send(items[middle:]):
+        if len(items) < HALVED or self._sender.sent or not self._sender.send(items[:middle]):
+            return self._sender.send(items)
+        if not self._sender.send(items[middle:]):
             self._put(items[middle:])
         return True
 
@@ -171,7 +181,7 @@ class Writer:
             return False
         if self.runs <= 1 and len(items) == 1 and isinstance(items[0][0], Start):
             return True
-        waiting = itertools.chain(items, *self._line.sent)
+        waiting = itertools.chain(items, *self._sender.sent)
         return 0 < self.runs <= sum(type(message) not in _ASIDE for message, _, _ in waiting)
 
     def submit_from_thread(self, message: Message) -> "Future[Any]":
@@ -185,8 +195,8 @@ class Writer:
     def close(self, timeout: float | None = None) -> None:
         """Write everything queued, then end. Call this on the loop that submits."""
         self._hand_over()
-        self._line.wait(timeout)
-        self._line.close()
+        self._sender.wait(timeout)
+        self._sender.close()
         self._closed = True
         self._items.put(None)
         self._thread.join(timeout)
@@ -195,8 +205,8 @@ class Writer:
         while (items := self._items.get()) is not None:
             # Wait until batches in flight are answered; messages that arrive meanwhile join this
             # batch.
-            while not self._line.busy.acquire(timeout=LATE_SECONDS):
-                self._line.stand_in()
+            while not self._sender.busy.acquire(timeout=LATE_SECONDS):
+                self._sender.receive_late()
             try:
                 batch, taken = [*self._again, *items], 1
                 self._again = []
@@ -211,19 +221,19 @@ class Writer:
                 with self._counting:
                     self._waiting -= taken
             finally:
-                self._line.busy.release()
+                self._sender.busy.release()
             if last:
                 return
             if self._items.empty():
                 self.store.checkpoint()
 
     def _write_again(self, items: list[Item]) -> None:
-        """Queue messages again that the line did not carry out, or whose outcome is unknown."""
+        """Queue messages again that the sender did not carry out, or whose outcome is unknown."""
         self._again += items
         self._put([])
 
     def _answered(self, items: list[Item], outcomes: list[Outcome]) -> None:
-        """Pass on the outcomes of a batch that the line has committed."""
+        """Pass on the outcomes of a batch that the sender has committed."""
         self.commits += 1
         if threading.current_thread() is self._thread:
             self._settle(items, outcomes)

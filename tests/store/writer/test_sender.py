@@ -13,7 +13,7 @@ from tests.store.parts import AGENT, LONG, Held, begin, do, start, take
 from andon.errors import Fenced
 from andon.store.postgres.store import PostgresStore
 from andon.store.store import Beat, Claim, Message, Outcome
-from andon.store.writer import line
+from andon.store.writer import sender
 from andon.store.writer.writer import HALVED, Writer
 
 
@@ -158,8 +158,8 @@ def test_an_answer_that_comes_at_once_is_taken_before_the_loop_turns(
 ) -> None:
     """But others on it have their turn, now and then."""
     held = begin(store)
-    monkeypatch.setattr(line, "LINGER_SECONDS", LONG)
-    monkeypatch.setattr(line, "ROW", row)
+    monkeypatch.setattr(sender, "POLL_SECONDS", LONG)
+    monkeypatch.setattr(sender, "POLLS_IN_A_ROW", row)
 
     async def play(writer: Writer) -> list[int]:
         writer.runs = 1
@@ -178,7 +178,7 @@ def test_who_lingers_in_vain_does_so_more_and_more_rarely(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = begin(store)
-    monkeypatch.setattr(line, "LINGER_SECONDS", -1.0)
+    monkeypatch.setattr(sender, "POLL_SECONDS", -1.0)
 
     class Nothing:
         looks = 0
@@ -191,8 +191,8 @@ def test_who_lingers_in_vain_does_so_more_and_more_rarely(
         writer.runs = 1
         await writer.write(held.append())
         # On a loaded machine the first answer may be there before it is looked for.
-        writer._line._rests, writer._line._pause = 0, 1
-        far = writer._line._glance = Nothing()  # type: ignore[assignment]
+        writer._sender._skips, writer._sender._pause = 0, 1
+        far = writer._sender._poll = Nothing()  # type: ignore[assignment]
         for _ in range(100):
             await writer.write(held.append())
         return far.looks
@@ -214,7 +214,7 @@ def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_or
         await asyncio.sleep(0)  # sent
         second = [writer.submit(one.append()) for one in held]
         await asyncio.sleep(0)  # sent behind it
-        assert len(writer._line.sent) == 2
+        assert len(writer._sender.sent) == 2
         assert store._session.db is not None
         other.execute(
             "SELECT pg_terminate_backend(%s, 10000)", [store._session.db.info.backend_pid]
@@ -233,7 +233,7 @@ def test_a_loop_that_does_not_take_its_answers_holds_up_no_heartbeat(store: Post
         writer.runs = 1
         asked = writer.submit(held.append())
         await asyncio.sleep(0)  # sent
-        assert writer._line.sent
+        assert writer._sender.sent
         beat = Beat(worker_id="w", lease_seconds=60.0)
         writer.submit_from_thread(beat).result(LONG)  # code on the loop does not let go
         assert await asked is None
@@ -265,7 +265,7 @@ def test_many_messages_are_under_way_in_two_halves(
         writer.runs = len(held)
         asked = [writer.submit(one.append()) for one in held]
         await asyncio.sleep(0)  # sent
-        assert [len(sent) for sent in writer._line.sent] == [HALVED // 2, HALVED // 2]
+        assert [len(sent) for sent in writer._sender.sent] == [HALVED // 2, HALVED // 2]
         await asyncio.gather(*asked)
 
     on_a_loop(store, play)

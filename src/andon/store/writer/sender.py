@@ -25,10 +25,10 @@ Item = tuple[Message, "asyncio.AbstractEventLoop | None", Any]
 
 # Longer than a server on the same machine takes for a commit, and no longer than a commit of SQLite
 # may block the loop.
-LINGER_SECONDS = 0.0005
+POLL_SECONDS = 0.0005
 # After this many answers in a row, ten milliseconds at most, everything else on the loop gets a
 # turn.
-ROW = 32
+POLLS_IN_A_ROW = 32
 
 
 class Socket(Protocol):
@@ -58,7 +58,7 @@ class RemoteStore(Protocol):
         """Return whether the caller must also call `receive` when the socket becomes writable."""
 
 
-class BatchLine:
+class BatchSender:
     """The batches in flight. Any other user of the store must take `busy` first."""
 
     def __init__(
@@ -71,143 +71,143 @@ class BatchLine:
         self.busy = threading.Lock()
         self.sent: deque[list[Item]] = deque()
         self._settle, self._write_again = settle, write_again
-        self._speaking = threading.Lock()  # held by the loop, or by the thread in its place
-        self._waits = False  # answers are outstanding
-        # The wire and the loop that watches it, also between two batches, as the next one usually
+        self._lock = threading.Lock()  # held by the loop, or by the thread in its place
+        self._outstanding = False  # answers are outstanding
+        # The socket and the loop that watches it, also between two batches, as the next one usually
         # goes the same way. The loop watches a duplicate descriptor: others may watch the same
-        # wire, and the number of a closed connection becomes another file's.
-        self._wire: Socket | None = None
-        self._eye, self._owned = -1, False
+        # socket, and the number of a closed connection becomes another file's.
+        self._socket: Socket | None = None
+        self._descriptor, self._owned = -1, False
         self._loop: Any = None
-        self._home = 0  # the loop's thread
-        self._pushing = False  # the network has not taken everything yet
-        self._glance = select.poll()
-        self._row = 0  # answers that came while lingering
-        self._rests, self._pause = 0, 1  # batches not to linger for: now, and after the next miss
+        self._loop_thread = 0  # the loop's thread
+        self._watching_writes = False  # the network has not taken everything yet
+        self._poll = select.poll()
+        self._polled = 0  # answers that came while polling
+        self._skips, self._pause = 0, 1  # batches not to poll for: now, and after the next miss
 
     def send(self, items: list[Item]) -> bool:
         """Send a batch behind those in flight; return False if the store does not take it now."""
-        with self._speaking:
-            if not self._waits and not self.busy.acquire(blocking=False):
+        with self._lock:
+            if not self._outstanding and not self.busy.acquire(blocking=False):
                 return False
             point("writer:before-commit")
             messages = [message for message, _, _ in items]
-            wire = None
+            socket = None
             try:
-                wire = self.store.send(messages, behind=self._waits)
+                socket = self.store.send(messages, behind=self._outstanding)
             except StoreUnavailable:
-                self._lose()
-            if wire is not None:
+                self._give_back()
+            if socket is not None:
                 self.sent.append(items)
-                self._watch(items[0][1], wire)
-            if not self._waits:
+                self._watch(items[0][1], socket)
+            if not self._outstanding:
                 self.busy.release()
-            return wire is not None
+            return socket is not None
 
-    def linger(self) -> None:
+    def poll_briefly(self) -> None:
         """Poll for the answer for a moment before the loop goes to sleep.
 
-        A sleeping process wakes late and with cold caches. Each vain wait makes lingering rarer:
+        A sleeping process wakes late and with cold caches. Each vain poll makes polling rarer:
         the store is then too far away for it.
         """
-        if self._rests:
-            self._rests -= 1
+        if self._skips:
+            self._skips -= 1
             return
-        until = time.monotonic() + LINGER_SECONDS
-        while not self._glance.poll(0):
+        until = time.monotonic() + POLL_SECONDS
+        while not self._poll.poll(0):
             if time.monotonic() > until:
-                self._rests = self._pause = min(2 * self._pause, 64)
+                self._skips = self._pause = min(2 * self._pause, 64)
                 return
         self._pause = 1
-        self._row += 1
-        self._rests = self._row % ROW == 0
+        self._polled += 1
+        self._skips = self._polled % POLLS_IN_A_ROW == 0
         self.receive()
 
-    def _watch(self, loop: Any, wire: Socket) -> None:
-        self._waits, self._home = True, threading.get_ident()
-        if self._wire is not wire or self._loop is not loop:
+    def _watch(self, loop: Any, socket: Socket) -> None:
+        self._outstanding, self._loop_thread = True, threading.get_ident()
+        if self._socket is not socket or self._loop is not loop:
             self._unwatch()
-            self._loop, self._wire, self._eye = loop, wire, wire.fileno()
+            self._loop, self._socket, self._descriptor = loop, socket, socket.fileno()
             self._owned = False
             with contextlib.suppress(OSError):  # no descriptor is left: watch the connection's own
-                self._eye, self._owned = os.dup(self._eye), True
+                self._descriptor, self._owned = os.dup(self._descriptor), True
             # A fresh context: the loop would keep the context of the run that came first for ever.
-            Context().run(loop.add_reader, self._eye, self.receive)
-            self._glance = select.poll()
-            self._glance.register(self._eye, select.POLLIN)
-        if self.store.unsent() and not self._pushing:
-            self._pushing = True
-            Context().run(loop.add_writer, self._eye, self.receive)
+            Context().run(loop.add_reader, self._descriptor, self.receive)
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLIN)
+        if self.store.unsent() and not self._watching_writes:
+            self._watching_writes = True
+            Context().run(loop.add_writer, self._descriptor, self.receive)
 
     def receive(self) -> None:
         """Take the answers that have arrived, on the loop or in its place."""
-        with self._speaking:
-            if not self._waits:  # the thread uses the connection, or the connection has ended
-                self._at_home(self._look_away)
+        with self._lock:
+            if not self._outstanding:  # the thread uses the connection, or the connection has ended
+                self._on_loop(self._unwatch_if_idle)
                 return
             answered: list[tuple[list[Outcome], list[int]]] = []
             more = False
             try:
                 answered, more = self.store.receive()
             except StoreUnavailable:
-                self._lose()
+                self._give_back()
             settled = [(self.sent.popleft(), *one) for one in answered]
             again = [items[place] for items, _, left in settled for place in sorted(left)]
             if again:  # the thread finds out why these were not carried out
                 self._write_again(again)
             if not more:
-                self._waits = False
+                self._outstanding = False
                 self.busy.release()
-            if self._pushing and not (more and self.store.unsent()):
-                self._at_home(self._stop_pushing)
+            if self._watching_writes and not (more and self.store.unsent()):
+                self._on_loop(self._unwatch_writes)
         for items, outcomes, left in settled:
             point("writer:after-commit")
             for place in sorted(left, reverse=True):
                 del items[place], outcomes[place]
             self._settle(items, outcomes)
 
-    def _stop_pushing(self) -> None:
-        if self._pushing and not (self._waits and self.store.unsent()):
-            self._pushing = False
-            self._loop.remove_writer(self._eye)
+    def _unwatch_writes(self) -> None:
+        if self._watching_writes and not (self._outstanding and self.store.unsent()):
+            self._watching_writes = False
+            self._loop.remove_writer(self._descriptor)
 
-    def _look_away(self) -> None:
-        if not self._waits:  # else a batch was sent since this call was scheduled
+    def _unwatch_if_idle(self) -> None:
+        if not self._outstanding:  # else a batch was sent since this call was scheduled
             self._unwatch()
 
     def _unwatch(self) -> None:
-        if self._wire is not None:
-            self._wire, self._pushing = None, False
-            self._loop.remove_writer(self._eye)
-            self._loop.remove_reader(self._eye)
+        if self._socket is not None:
+            self._socket, self._watching_writes = None, False
+            self._loop.remove_writer(self._descriptor)
+            self._loop.remove_reader(self._descriptor)
             if self._owned:
-                os.close(self._eye)
+                os.close(self._descriptor)
 
-    def _at_home(self, function: Callable[[], None]) -> None:
+    def _on_loop(self, function: Callable[[], None]) -> None:
         """Call the function on the loop; at once if this is the loop's thread."""
-        if threading.get_ident() == self._home:
+        if threading.get_ident() == self._loop_thread:
             function()
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
-    def _lose(self) -> None:
+    def _give_back(self) -> None:
         """Write again everything in flight, before all else: its outcome is unknown."""
         self._write_again([item for items in self.sent for item in items])
         self.sent.clear()
-        self._waits = False
-        if self._wire is not None:
-            self._at_home(self._look_away)
+        self._outstanding = False
+        if self._socket is not None:
+            self._on_loop(self._unwatch_if_idle)
 
-    def stand_in(self) -> None:
+    def receive_late(self) -> None:
         """Take answers that have arrived and that the loop does not take."""
-        if self._waits and self._ready(0.0):
+        if self._outstanding and self._ready(0.0):
             self.receive()
 
     def wait(self, seconds: float | None) -> None:
         """Wait for the answers on the loop's thread, which blocks the loop meanwhile."""
         until = None if seconds is None else time.monotonic() + seconds
-        while self._waits:
+        while self._outstanding:
             left = None if until is None else max(0.0, until - time.monotonic())
             if not self._ready(left, writing=self.store.unsent()):
                 return
@@ -219,5 +219,5 @@ class BatchLine:
 
     def _ready(self, seconds: float | None, *, writing: bool = False) -> bool:
         watch = select.poll()
-        watch.register(self._eye, select.POLLIN | (select.POLLOUT if writing else 0))
+        watch.register(self._descriptor, select.POLLIN | (select.POLLOUT if writing else 0))
         return bool(watch.poll(None if seconds is None else seconds * 1000))
