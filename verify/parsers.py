@@ -34,14 +34,14 @@ from andon.core.journal import Entry, chain, check_chain
 from andon.core.values import value
 from andon.errors import AndonError, Corrupt
 from andon.host import home
+from andon.host.json_lines import parsed
 from andon.runtime.health import http_server
 from andon.runtime.health.probes import Health
 from andon.runtime.requests import requests
 from andon.settings import Settings, load
 from andon.store import open_store
 from andon.supervisor import spec
-from andon.supervisor.api.control_channel import parsed
-from andon.supervisor.api.socket_server import Socketry
+from andon.supervisor.api.socket_server import SocketServer
 from andon.supervisor.poll import PollLoop
 from andon.transcript import IN_DOUBT, NOT_STARTED, Done, Policy
 
@@ -331,7 +331,7 @@ def people(content: bytes) -> str:
         asked.append(message)
         client.answer({"error": "not here"})
 
-    own = Socketry(loop, listener, answer)
+    own = SocketServer(loop, listener, answer)
     client = socket.socket(socket.AF_UNIX)
     try:
         client.connect(listener.getsockname())

@@ -71,7 +71,7 @@ def receiver() -> Iterator[Receiver]:
 
 def test_an_alert_is_signed_with_the_secret(receiver: Receiver) -> None:
     alerts = Alerts(Settings(alert_url=receiver.url, alert_secret=SECRET))
-    assert alerts.tell("overrun", "rcp_1", "it takes too long", seconds=3)
+    assert alerts.send("overrun", "rcp_1", "it takes too long", seconds=3)
     alerts.close()
     [(body, found)] = receiver.taken
     wanted = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
@@ -83,10 +83,10 @@ def test_an_alert_is_signed_with_the_secret(receiver: Receiver) -> None:
 def test_the_same_is_said_once(receiver: Receiver) -> None:
     alerts = Alerts(Settings(alert_url=receiver.url))
     said = [
-        alerts.tell("overrun", "rcp_1", "once"),
-        alerts.tell("overrun", "rcp_1", "again"),
-        alerts.tell("unproved", "rcp_1", "another layer"),
-        alerts.tell("overrun", "rcp_2", "another order"),
+        alerts.send("overrun", "rcp_1", "once"),
+        alerts.send("overrun", "rcp_1", "again"),
+        alerts.send("unproved", "rcp_1", "another layer"),
+        alerts.send("overrun", "rcp_2", "another order"),
     ]
     alerts.close()
     assert said == [True, False, True, True]
@@ -96,7 +96,7 @@ def test_the_same_is_said_once(receiver: Receiver) -> None:
 def test_a_receiver_that_refuses_is_asked_again(receiver: Receiver) -> None:
     receiver.refusals = 1
     alerts = Alerts(Settings(alert_url=receiver.url))
-    alerts.tell("stall", "w", "silent")
+    alerts.send("stall", "w", "silent")
     alerts.close()
     assert [one["text"] for one in receiver.bodies()] == ["silent"]
     assert alerts.lost == 0
@@ -105,8 +105,8 @@ def test_a_receiver_that_refuses_is_asked_again(receiver: Receiver) -> None:
 def test_a_receiver_that_hangs_holds_nobody_up(receiver: Receiver) -> None:
     receiver.may_answer.clear()
     alerts = Alerts(Settings(alert_url=receiver.url))
-    alerts.tell("stall", "w", "silent")
-    alerts.tell("stall", "v", "silent too")
+    alerts.send("stall", "w", "silent")
+    alerts.send("stall", "v", "silent too")
     assert receiver.taken == []  # and we are here
     receiver.may_answer.set()
     alerts.close()
@@ -117,15 +117,15 @@ def test_a_command_gets_the_alert_on_its_stdin(tmp_path: Path) -> None:
     path = tmp_path / "alert.json"
     text = f"import sys; open({str(path)!r}, 'w').write(sys.stdin.read())"
     alerts = Alerts(Settings(alert_command=f'{sys.executable} -c "{text}"'))
-    alerts.tell("gave_up", "worker-1", "ended 5 times")
+    alerts.send("gave_up", "worker-1", "ended 5 times")
     alerts.close(30)
     assert json.loads(path.read_text())["alert"] == "gave_up"
 
 
 def test_a_command_that_fails_does_not_keep_the_address_from_hearing(receiver: Receiver) -> None:
     alerts = Alerts(Settings(alert_url=receiver.url, alert_command="/nonexistent/program"))
-    alerts.tell("halt", "rcp_1", "halted")
-    alerts.tell("halt", "rcp_2", "halted again")
+    alerts.send("halt", "rcp_1", "halted")
+    alerts.send("halt", "rcp_2", "halted again")
     alerts.close(30)
     assert len(receiver.taken) == 2
     assert alerts.lost == 2

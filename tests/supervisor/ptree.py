@@ -23,10 +23,10 @@ from typing import Any
 
 from andon.host import proc, syscalls
 from andon.supervisor.children.child import Child
-from andon.supervisor.halt.kill import Killing
+from andon.supervisor.halt.kill import TreeKill
 from andon.supervisor.spec import ChildSpec
 from andon.supervisor.trees import tree
-from andon.supervisor.trees.tree import Mechanism, Tree
+from andon.supervisor.trees.tree import Mechanism, Tree, TreeSpec
 
 LIFE = 8
 MEMBERS = 12
@@ -187,17 +187,17 @@ def reap() -> None:
 
 
 def build(name: str) -> Mechanism:
-    for make in tree.mechanisms("scratch", UID if name.endswith("uid") else None):
+    for make in tree.mechanisms(UID if name.endswith("uid") else None):
         with contextlib.suppress(tree.Unfit, OSError):
             found = make()
-            if found.by == name.removesuffix("+uid"):
+            if found.grades["by"] == name.removesuffix("+uid"):
                 return found
             found.close()
     raise SystemExit(f"no mechanism {name} here")
 
 
 def kill(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     bad = Bad(owner, shape, work)
     seen = owner.pids()
     survivors = owner.finish(5.0)
@@ -213,10 +213,10 @@ def kill(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 def halt(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """As a supervisor does it: round by round, until it says that nobody is left."""
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     bad = Bad(owner, shape, work)
     child = Child(ChildSpec("one", "worker", ["x"], {}), state="running", tree=owner)
-    killing = Killing([child], lambda _: None, seconds=LIFE / 3)  # a storm ends after half of it
+    killing = TreeKill([child], lambda _: None, seconds=LIFE / 3)  # a storm ends after half of it
     killing.hit(mechanism.kill_all)
     while not killing.rounds() and time.monotonic() < killing.deadline:
         reap()
@@ -224,8 +224,8 @@ def halt(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 
 def kill_all(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    bad = [Bad(mechanism.make(f"n{n}", kind="command"), shape, work) for n in range(3)]
-    control = Bad(mechanism.make("control", apart=True), "escape", n=2)
+    bad = [Bad(mechanism.make(TreeSpec(f"n{n}", kind="command")), shape, work) for n in range(3)]
+    control = Bad(mechanism.make(TreeSpec("control", apart=True)), "escape", n=2)
     end = time.monotonic() + 5
     while mechanism.kill_all() and time.monotonic() < end:
         if all(one.tree.empty() for one in bad):
@@ -237,8 +237,8 @@ def kill_all(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 
 def kill_one(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    first = Bad(mechanism.make("same/../name", kind="command"), shape, work)
-    second = Bad(mechanism.make("same/../name", kind="command"), shape, work)
+    first = Bad(mechanism.make(TreeSpec("same/../name", kind="command")), shape, work)
+    second = Bad(mechanism.make(TreeSpec("same/../name", kind="command")), shape, work)
     first.tree.finish(5.0)
     answer = {"gone": first.gone(), "other_moves": second.moves(1.0)}
     second.tree.finish(5.0)
@@ -246,9 +246,9 @@ def kill_one(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 
 def nested(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    outer = mechanism.make("outer")
+    outer = mechanism.make(TreeSpec("outer"))
     above = Bad(outer, shape, work)
-    below = Bad(mechanism.make("inner", outer), shape, work)
+    below = Bad(mechanism.make(TreeSpec("inner", parent=outer)), shape, work)
     seen = len(outer.pids())
     survivors = outer.finish(5.0)
     answer = {"seen": seen, "survivors": survivors, "gone": [above.gone(), below.gone()]}
@@ -257,7 +257,7 @@ def nested(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
 
 
 def freeze(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     bad = Bad(owner, shape, work)
     before = bad.moves(1.0)
     frozen = owner.freeze()
@@ -277,13 +277,13 @@ def abandoned(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     first = os.fork()
     if first == 0:
         mine = build("cgroup")
-        mine.make("one")
+        mine.make(TreeSpec("one"))
         os.write(into, str(getattr(mine, "path", "")).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     path = Path(os.read(out, 4096).decode())
     os.waitpid(first, 0)
     left = path.exists()
-    build("cgroup").make("two").close()
+    build("cgroup").make(TreeSpec("two")).close()
     return {"left": left, "swept": not path.exists(), "own_is_there": _exists(mechanism)}
 
 
@@ -299,7 +299,7 @@ def orphaned(mechanism: Mechanism, shape: str, work: str, *, without: str = "") 
     first = os.fork()
     if first == 0:
         mine = build(sys.argv[2])
-        bad = Bad(mine.make("one", kind="command"), shape, work)
+        bad = Bad(mine.make(TreeSpec("one", kind="command")), shape, work)
         os.write(into, json.dumps(bad.tree.describe()).encode() + b"\n")
         time.sleep(LIFE)
         os._exit(9)
@@ -330,7 +330,7 @@ def orphaned(mechanism: Mechanism, shape: str, work: str, *, without: str = "") 
 
 def left(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """A process with root's rights leaves its cgroup, and then its parents."""
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     bad = _Leaving(owner, "escape", "leave")
     seen = owner.pids()
     survivors = owner.finish(5.0)
@@ -347,7 +347,7 @@ class _Leaving(Bad):
 
 def stray(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """Who has taken off its mark is still its cgroup's, and not another tree's."""
-    first, second = mechanism.make("first"), mechanism.make("second")
+    first, second = mechanism.make(TreeSpec("first")), mechanism.make(TreeSpec("second"))
     other = Bad(first, "flat", n=2)
     bad = _Unmarked(second, "escape", "unmark")
     other.tree.finish(5.0)
@@ -364,7 +364,7 @@ class _Unmarked(Bad):
 
 def free(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """What a child under a uid of its own can do to us: nothing."""
-    owner = mechanism.make("one", kind="command")
+    owner = mechanism.make(TreeSpec("one", kind="command"))
     above = Path(str(owner.describe().get("cgroup", "/"))).parent
     me, (out, into) = os.getpid(), os.pipe()
     pid = os.fork()
@@ -395,7 +395,7 @@ def ends(mechanism: Mechanism, shape: str, work: str) -> dict[str, Any]:
     """How a command of one process ended, as its supervisor sees it."""
     found = []
     for end in ("os._exit(0)", "os._exit(137)", "os.kill(os.getpid(), 9)", "os.abort()"):
-        owner = mechanism.make("t", kind="command")
+        owner = mechanism.make(TreeSpec("t", kind="command"))
         pid = os.fork()
         if pid == 0:
             try:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import sys
 import time
 
 from andon.cli.colour import Tinted, tinted
+from andon.host.descriptors import open_standard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def prepare() -> None:
 
 def _keep_descriptors() -> None:
     """Fill closed descriptors 0 to 2: the store's file would get the number and be written to."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
+    open_standard()
     sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(1, "w", closefd=False))
     sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(2, "w", closefd=False))
 

@@ -1,7 +1,11 @@
-"""Sends alerts when a stop does not go as it should.
+"""Alerts when a stop does not go as it should.
 
 An alert goes to a URL (POST, signed) and to a command, from a separate thread: a slow or dead
 receiver delays nothing else. Each alert is sent once.
+
+Each control process reports the events of its own host. Events of the whole fleet, read from the
+store, are reported by the control process of the oldest live supervisor only; the others read them
+too, and take over when it is gone.
 """
 
 import hashlib
@@ -17,7 +21,10 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from andon.control import workers
 from andon.settings import Settings
+from andon.store.messages.rows import EventRow
+from andon.store.store import Store
 
 log = logging.getLogger("andon")
 
@@ -28,6 +35,13 @@ BACKOFF_SECONDS = 0.5
 MOST_WAITING = 1000
 MOST_REMEMBERED = 10_000
 SIGNATURE = "X-Andon-Signature"
+DRAINS_SECONDS = 60.0
+MOST_EVENTS = 1000
+# Events of the store that cause an alert: its layer, and its text.
+_ALERTS = {
+    "stop.overran": ("overrun", "a polite stop took longer than its window; the run is killed"),
+    "stop.unproved": ("unproved", "a stop ended without proof"),
+}
 
 
 def signature(secret: str, body: bytes) -> str:
@@ -43,16 +57,16 @@ class Alerts:
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
         self._sent: dict[tuple[str, str], None] = {}
         self._thread: threading.Thread | None = None
-        self._telling = threading.Lock()  # two threads call `tell`: main and reader
+        self._sending = threading.Lock()  # two threads call `send`: main and reader
         self.lost = 0
 
     @property
     def wanted(self) -> bool:
         return bool(self._settings.alert_url or self._settings.alert_command)
 
-    def tell(self, layer: str, about: str, text: str, **facts: Any) -> bool:
+    def send(self, layer: str, about: str, text: str, **facts: Any) -> bool:
         """Send an alert unless it was sent before; returns whether it was new."""
-        with self._telling:
+        with self._sending:
             if (layer, about) in self._sent:
                 return False
             self._sent[layer, about] = None
@@ -71,7 +85,7 @@ class Alerts:
             self._thread.join(seconds)
 
     def _put(self, body: bytes | None) -> None:
-        with self._telling:
+        with self._sending:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="andon-alerts", daemon=True)
                 self._thread.start()
@@ -92,7 +106,7 @@ class Alerts:
             try:
                 send()
             except Exception as error:  # noqa: BLE001 (one receiver's failure must not stop the others)
-                log.warning("%s: an alert was not taken: %s", name, error)
+                log.warning("%s: an alert was not accepted: %s", name, error)
                 if number < TRIES - 1:
                     time.sleep(BACKOFF_SECONDS * 2**number)
             else:
@@ -114,3 +128,64 @@ class Alerts:
         subprocess.run(  # noqa: S603 (the command is the operator's)
             argv, input=body, timeout=COMMAND_SECONDS, check=True, stdout=subprocess.DEVNULL
         )
+
+
+def described(event: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Layer, subject and text of a supervisor's event; None if it causes no alert."""
+    name, seconds = event.get("child"), event.get("seconds")
+    match event.get("event"):
+        case "overrun":
+            what = str(event.get("what"))
+            return "overrun", what, f"{what} takes longer than {seconds} s; {event.get('next')}"
+        case "gave_up":
+            crashes = event.get("crashes")
+            text = f"{name} ended {crashes} times in {seconds} s and is not started again"
+            return "gave_up", str(name), text
+        case "lost_contact":
+            did = ", ".join(event.get("did") or []) or "nothing"
+            text = f"no contact with the store for {seconds} s; stopped: {did}"
+            return "lost_contact", f"{time.time():.0f}", text
+        case _:
+            return None
+
+
+class FleetAlerts:
+    """Decides which events of this host and of the fleet cause an alert."""
+
+    def __init__(self, alerts: Alerts, supervisor_id: str) -> None:
+        self._alerts, self._id = alerts, supervisor_id
+        self._after: int | None = None
+
+    def local(self, layer: str, about: str, text: str, **facts: Any) -> None:
+        self._alerts.send(layer, about, text, supervisor=self._id, **facts)
+
+    def look(self, store: Store) -> None:
+        """Report the fleet's events since the last call."""
+        if not self._alerts.wanted:
+            return
+        if self._after is None:
+            self._after = store.last_event()
+        first = store.supervisors()[:1]
+        speaks = bool(first) and first[0].id == self._id
+        events = store.events(self._after, MOST_EVENTS)
+        for event in events:
+            self._after = event.id
+            if speaks and event.kind in _ALERTS:
+                self._alert(event)
+        if speaks:
+            self._look_at_drains(store)
+
+    def _alert(self, event: EventRow) -> None:
+        body = json.loads(event.body or "{}")
+        about = str(body.get("stop") or event.run_id or event.worker)
+        layer, text = _ALERTS[event.kind]
+        facts = {"run": event.run_id, "worker": event.worker, "event": body}
+        self._alerts.send(layer, about, f"{text}: {about}", **facts)
+
+    def _look_at_drains(self, store: Store) -> None:
+        now = store.now()
+        for row in store.fleet(now - DRAINS_SECONDS):
+            over = workers.overrun(row, now) if row.draining_at is not None else []
+            if over:
+                text = f"the drain of worker {row.id} overran: {', '.join(over)}"
+                self._alerts.send("drain", row.id, text, worker=row.id, overran=over)

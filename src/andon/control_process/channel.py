@@ -5,12 +5,13 @@ database; the main thread takes them later. End of file means that the superviso
 """
 
 import contextlib
-import json
 import queue
 import socket
 import threading
 from collections.abc import Callable
 from typing import Any
+
+from andon.host.json_lines import LineReader, encoded
 
 LONGEST_LINE = 8_388_608
 
@@ -27,10 +28,10 @@ class Channel:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
         self._wake, self._at_once = wake, at_once
-        self._heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self.ended = False
-        self._thread = threading.Thread(target=self._read, name="andon-wire", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="andon-channel", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -40,17 +41,16 @@ class Channel:
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._heard.get_nowait())
+                found.append(self._received.get_nowait())
         return found
 
     def send(self, do: str, **words: Any) -> None:
         """Send a request to the supervisor; does nothing if the supervisor has ended."""
-        line = json.dumps({"do": do, **words}).encode() + b"\n"
         with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(line)
+            self._socket.sendall(encoded({"do": do, **words}))
 
     def _read(self) -> None:
-        rest = b""
+        reader = LineReader(LONGEST_LINE)
         while True:
             try:
                 part = self._socket.recv(65_536)
@@ -58,18 +58,9 @@ class Channel:
                 part = b""
             if not part:
                 break
-            *lines, rest = (rest + part).split(b"\n")
-            if len(rest) > LONGEST_LINE:
-                rest = b""
-            for line in lines:
-                self._understand(line)
+            for message in reader.messages(part):
+                self._at_once(message)
+                self._received.put(message)
             self._wake()
         self.ended = True
         self._wake()
-
-    def _understand(self, line: bytes) -> None:
-        with contextlib.suppress(ValueError, RecursionError):
-            message = json.loads(line)
-            if isinstance(message, dict):
-                self._at_once(message)
-                self._heard.put(message)

@@ -4,19 +4,17 @@ All knowledge comes through the channel: the hello lists all children, and event
 process is identified by pid and start time together.
 """
 
-import signal
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from andon.host import proc
 from andon.store.store import WorkerRow
-
-ALIVE = frozenset({"running", "frozen", "stopping"})
-OVER = frozenset({"ended", "gave_up", "refused"})
+from andon.supervisor.spec import LIVE
 
 
 @dataclass(slots=True)
-class Ward:
+class ChildRecord:
     """One child."""
 
     name: str
@@ -25,7 +23,6 @@ class Ward:
     pid: int = 0
     ticks: int = 0
     run: str | None = None
-    log: str | None = None
     containment: dict[str, Any] = field(default_factory=dict)
     code: int | None = None
     signal: int | None = None
@@ -36,7 +33,7 @@ class Ward:
 
     @property
     def alive(self) -> bool:
-        return self.state in ALIVE
+        return self.state in LIVE
 
     @property
     def quiet(self) -> bool:
@@ -46,78 +43,81 @@ class Ward:
     def how(self) -> str:
         """How it ended, in words."""
         if self.signal is not None:
-            return signal_name(self.signal)
+            return proc.signal_name(self.signal)
         return "cause unknown" if self.code is None else f"exit code {self.code}"
 
 
-class Wards:
+class Children:
     """All children, by name."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Ward] = {}
+        self.by_name: dict[str, ChildRecord] = {}
+
+    def __iter__(self) -> Iterator[ChildRecord]:
+        return iter(self.by_name.values())
 
     def greet(self, described: list[dict[str, Any]]) -> None:
         """Replace all children by those of a hello: earlier knowledge may be out of date."""
         known, self.by_name = self.by_name, {}
         for one in described:
             name = str(one.get("child"))
-            ward = Ward(name, str(one.get("kind")), str(one.get("state")))
+            child = ChildRecord(name, str(one.get("kind")), str(one.get("state")))
             before = known.get(name)
             if before is not None and before.pid == (one.get("pid") or 0):
-                ward.killed, ward.left = before.killed, before.left
-            _describe(ward, one)
-            self.by_name[name] = ward
+                child.killed, child.left = before.killed, before.left
+            _describe(child, one)
+            self.by_name[name] = child
 
-    def started(self, event: dict[str, Any]) -> Ward:
+    def started(self, event: dict[str, Any]) -> None:
         name = str(event.get("child"))
-        ward = self.by_name[name] = Ward(name, str(event.get("kind")), "running")
-        _describe(ward, event)
-        return ward
+        child = self.by_name[name] = ChildRecord(name, str(event.get("kind")), "running")
+        _describe(child, event)
 
-    def exited(self, event: dict[str, Any]) -> Ward:
+    def exited(self, event: dict[str, Any]) -> ChildRecord:
         name = str(event.get("child"))
-        ward = self.by_name.setdefault(name, Ward(name, str(event.get("kind"))))
-        _describe(ward, event)
-        ward.state = "clearing"
-        ward.asked, ward.order = str(event.get("by") or ""), str(event.get("order") or "")
-        ward.left = frozenset(event.get("left") or ())
-        return ward
+        child = self.by_name.setdefault(name, ChildRecord(name, str(event.get("kind"))))
+        _describe(child, event)
+        child.state = "clearing"
+        child.asked, child.order = str(event.get("by") or ""), str(event.get("order") or "")
+        child.left = frozenset(event.get("left") or ())
+        return child
 
-    def get(self, event: dict[str, Any]) -> Ward | None:
-        return self.by_name.get(str(event.get("child")))
+    def changed(self, event: dict[str, Any]) -> None:
+        """Record an event about a child that is known: killed, frozen, thawed, refused, gave_up."""
+        child = self.by_name.get(str(event.get("child")))
+        if child is None:
+            return
+        match event["event"]:
+            case "killed":
+                child.killed = event
+                if not event.get("survivors"):
+                    child.left = frozenset()
+            case "frozen" if child.alive:
+                child.state = "frozen"
+                child.containment["pause"] = event.get("grade")
+            case "thawed" if child.alive:
+                child.state = "running"
+            case "refused" | "gave_up" as state:
+                child.state = state
+            case _:
+                pass
 
-    def of(self, row: WorkerRow) -> Ward | None:
+    def of(self, row: WorkerRow) -> ChildRecord | None:
         """The live child whose process a worker's row describes."""
-        for ward in self.by_name.values():
-            if ward.alive and ward.pid == row.pid and ward.ticks == row.start_ticks:
-                return ward
+        for child in self:
+            if child.alive and child.pid == row.pid and child.ticks == row.start_ticks:
+                return child
         return None
 
     def described(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "child": one.name,
-                "kind": one.kind,
-                "state": one.state,
-                "pid": one.pid,
-                "run": one.run,
-            }
-            for one in self.by_name.values()
-        ]
+        names = ("kind", "state", "pid", "run")
+        return [{"child": one.name} | {name: getattr(one, name) for name in names} for one in self]
 
 
-def _describe(ward: Ward, said: dict[str, Any]) -> None:
-    ward.pid = int(said.get("pid") or 0)
-    ward.ticks = int(said.get("start_ticks") or 0)
-    ward.run = said.get("run") or ward.run
-    ward.log = said.get("log") or ward.log
-    ward.containment = dict(said.get("containment") or ward.containment)
-    ward.code, ward.signal = said.get("code"), said.get("signal")
-    ward.asked = str(said.get("by") or said.get("asked") or "") if ward.state != "running" else ""
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _describe(child: ChildRecord, said: dict[str, Any]) -> None:
+    child.pid = int(said.get("pid") or 0)
+    child.ticks = int(said.get("start_ticks") or 0)
+    child.run = said.get("run") or child.run
+    child.containment = dict(said.get("containment") or child.containment)
+    child.code, child.signal = said.get("code"), said.get("signal")
+    child.asked = str(said.get("by") or said.get("asked") or "") if child.state != "running" else ""

@@ -9,12 +9,12 @@ import json
 import logging
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andon.control.halt import store_halt as halted
+from andon.control.halt import store_halt
 from andon.core.latch import Pulled
 from andon.core.stop import Stage, StopKind, StopScope
+from andon.host import home as homes
 from andon.host.latch import Latch
 from andon.store.messages.stops import (
     Attendance,
@@ -27,7 +27,7 @@ from andon.store.messages.stops import (
 from andon.store.store import Store
 
 if TYPE_CHECKING:
-    from andon.control_process.main import Attending
+    from andon.control_process.main import ControlProcess
 
 log = logging.getLogger("andon")
 
@@ -39,14 +39,16 @@ DOUBT_SECONDS = 0.005
 FOLLOW_SECONDS, FOLLOWED_SECONDS = 0.05, 15.0
 
 
-class Latching:
-    def __init__(self, own: "Attending", supervisor: SupervisorRow) -> None:
+class LatchSync:
+    """The latch of this host and the fleet's halt in the store, kept in agreement."""
+
+    def __init__(self, own: "ControlProcess", supervisor: SupervisorRow) -> None:
         self._own, self._id = own, supervisor.id
         self._target = f"supervisor:{supervisor.id}"
         self._latch = Latch(supervisor.home)
         # Maps a pull of this host to its halt in the store, which may have another id: two hosts
         # may be pulled at once.
-        self._aliases = Path(supervisor.home, "state", "halts")
+        self._aliases = os.path.join(supervisor.home, "state", "halts")
         self._receipt: dict[str, Any] | None = None
         self._known = ""  # the pull that the store knows of
         self._unproved: set[str] = set()
@@ -65,7 +67,7 @@ class Latching:
         if not receipt.get("proved"):
             text += f"; NOT PROVED: {receipt.get('survivors')} are still alive"
         layer = "halt" if receipt.get("proved") else "unproved"
-        self._own.overruns.local(layer, str(event.get("order")), text, receipt=receipt)
+        self._own.fleet_alerts.local(layer, str(event.get("order")), text, receipt=receipt)
 
     def look(self) -> None:
         """Notice a pull or a lift on this host; called often."""
@@ -73,7 +75,7 @@ class Latching:
         if not found.pulled:
             self._known, self._receipt = "", self._kept(found)
         elif found.order != self._known:
-            self._own.hurry()
+            self._own.poll_soon()
 
     def _kept(self, found: Pulled) -> dict[str, Any] | None:
         """The receipt, kept if its pull never reached the disk: an older latch file is no lift."""
@@ -87,7 +89,7 @@ class Latching:
 
     # ── from here to the store ────────────────────────────────────────────────────────────────
 
-    def tell(self, store: Store) -> None:
+    def reconcile(self, store: Store) -> None:
         """Write this host's pull to the store, or clear the latch if the halt was lifted there."""
         found = self._latch.read()
         if not found.pulled or not found.order or found.unreadable:
@@ -117,25 +119,14 @@ class Latching:
         ordered = str(self._own.write(message))
         log.warning("halt %s of this host is now the fleet's (%s)", found.order, ordered)
         if ordered != found.order:
-            self._remember(found.order, ordered)
+            try:  # only the last pull matters
+                homes.write(self._aliases, json.dumps({found.order: ordered}).encode())
+            except OSError as error:
+                log.warning("%s: %s", self._aliases, error)
 
     def _name(self, order: str) -> str:
-        return str(self._names().get(order, order))
-
-    def _names(self) -> dict[str, str]:
-        try:
-            names = json.loads(self._aliases.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return names if isinstance(names, dict) else {}
-
-    def _remember(self, order: str, name: str) -> None:
-        new = self._aliases.with_suffix(".new")
-        try:
-            new.write_text(json.dumps({order: name}), "utf-8")  # only the last pull matters
-            new.replace(self._aliases)
-        except OSError as error:
-            log.warning("%s: %s", self._aliases, error)
+        names = homes.read_json(self._aliases)
+        return str(names.get(order, order)) if isinstance(names, dict) else order
 
     def _clear(self, found: Pulled, row: StopRow) -> None:
         by, why = row.lifted_by or "", row.lifted_why or ""
@@ -144,24 +135,24 @@ class Latching:
             log.warning("the latch of this host stays: %s", lifted.refused)
             return
         log.warning("halt %s was lifted by %s: %s", row.id, by, why)
-        self._own.wire.send("cleared", epoch=found.epoch, by=by, why=why)
+        self._own.channel.send("cleared", epoch=found.epoch, by=by, why=why)
 
     def follow(self, store: Store) -> None:
         """Report the state of the fleet's halt to the supervisor: a command may wait for it."""
         if not self._known:
             return
         order = self._name(self._known)
-        found = {"state": "answered", "order": order, **halted.known(store, order)}
+        found = {"state": "answered", "order": order, **store_halt.known(store, order)}
         if (self._known, found) != self._said:
             self._said = (self._known, found)
-            self._own.wire.send("fleet", order=self._known, known=found)
+            self._own.channel.send("fleet", order=self._known, known=found)
         if not found["over"] and time.monotonic() < self._follow_until:
-            self._own.hurry(FOLLOW_SECONDS)
+            self._own.poll_soon(FOLLOW_SECONDS)
 
     # ── from the store to here ────────────────────────────────────────────────────────────────
 
-    def obey(self, store: Store, attendance: Attendance, told: list[StopNotice]) -> None:
-        mine = [one for one in told if one.target == self._target]
+    def obey(self, store: Store, attendance: Attendance, notices: list[StopNotice]) -> None:
+        mine = [one for one in notices if one.target == self._target]
         found = self._latch.look()
         receipt = self._receipt
         if receipt is not None and found.pulled:
@@ -183,7 +174,7 @@ class Latching:
         if row is None or row.lifted_at is not None:
             return
         self._sent, self._sent_at = row.id, time.monotonic()
-        self._own.wire.send("halt", order=row.id, by=row.by, why=row.why, via="the store")
+        self._own.channel.send("halt", order=row.id, by=row.by, why=row.why, via="the store")
 
     def _report(self, stop_id: str, receipt: dict[str, Any]) -> None:
         proved = bool(receipt.get("proved"))

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from andon.control.runs.command_run import VERSION, again
-from andon.control_process.black_box import CommandRun, held, refusal_of
+from andon.control_process.command_run import CommandRun, held, refusal_of
 from andon.core.run import TERMINAL
 from andon.core.values import value
 from andon.errors import BadInput, Refused
@@ -106,7 +106,7 @@ def _other_than(store: Store, row: RunRow, command: CommandRun) -> str:
     return f"run {row.id} is another command's: {again(row.id, row.agent, given['argv'])}"
 
 
-def command_of(argv: Sequence[str], options: Mapping[str, Any]) -> CommandRun:
+def command_run_of(argv: Sequence[str], options: Mapping[str, Any]) -> CommandRun:
     if not argv:
         raise BadInput("expected a command after --, as in: andon exec -- python my_agent.py")
     run_id = options.get("id") or uuid.uuid4().hex[:16]
@@ -190,7 +190,7 @@ def _names(uid: int) -> dict[str, str]:
     return {"HOME": found.pw_dir, "USER": found.pw_name, "LOGNAME": found.pw_name}
 
 
-def workers(
+def worker_children(
     settings: Settings,
     words: Sequence[str],
     number: int,
@@ -201,47 +201,34 @@ def workers(
     env = environment(settings, None, environ)
     env |= _names(uid) if uid is not None else {}
     env |= {"ANDON_STORE": settings.store, "ANDON_GRACE_SECONDS": f"{settings.grace_seconds:g}"}
-    return [
-        {
-            "name": f"worker-{index + 1}",
-            "kind": "worker",
-            "argv": [*PYTHON, "andon", "work", *words],
-            "env": env,
-            "cwd": os.getcwd(),
-            "wait": True,
-            "restart": "on-failure",  # a worker that exits after a drain was asked to
-            "uid": uid,
-            "log": "tee",
-        }
-        for index in range(number)
-    ]
+    argv = [*PYTHON, "andon", "work", *words]
+    # On failure only: a worker that exits after a drain was asked to.
+    worker = {"kind": "worker", "argv": argv, "env": env, "restart": "on-failure"}
+    names = [f"worker-{index + 1}" for index in range(number)]
+    return [worker | _child(name, uid) for name in names]
 
 
-def boxed(
+def command_child(
     settings: Settings,
     command: CommandRun,
     uid: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    return {
-        "name": command.child,
-        "kind": "command",
-        "argv": command.argv,
-        "env": environment(settings, uid, environ),
-        "cwd": os.getcwd(),
-        "wait": True,
-        "restart": command.restart,
-        "run": command.run,
-        "uid": uid,
-        "log": "tee",
-        "stdin": True,
-    }
+    """Specify the child that executes a command."""
+    env = environment(settings, uid, environ)
+    own = {"kind": "command", "argv": command.argv, "env": env, "stdin": True}
+    return own | {"restart": command.restart, "run": command.run} | _child(command.child, uid)
 
 
-def become(told: dict[str, Any]) -> None:
+def _child(name: str, uid: int | None) -> dict[str, Any]:
+    """The part of its specification that every child has."""
+    return {"name": name, "cwd": os.getcwd(), "wait": True, "uid": uid, "log": "tee"}
+
+
+def become(specification: dict[str, Any]) -> None:
     """Replace this process by the supervisor; does not return."""
     descriptor = os.memfd_create("andon-spec", 0)
-    os.write(descriptor, json.dumps(told).encode())
+    os.write(descriptor, json.dumps(specification).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.set_inheritable(descriptor, True)
     sys.stdout.flush()

@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from andon.host import home as homes
 from andon.host import proc
 from andon.store.store import WorkerRow
 
@@ -47,13 +48,13 @@ def tick(row: WorkerRow) -> int:
 
 def evidence(home: str, owner: str, child: str, pid: int) -> tuple[str, list[str]]:
     """Write the stack of a process to a file; returns the path and the first lines."""
-    path = Path(home, "stacks", f"{child}-{pid}-{int(time.time())}.txt".replace("/", "_"))
+    name = f"{child}-{pid}-{int(time.time())}.txt".replace("/", "_")
+    path = os.path.join(home, "stacks", name)
     text = _py_spy(pid) or _faulthandler(stacks_file(home, owner, child), pid) or _kernel(pid)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-        path.chmod(0o600)
-    return str(path), text.splitlines()[:FIRST_LINES]
+        homes.make(home)
+        homes.write(path, text.encode())
+    return path, text.splitlines()[:FIRST_LINES]
 
 
 def described(why: str, seconds: float, path: str, lines: list[str]) -> str:

@@ -46,8 +46,8 @@ def brief(value: Any, limit: int = 200) -> str:
     return clean(json.dumps(value, ensure_ascii=False), limit)
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def either(names: Sequence[str]) -> str:

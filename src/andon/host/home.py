@@ -21,7 +21,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 
 FOLDERS = ("run", "state", "logs", "stacks")
 LONGEST_ENTRY = 65_536
-LONGEST_RECEIPT = 1 << 24
+LONGEST_STATE = 1 << 24  # and receipt
 # The path of a Unix socket may have at most 107 bytes.
 LONGEST_SOCKET = 107
 
@@ -159,23 +159,13 @@ def within_reach(path: str) -> Iterator[str]:
 
 def entries(home: str) -> list[HostEntry]:
     """Return all registered entries, dead or alive, and skip the unreadable ones."""
-    try:
-        names = sorted(os.listdir(os.path.join(home, "run")))
-    except OSError:
-        return []
-    found = [_entry(os.path.join(home, "run", name)) for name in names if name.endswith(".json")]
-    return [entry for entry in found if entry is not None]
+    return _entries_in(os.path.join(home, "run"))
 
 
 def left(home: str) -> list[HostEntry]:
     """Return supervisors that are no longer registered but have left a state file."""
     known = {entry.id for entry in entries(home)}
-    try:
-        names = sorted(os.listdir(os.path.join(home, "state")))
-    except OSError:
-        return []
-    found = [_entry(os.path.join(home, "state", name)) for name in names if name.endswith(".json")]
-    return [entry for entry in found if entry is not None and entry.id not in known]
+    return [entry for entry in _entries_in(os.path.join(home, "state")) if entry.id not in known]
 
 
 def live(home: str) -> list[HostEntry]:
@@ -220,7 +210,7 @@ def leave_receipt(home: str, name: str, receipt: dict[str, Any]) -> None:
 
 
 def take_receipt(home: str, name: str) -> dict[str, Any]:
-    found = read_json(_receipt_path(home, name), LONGEST_RECEIPT)
+    found = read_json(_receipt_path(home, name), LONGEST_STATE)
     with contextlib.suppress(OSError):
         os.unlink(_receipt_path(home, name))
     return found if isinstance(found, dict) else {}
@@ -232,6 +222,15 @@ def _receipt_path(home: str, name: str) -> str:
 
 def _entry_path(home: str, name: str) -> str:
     return os.path.join(home, "run", f"{name}.json")
+
+
+def _entries_in(folder: str) -> list[HostEntry]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError:
+        return []
+    found = [_entry(os.path.join(folder, name)) for name in names]
+    return [entry for entry in found if entry is not None]
 
 
 def _entry(path: str) -> HostEntry | None:

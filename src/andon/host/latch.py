@@ -1,8 +1,8 @@
 """The latch of this host: a latch file and a STOP file; either one makes it pulled.
 
-Anybody who may write here can pull. A pull is on disk before it is confirmed. Deleting either file
-lifts nothing: only `clear` does, and only for a caller who has seen the newest pull. The state of
-the files never raises: an unreadable latch counts as pulled and says why.
+Every process that may write here can pull. A pull is on disk before it is confirmed. Deleting
+either file lifts nothing: only `clear` does, and only for a caller who has seen the newest pull.
+The state of the files never raises: an unreadable latch counts as pulled and says why.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from andon.core.latch import (
     with_stop,
 )
 from andon.host import home as homes
-from andon.host.ids import new_order as new_order  # noqa: PLC0414 (used with it)
+from andon.host.ids import new_order
 
 # A frozen process may hold the lock. A pull then goes on without it: epochs decide, not order.
 PULL_LOCK_SECONDS = 0.25

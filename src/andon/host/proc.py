@@ -13,7 +13,6 @@ and reads files with `os.open`: `open` costs three more system calls each.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 from collections import namedtuple
@@ -326,35 +325,53 @@ def _by_scan() -> Callable[[int], list[int]]:
 
 
 def open_pidfd(pid: int, ticks: int = 0) -> int:
-    """Return a descriptor of this very process.
+    """Return a descriptor of this very process, or -1 if it is gone or this is not Linux.
 
     It is opened first and compared afterwards, so a reused pid cannot slip in.
     """
-    if not hasattr(os, "pidfd_open"):
-        raise OSError(errno.ENOSYS, "pidfd_open: not available on this system")
-    fd = os.pidfd_open(pid)
-    if ticks and start_ticks(pid) != ticks:
-        os.close(fd)
-        raise ProcessLookupError(errno.ESRCH, f"process {pid} is another one now")
-    return fd
+    try:
+        fd = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
+    with contextlib.suppress(OSError):
+        if not ticks or start_ticks(pid) == ticks:
+            return fd
+    os.close(fd)
+    return -1
 
 
 def send(pid: int, ticks: int, number: int) -> bool:
     """Signal this very process, never a later one with its pid. Returns False if it was gone."""
-    try:
-        if not hasattr(os, "pidfd_open"):  # not Linux
+    if not hasattr(os, "pidfd_open"):  # not Linux
+        try:
             os.kill(pid, number)
-            return True
-        descriptor = open_pidfd(pid, ticks)
-    except OSError:
+        except OSError:
+            return False
+        return True
+    pidfd = open_pidfd(pid, ticks)
+    try:
+        return send_to(pidfd, number)
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def send_to(pidfd: int, number: int) -> bool:
+    """Signal the process of a pidfd. Returns False if it is gone."""
+    if pidfd < 0:
         return False
     try:
-        signal.pidfd_send_signal(descriptor, number)
+        signal.pidfd_send_signal(pidfd, number)
     except OSError:
         return False
-    finally:
-        os.close(descriptor)
     return True
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 # ── boot and pid namespace ────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""The name of the user who gives an order."""
+"""The name of the user who gives an order: the one place that finds it out."""
 
 import os
 import pwd

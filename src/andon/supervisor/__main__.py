@@ -9,10 +9,11 @@ from typing import Any
 
 from andon.errors import AndonError
 from andon.host import home as homes
+from andon.host.descriptors import open_standard
 from andon.supervisor import upgrade
 from andon.supervisor.api.socket_server import listen
 from andon.supervisor.spec import Spec, parse, read
-from andon.supervisor.supervisor import Supervisor, raise_file_limit, stand_in
+from andon.supervisor.supervisor import Supervisor, raise_file_limit
 from andon.supervisor.trees.tree import Mechanism, choose
 
 USAGE = "usage: python -m andon.supervisor --spec-fd N   (started by `andon up` and `andon run`)"
@@ -22,7 +23,7 @@ GRADES = ("none", "C", "B", "A")
 def main(words: list[str]) -> int:
     if words == ["--check"]:
         return 0
-    stand_in()
+    open_standard()
     match words:
         case ["--spec-fd", number] if number.isdigit():
             return _begin(int(number))
@@ -48,7 +49,7 @@ def _begin(fd: int) -> int:
     name = "s" + os.urandom(5).hex()
     own = Supervisor(spec, mechanism, name)
     raise_file_limit()
-    own.cord.begin()
+    own.halt_state.begin()
     try:
         own.open(_listener(spec.home, name))
     except OSError as error:  # signals and files still work
@@ -70,7 +71,7 @@ def _resume(fd: int) -> int:
 
 def _choose(spec: Spec, *, quick: bool) -> Mechanism:
     uids = {child.uid for child in spec.children if child.uid is not None}
-    return choose(spec.home, want_uid=uids.pop() if len(uids) == 1 else None, quick=quick)
+    return choose(want_uid=uids.pop() if len(uids) == 1 else None, quick=quick)
 
 
 def unmet(require: dict[str, str], mechanism: Mechanism) -> str:

@@ -11,19 +11,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from andon.host import descriptors, proc
 from andon.host import home as homes
-from andon.host import proc, signals
 from andon.supervisor.children.child import Child
 from andon.supervisor.spec import ChildSpec
 
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
-
-LARGEST_STATE = 16_777_216
-
-
-def state_path(home: str, name: str) -> str:
-    return os.path.join(home, "state", f"{name}.json")
 
 
 def save(own: "Supervisor") -> None:
@@ -35,11 +29,11 @@ def save(own: "Supervisor") -> None:
         "start_ticks": proc.start_ticks(me),
         "boot": proc.boot_id(),
         "namespace": proc.pid_namespace(),
-        "receipt": own.cord.receipt,
+        "receipt": own.halt_state.receipt,
         "children": [_described(child) for child in own.children if child.tree is not None],
     }
     with suppress(OSError):  # a full disk costs only the adoption
-        homes.write(state_path(own.spec.home, own.id), json.dumps(state).encode())
+        homes.write(homes.state_path(own.spec.home, own.id), json.dumps(state).encode())
 
 
 def _described(child: Child) -> dict[str, Any]:
@@ -85,11 +79,7 @@ def adopt(own: "Supervisor") -> None:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            state = json.loads(file.read(LARGEST_STATE))
-    except (OSError, ValueError, RecursionError):
-        return None
+    state = homes.read_json(path, homes.LONGEST_STATE)
     return state if isinstance(state, dict) and isinstance(state.get("id"), str) else None
 
 
@@ -104,18 +94,18 @@ def _is_dead(state: dict[str, Any]) -> bool:
 def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
     tree = own.mechanism.restore(each["tree"])
     pid, ticks = int(each["pid"] or 0), int(each["start_ticks"] or 0)
-    pidfd = signals.open_pidfd(pid, ticks) if pid and ticks else -1
+    pidfd = proc.open_pidfd(pid, ticks) if pid and ticks else -1
     alive = pidfd >= 0 and proc.alive(pid, ticks)
     if not alive and not tree.pids():
         tree.close()
-        signals.close(pidfd)
+        descriptors.close(pidfd)
         return
     child = _place(own, each, before) if alive and each["kind"] != "control" else None
     if child is None:  # not worth adopting: kill what is left of it
         spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
         child = Child(spec, state="clearing", run=each.get("run"), tree=tree)
         own.children.append(child)
-        signals.close(pidfd)
+        descriptors.close(pidfd)
         own.say(child.name, f"left behind by supervisor {before}; ended")
         child.asked = "term"
         own.kill([child], own.report_killed, why="left behind")
@@ -125,9 +115,9 @@ def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
     child.adopted, child.run = True, child.run or each.get("run")
     child.began, child.started_at = time.monotonic(), float(each.get("started_at") or 0.0)
     child.starts = 1
-    own.lives.watch(child)
+    own.lifecycle.watch(child)
     own.say(child.name, f"adopted (pid {pid}) from supervisor {before}")
-    own.link.tell({**own.lives.started(child), "adopted": True})
+    own.lifecycle.report_start(child, adopted=True)
 
 
 def _place(own: "Supervisor", each: dict[str, Any], before: str) -> Child:

@@ -13,21 +13,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from andon.host import home as homes
-from andon.host import proc, signals
-from andon.supervisor.adoption import state_path
-from andon.supervisor.children.child import OVER, Child
+from andon.host import proc
+from andon.supervisor.children.child import Child
+from andon.supervisor.spec import OVER
 
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
 
 GAVE_UP, NOT_PROVED = 1, 3
-HEAR_SECONDS = 5.0  # for the control process to record what happened
+FLUSH_SECONDS = 5.0  # for the control process to record what happened
 TERM_SECONDS = 2.0
 SHOW_SECONDS = 2.0  # for a terminal to take the last lines
 REAP_SECONDS = 1.0
 
 
-class Ending:
+class Exit:
     """Decides when the supervisor exits, and takes it there step by step."""
 
     def __init__(self, own: "Supervisor") -> None:
@@ -50,61 +50,58 @@ class Ending:
 
     def _over(self) -> bool:
         own = self._own
-        others = [child for child in own.children if child.kind != "control"]
-        if own.cord.halting is not None and not own.cord.halting.told:
+        if own.halt_state.current is not None and not own.halt_state.current.answered:
             return False  # the caller of the halt must get its receipt first
-        if any(not killing.overran for killing in own.killings):
+        if any(not kill.overran for kill in own.kills):
             return False  # whether any process is left is not known yet
         goes = bool(own.leaving) or own.spec.single is not None
-        over = all(child.state in OVER or (goes and self._stuck(child)) for child in others)
-        return over and bool(others or own.leaving)
+        over = all(child.state in OVER or (goes and self._stuck(child)) for child in own.supervised)
+        return over and bool(own.supervised or own.leaving)
 
     def _stuck(self, child: Child) -> bool:
         """Whether it was killed until the deadline passed and is still there."""
-        killing = self._own.killing(child)
-        return killing is not None and killing.overran
+        kill = self._own.kill_of(child)
+        return kill is not None and kill.overran
 
     def _begin(self, now: float) -> None:
         own = self._own
         self._wanted = self._decide()
-        own.link.tell({"event": "ending", "code": self._wanted, "why": own.leaving or "over"})
-        self._stage, self._until = "hear", now + HEAR_SECONDS
-        control = self._control()
-        if control is not None and not control.pid and not own.link.idle:
-            own.lives.start(control)  # it is down: start it once more, to receive the last events
+        own.channel.send("ending", code=self._wanted, why=own.leaving or "over")
+        self._stage, self._until = "flush", now + FLUSH_SECONDS
+        control = own.control
+        if control is not None and not control.pid and not own.channel.idle:
+            # It is down: start it once more, to receive the last events.
+            own.lifecycle.start(control)
 
     def _decide(self) -> int:
         own = self._own
-        if any(killing.survivors for killing in own.killings):
+        if any(kill.survivors for kill in own.kills):
             return NOT_PROVED
         single = own.spec.single
         if single is not None:
             child = next(each for each in own.children if each.spec is single)
             return 1 if child.state == "refused" else child.exit_code()
-        others = [child for child in own.children if child.kind != "control"]
-        if others and not own.leaving and all(c.state in ("gave_up", "refused") for c in others):
+        failed = [child.state in ("gave_up", "refused") for child in own.supervised]
+        if failed and not own.leaving and all(failed):
             return GAVE_UP
         return 0
 
-    def _control(self) -> Child | None:
-        return next((each for each in self._own.children if each.kind == "control"), None)
-
     def _go_on(self, now: float) -> None:
-        control = self._control()
+        control = self._own.control
         if control is None or not control.pid:
             self.code = self._wanted
             return
         control.due = None
-        if self._stage == "hear" and self._own.link.idle:
-            self._own.link.finish()
+        if self._stage == "flush" and self._own.channel.idle:
+            self._own.channel.finish()
             self._stage = "read"
         if now < self._until:
             return
-        harder = signal.SIGTERM if self._stage in ("hear", "read") else signal.SIGKILL
-        signals.send(control.pidfd, harder)
-        self._stage, self._until = "told", now + TERM_SECONDS
+        harder = signal.SIGTERM if self._stage in ("flush", "read") else signal.SIGKILL
+        proc.send_to(control.pidfd, harder)
+        self._stage, self._until = "signalled", now + TERM_SECONDS
 
-    def hurry(self) -> None:
+    def skip_wait(self) -> None:
         self._until = 0.0
 
     def finish(self) -> int:
@@ -114,14 +111,14 @@ class Ending:
         end = time.monotonic() + SHOW_SECONDS
         while not all([own.out.push(), own.err.push()]) and time.monotonic() < end:
             time.sleep(0.01)
-        if own.socketry is not None:
-            path = own.socketry.listener.getsockname()
-            own.socketry.close()
+        if own.server is not None:
+            path = own.server.listener.getsockname()
+            own.server.close()
             with suppress(OSError):
                 os.unlink(path)
         homes.unregister(own.spec.home, own.id)
         with suppress(OSError):
-            os.unlink(state_path(own.spec.home, own.id))
+            os.unlink(homes.state_path(own.spec.home, own.id))
         own.mechanism.close()
         return self.code if self.code is not None else GAVE_UP
 
@@ -129,7 +126,7 @@ class Ending:
         """Kill what the control process or a probe left; as PID 1, every process."""
         end = time.monotonic() + REAP_SECONDS
         while time.monotonic() < end:
-            self._own.lives.reap()
+            self._own.lifecycle.reap()
             left = [pid for pid in proc.descendants([os.getpid()]) if proc.alive(pid)]
             if not left:
                 return

@@ -9,6 +9,10 @@ from andon.core.fleet.restart import Mode, RestartPolicy
 from andon.errors import BadInput
 
 KINDS = ("control", "worker", "command")
+# States of a child. waiting: for permission to start · held: by the latch or lost contact ·
+# resting: before a restart · clearing: it ended, and what it left behind is being killed
+LIVE = ("running", "frozen", "stopping")
+OVER = ("ended", "gave_up", "refused")
 
 
 @dataclass(frozen=True, slots=True)

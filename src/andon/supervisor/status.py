@@ -5,6 +5,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
+from andon.core.text import plural
 from andon.host import proc
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def hello(own: "Supervisor") -> dict[str, Any]:
         "children": [
             {**child.describe(), "containment": own.grades(child)} for child in own.children
         ],
-        "latch": own.cord.look()._asdict(),
-        "receipt": own.cord.receipt,
+        "latch": own.halt_state.look()._asdict(),
+        "receipt": own.halt_state.receipt,
     }
 
 
@@ -41,21 +42,19 @@ def status(own: "Supervisor") -> dict[str, Any]:
     return {
         **said,
         "started_at": own.started_at,
-        "held": own.cord.held,
+        "held": own.halt_state.held,
         "lost_contact": own.lost,
         "contact_seconds": round(time.monotonic() - own.contact, 3),
         "leaving": own.leaving,
-        "events_missed": own.link.missed,
+        "events_missed": own.channel.missed,
         "mistakes": own.failures,
     }
 
 
 def halt_line(receipt: dict[str, Any]) -> str:
-    number, kids = receipt["processes"], len(receipt["children"])
-    whose = (
-        f"{number} process{'' if number == 1 else 'es'} of {kids} child{'' if kids == 1 else 'ren'}"
-    )
-    text = f"HALTED by {receipt['via'] or 'order'}: {whose}"
+    processes = plural(receipt["processes"], "process", "processes")
+    children = plural(len(receipt["children"]), "child", "children")
+    text = f"HALTED by {receipt['via'] or 'order'}: {processes} of {children}"
     if receipt["proved"]:
         text += f" gone, proved in {receipt['verified_ms']:.0f} ms"
     else:

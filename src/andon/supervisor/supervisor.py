@@ -12,20 +12,20 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
+from andon.core.text import plural
 from andon.host import home as homes
 from andon.supervisor.adoption import adopt, save
-from andon.supervisor.api.control_channel import Link
+from andon.supervisor.api.control_channel import ControlChannel
 from andon.supervisor.api.requests import RequestHandler
-from andon.supervisor.api.socket_server import Socketry
+from andon.supervisor.api.socket_server import SocketServer
 from andon.supervisor.children.child import Child
-from andon.supervisor.children.lifecycle import Lives
+from andon.supervisor.children.lifecycle import Lifecycle
 from andon.supervisor.children.logs import OutputStream
 from andon.supervisor.children.watchdog import Watchdog
-from andon.supervisor.exit import Ending
-from andon.supervisor.halt.kill import Killing
-from andon.supervisor.halt.state import Cord
+from andon.supervisor.exit import Exit
+from andon.supervisor.halt.kill import TreeKill
+from andon.supervisor.halt.state import HaltState
 from andon.supervisor.poll import PollLoop, Signals
 from andon.supervisor.spec import Spec
 from andon.supervisor.trees.tree import Mechanism
@@ -55,7 +55,7 @@ class Supervisor:
         self.loop = PollLoop(self.failed)
         self.out, self.err = OutputStream(1), OutputStream(2)
         self.children = [Child(each, run=each.run) for each in spec.children]
-        self.killings: list[Killing] = []
+        self.kills: list[TreeKill] = []
         self.probes: dict[int, Callable[[int], None]] = {}
         self.lost = False  # whether contact with the store is lost
         self.contact = time.monotonic()
@@ -64,18 +64,28 @@ class Supervisor:
         self._complained = -1.0
         self._more = self._changed = False
         self._ticked = time.monotonic()
-        self.lives, self.watchdog, self.orders = Lives(self), Watchdog(self), RequestHandler(self)
-        self.cord = Cord(self)
-        self.ending, self.upgrading = Ending(self), Upgrade(self)
-        self.link = Link(self.loop, self.orders.from_control)
-        self.socketry: Socketry | None = None
+        self.lifecycle, self.watchdog = Lifecycle(self), Watchdog(self)
+        self.halt_state, self.requests = HaltState(self), RequestHandler(self)
+        self.exit, self.upgrading = Exit(self), Upgrade(self)
+        self.channel = ControlChannel(self.loop, self.requests.from_control)
+        self.server: SocketServer | None = None
         self.signals = Signals(self.loop, [n for n in SIGNALS if not _ignored(n)])
+
+    @property
+    def control(self) -> Child | None:
+        """The control process, if there is one."""
+        return next((child for child in self.children if child.kind == "control"), None)
+
+    @property
+    def supervised(self) -> list[Child]:
+        """All children but the control process."""
+        return [child for child in self.children if child.kind != "control"]
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────
 
     def open(self, listener: socket.socket) -> None:
         """Accept clients, and register this supervisor as alive."""
-        self.socketry = Socketry(self.loop, listener, self.orders.from_people)
+        self.server = SocketServer(self.loop, listener, self.requests.from_people)
         entry = homes.this_process(
             self.id,
             "supervisor",
@@ -88,27 +98,34 @@ class Supervisor:
 
     def begin(self) -> None:
         """Adopt what a dead supervisor left, then start our own children."""
-        self.cord.begin()
+        self.halt_state.begin()
         adopt(self)
-        if self.cord.held:
+        if self.halt_state.held:
             self.say("supervisor", f"nothing is started: {self.why_blocked()}")
             if any(child.alive for child in self.children):
-                self.cord.halt(via="latch")
+                self.halt_state.halt(via="latch")
         for child in sorted(self.children, key=lambda each: each.kind != "control"):
             if child.state == "new":
-                self.lives.begin(child)
+                self.lifecycle.begin(child)
 
     def run(self) -> int:
         """Run until nothing is left to do; return the exit code."""
-        while self.ending.code is None:
+        while self.exit.code is None:
             self.loop.turn(self._pause())
             self.turn()
-        return self.ending.finish()
+        return self.exit.finish()
 
     def turn(self) -> None:
         """Run every part of a turn except the poll; an error in one must not stop the others."""
         # Killing first: exits are recorded once it is certain that no process is alive.
-        parts = (self._heed, self._kill_on, self._reap, self._tick, self.ending.look, self._save)
+        parts = (
+            self._handle_signals,
+            self._advance_kills,
+            self._reap,
+            self._tick,
+            self.exit.look,
+            self._save,
+        )
         for part in parts:
             try:
                 part()
@@ -126,13 +143,14 @@ class Supervisor:
             self.say("supervisor", f"internal error {self.failures} at {where}: {error!r}")
 
     def _reap(self) -> None:
-        if self.cord.halting is None or self.cord.halting.told:  # exits can wait, a halt cannot
-            self._more = self.lives.reap()
+        halt = self.halt_state.current
+        if halt is None or halt.answered:  # exits can wait, a halt cannot
+            self._more = self.lifecycle.reap()
 
     def _pause(self) -> float:
         if self._more:
             return 0.0
-        if any(not killing.overran for killing in self.killings):
+        if any(not kill.overran for kill in self.kills):
             return 0.001
         now = time.monotonic()
         dues = [child.due - now for child in self.children if child.due is not None]
@@ -148,119 +166,116 @@ class Supervisor:
         if away > AWAY_SECONDS:
             self.watchdog.excuse(away)
             self.contact += away
-        self.cord.tick()
+        self.halt_state.tick()
         self._look_at_contact(now)
         self.watchdog.tick(now)
-        self.lives.tick(now)
+        self.lifecycle.tick(now)
         self.upgrading.tick(now)
-        if self.socketry is not None:
-            self.socketry.tick(now)
+        if self.server is not None:
+            self.server.tick(now)
         for terminal in (self.out, self.err):
             terminal.push()
         for child in self.children:
             for pipe in child.pipes:
                 pipe.wake()
 
-    def _heed(self) -> None:
+    def _handle_signals(self) -> None:
         for number in self.signals.take():
             if number == signal.SIGUSR1:
-                self.cord.halt(via="SIGUSR1")
+                self.halt_state.halt(via="SIGUSR1")
             elif number == signal.SIGUSR2:
-                self.upgrade(lambda _said: None)
+                self.upgrading.ask(lambda _reply: None)
             elif number != signal.SIGCHLD:
                 self.leave(signal.Signals(number).name)
 
     # ── ending processes ──────────────────────────────────────────────────────────────────────
 
-    def killing(self, child: Child) -> Killing | None:
-        return next((each for each in self.killings if each.covers(child)), None)
+    def kill_of(self, child: Child) -> TreeKill | None:
+        return next((each for each in self.kills if each.covers(child)), None)
 
     def kill(
         self,
         children: list[Child],
-        done: Callable[[Killing], None],
+        done: Callable[[TreeKill], None],
         *,
         order: str = "",
         why: str = "",
         fleet: bool = False,
-    ) -> Killing:
+    ) -> TreeKill:
         """Kill these children; call `done` when nothing is left, and when it takes too long."""
         seconds = self.limits.halt_seconds
-        killing = Killing(children, done, seconds=seconds, order=order, why=why)
-        killing.hit(self.mechanism.kill_all if fleet else None)
-        self.killings.append(killing)
-        return killing
+        kill = TreeKill(children, done, seconds=seconds, order=order, why=why)
+        kill.hit(self.mechanism.kill_all if fleet else None)
+        self.kills.append(kill)
+        return kill
 
-    def _kill_on(self) -> None:
-        if self.killings:
-            self._more = self.lives.collect()
-        for killing in self.killings[:]:
-            empty = killing.rounds()
+    def _advance_kills(self) -> None:
+        if self.kills:
+            self._more = self.lifecycle.collect()
+        for kill in self.kills[:]:
+            empty = kill.rounds()
             if empty:
-                self.lives.reap()  # so that the report knows how they ended
-                if killing.unreaped and time.monotonic() < killing.deadline:
+                self.lifecycle.reap()  # so that the report knows how they ended
+                if kill.unreaped and time.monotonic() < kill.deadline:
                     continue  # dead, but the kernel has yet to report the exit
-                self.killings.remove(killing)
-                killing.done()
-                for target in killing.targets:
-                    self.lives.settle(target.child)
-            elif not killing.overran and time.monotonic() > killing.deadline:
-                killing.overran = True
-                names = ", ".join(t.child.name for t in killing.targets if t.survivors)
-                what = f"{killing.why or 'kill'} of {names}"
+                self.kills.remove(kill)
+                kill.done()
+                for target in kill.targets:
+                    self.lifecycle.settle(target.child)
+            elif not kill.overran and time.monotonic() > kill.deadline:
+                kill.overran = True
+                names = ", ".join(t.child.name for t in kill.targets if t.survivors)
+                what = f"{kill.why or 'kill'} of {names}"
                 self.overrun(what, self.limits.halt_seconds, "hit again every 100 ms")
-                killing.done()
+                kill.done()
 
-    def report_killed(self, killing: Killing) -> None:
-        for target in killing.targets:
+    def report_killed(self, kill: TreeKill) -> None:
+        for target in kill.targets:
             said = target.describe()
-            number = f"{said['pids']} process{'' if said['pids'] == 1 else 'es'}"
-            text = f"killed: {number} in {said['took_ms'] or 0:.0f} ms"
+            processes = plural(said["pids"], "process", "processes")
+            text = f"killed: {processes} in {said['took_ms'] or 0:.0f} ms"
             if target.survivors:
                 text = f"NOT killed yet: {target.survivors} are still alive"
             self.say(target.child.name, text)
-            self.link.tell({"event": "killed", **said, "order": killing.order, "why": killing.why})
+            self.channel.send("killed", **said, order=kill.order, why=kill.why)
 
     def overrun(self, what: str, seconds: float, then: str) -> None:
         self.say("supervisor", f"overrun: {what} takes longer than {seconds:.1f} s; {then}")
-        self.link.tell(
-            {"event": "overrun", "what": what, "seconds": round(seconds, 3), "next": then}
-        )
+        self.channel.send("overrun", what=what, seconds=round(seconds, 3), next=then)
 
     # ── permission to start ───────────────────────────────────────────────────────────────────
 
     def blocked(self) -> bool:
         """Whether nothing may be started; checked before every start."""
-        return self.lost or self.cord.holds()
+        return self.lost or self.halt_state.holds()
 
     def why_blocked(self) -> str:
-        return "contact with the store is lost" if self.lost else self.cord.why()
+        return "contact with the store is lost" if self.lost else self.halt_state.why()
 
     def in_contact(self) -> None:
         self.contact = time.monotonic()
         if self.lost:
             self.lost = False
-            then = "the latch holds" if self.cord.held else "workers are started again"
+            then = "the latch holds" if self.halt_state.held else "workers are started again"
             self.say("supervisor", f"contact is back; {then}")
 
     def _look_at_contact(self, now: float) -> None:
-        seconds = now - self.contact
-        watched = any(child.kind == "control" for child in self.children)
-        if self.lost or not watched or seconds <= self.limits.lost_contact_seconds or self.leaving:
+        seconds, limits = now - self.contact, self.limits
+        if seconds <= limits.lost_contact_seconds or limits.lost_contact != "stop":
             return
-        if self.limits.lost_contact != "stop":
+        if self.lost or self.leaving or self.control is None:
             return
         self.lost = True
-        targets = [child for child in self.children if child.kind != "control" and child.tree]
+        targets = [child for child in self.supervised if child.tree]
         for child in targets:
             child.asked = "lost contact"
-        for child in self.children:
-            if child.kind != "control" and child.state in ("waiting", "resting"):
-                self.lives.hold(child)
+        for child in self.supervised:
+            if child.state in ("waiting", "resting"):
+                self.lifecycle.hold(child)
         names = ", ".join(child.name for child in targets) or "nothing"
         self.say("supervisor", f"lost contact for {seconds:.0f} s; stopped: {names}")
-        event = {"event": "lost_contact", "seconds": round(seconds, 3)}
-        self.link.tell({**event, "did": [child.name for child in targets]})
+        did = [child.name for child in targets]
+        self.channel.send("lost_contact", seconds=round(seconds, 3), did=did)
         if targets:
             self.kill(targets, self.report_killed, why="lost contact")
 
@@ -268,22 +283,18 @@ class Supervisor:
 
     def leave(self, why: str) -> None:
         """Drain: ask the children to exit; on a second call kill them at once."""
-        others = [child for child in self.children if child.kind != "control"]
         if not self.leaving:
             self.leaving = why
             grace = self.limits.grace_seconds
             self.say("supervisor", f"{why}: children have {grace:g} s to exit; again: at once")
-            for child in others:
-                self.lives.term(child, grace, "drain")
+            for child in self.supervised:
+                self.lifecycle.term(child, grace, "drain")
             return
-        alive = [child for child in others if child.alive]
+        alive = [child for child in self.supervised if child.alive]
         if alive:
             self.say("supervisor", f"{why} again: children are ended now")
             self.kill(alive, self.report_killed, why="drain")
-        self.ending.hurry()
-
-    def upgrade(self, answer: Callable[[dict[str, Any]], None]) -> None:
-        self.upgrading.ask(answer)
+        self.exit.skip_wait()
 
     # ── reporting ─────────────────────────────────────────────────────────────────────────────
 
@@ -292,7 +303,7 @@ class Supervisor:
         if self.spec.foreground.get("quiet") and text.startswith(ROUTINE):
             return  # the terminal belongs to the command
         line = f"{time.strftime('%H:%M:%S')}  {name}  {text}"
-        clean = "".join(letter if letter.isprintable() else "?" for letter in line)
+        clean = "".join(one if one.isprintable() else "?" for one in line)
         self.err.show(clean.encode("utf-8", "replace") + b"\n")
 
     def probe(self, argv: list[str], out: int, done: Callable[[int], None]) -> int:
@@ -335,12 +346,3 @@ def raise_file_limit() -> None:
     if wanted > soft:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def stand_in() -> None:
-    """Open 0, 1 and 2 if closed, so that none of our descriptors is mistaken for them."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)

@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from andon.core.fleet.watchdog import Watched
-from andon.host import signals
+from andon.host import proc
 from andon.supervisor.children.child import Child
 from andon.supervisor.children.logs import LogFile
 from andon.supervisor.spec import ChildSpec
@@ -33,7 +34,6 @@ _PLAIN = (
     *("due", "deadline", "grace", "asked", "order", "code", "signal", "starts", "ping_fd"),
     *("ping", "log", "stalled"),
 )
-_SPEC = ["name", "kind", "argv", "env", "cwd", "wait", "restart", "run", "uid", "log", "stdin"]
 
 
 class Upgrade:
@@ -61,7 +61,7 @@ class Upgrade:
 
     def _is_busy(self) -> bool:
         own = self._own
-        return bool(own.cord.halting or own.killings or own.leaving or own.watchdog.busy)
+        return bool(own.halt_state.current or own.kills or own.leaving or own.watchdog.busy)
 
     def tick(self, now: float) -> None:
         if self._probe and now > self._until:
@@ -117,9 +117,9 @@ def become_new(own: "Supervisor") -> None:
 
 
 def _described(own: "Supervisor") -> tuple[dict[str, Any], list[int]]:
-    assert own.socketry is not None
-    listener = own.socketry.listener.fileno()
-    fds = [listener, own.link.fileno]
+    assert own.server is not None
+    listener = own.server.listener.fileno()
+    fds = [listener, own.channel.fileno]
     children = []
     for child in own.children:
         pipes = [(pipe.fd, pipe.terminal) for pipe in child.pipes if pipe.fd >= 0]
@@ -127,7 +127,7 @@ def _described(own: "Supervisor") -> tuple[dict[str, Any], list[int]]:
         children.append(
             {
                 **{name: getattr(child, name) for name in _PLAIN},
-                "spec": {name: getattr(child.spec, name) for name in _SPEC},
+                "spec": asdict(child.spec),
                 "tree": child.tree.describe() if child.tree is not None else None,
                 "pipes": pipes,
                 "watched": _watched(child.watched),
@@ -138,15 +138,14 @@ def _described(own: "Supervisor") -> tuple[dict[str, Any], list[int]]:
         "id": own.id,
         "started_at": own.started_at,
         "file_limits": list(own.file_limits),
-        "receipt": own.cord.receipt,
-        "held": own.cord.held,
+        "receipt": own.halt_state.receipt,
+        "held": own.halt_state.held,
         "lost": own.lost,
         "contact": own.contact,
-        "missed": own.link.missed,
-        "lines": own.link.detach(),
-        "recent": list(own.link.recent),
+        "missed": own.channel.missed,
+        "lines": own.channel.detach(),
         "listener": listener,
-        "link": own.link.fileno,
+        "link": own.channel.fileno,
         "children": children,
     }
     return state, [fd for fd in fds if fd >= 0]
@@ -158,23 +157,22 @@ def _watched(found: Watched | None) -> list[Any] | None:
 
 def recall(own: "Supervisor", state: dict[str, Any]) -> None:
     """Continue in the new image where the old one stopped."""
-    own.started_at, own.cord.receipt = state["started_at"], state["receipt"]
-    own.cord.held, own.lost, own.contact = state["held"], state["lost"], state["contact"]
+    own.started_at, own.halt_state.receipt = state["started_at"], state["receipt"]
+    own.halt_state.held, own.lost, own.contact = state["held"], state["lost"], state["contact"]
     soft, hard = state["file_limits"]
     own.file_limits = (soft, hard)
     own.children = [_child(own, each) for each in state["children"]]
-    own.link.missed = state["missed"]
-    own.link.recent.extend(state["recent"])
+    own.channel.missed = state["missed"]
     listener = socket.socket(fileno=state["listener"])
     listener.set_inheritable(False)
     own.open(listener)
     if state["link"] >= 0:
         link = socket.socket(fileno=state["link"])
         link.set_inheritable(False)
-        own.link.attach(link)
-    own.link.recall(state["lines"])
+        own.channel.attach(link)
+    own.channel.recall(state["lines"])
     own.save()
-    own.link.greet(hello(own))
+    own.channel.greet(hello(own))
     own.say("supervisor", f"upgraded in place (pid {os.getpid()})")
 
 
@@ -189,15 +187,15 @@ def _child(own: "Supervisor", each: dict[str, Any]) -> Child:
     file = LogFile(child.log, own.limits.log_bytes)
     for fd, terminal in each["pipes"]:
         os.set_inheritable(fd, False)
-        own.lives.listen(child, fd, file, terminal)
+        own.lifecycle.listen(child, fd, file, terminal)
     if child.ping_fd >= 0:
         os.set_inheritable(child.ping_fd, False)
-        own.loop.watch(child.ping_fd, lambda _event: own.watchdog.hear(child))
+        own.loop.watch(child.ping_fd, lambda _event: own.watchdog.read_ping(child))
     if child.pidfd >= 0:
         os.set_inheritable(child.pidfd, False)
     elif child.pid:
-        child.pidfd = signals.open_pidfd(child.pid, child.ticks)
-    own.lives.watch(child)
+        child.pidfd = proc.open_pidfd(child.pid, child.ticks)
+    own.lifecycle.watch(child)
     return child
 
 

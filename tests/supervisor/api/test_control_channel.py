@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.supervisor.harness import Supervised, state_of, until
 
-from andon.supervisor.api.control_channel import MOST_KEPT, Link
+from andon.supervisor.api.control_channel import MOST_KEPT, ControlChannel
 from andon.supervisor.poll import PollLoop
 
 
@@ -218,9 +218,9 @@ def test_a_supervisor_that_was_itself_away_blames_nobody(supervised: Supervised)
 
 
 def test_what_nobody_hears_is_kept_within_a_limit(tmp_path: Path) -> None:
-    link = Link(PollLoop(), lambda _message: None)
+    link = ControlChannel(PollLoop(), lambda _message: None)
     for number in range(MOST_KEPT + 5):
-        link.tell({"event": "x", "n": number})
+        link.send("x", n=number)
     assert link.missed == 5
     theirs = link.open()
     link.greet({"event": "hello"})

@@ -29,8 +29,6 @@ from andon.host import proc
 from andon.host.latch import Latch
 from andon.supervisor.halt import command
 
-STORE = "andon.control.halt.store_order"
-
 
 def written(home: Path) -> str:
     return "".join(path.read_text() for path in (home / "state").glob("*.json"))
@@ -148,7 +146,7 @@ def test_it_needs_no_folder_to_stand_in(home: Path, tmp_path: Path) -> None:
     assert pulled(home)
 
 
-@pytest.mark.parametrize("part", ["_look_around", "_tell_host", "_tell_store", "_pull"])
+@pytest.mark.parametrize("part", ["_look_around", "_order_host", "_order_other_hosts", "_pull"])
 def test_a_defect_in_one_part_does_not_take_the_others_away(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
 ) -> None:
@@ -159,7 +157,7 @@ def test_a_defect_in_one_part_does_not_take_the_others_away(
     if part == "_pull":
         monkeypatch.setattr(Latch, "pull", fail)
     else:
-        monkeypatch.setattr(command.Halting, part, fail)
+        monkeypatch.setattr(command.HaltCommand, part, fail)
     with supervisor(home, ESCAPES, processes=5) as own:
         before = below(own.pid)
         found = command.halt(wait=20)

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from andon.supervisor.children.child import Child
-from andon.supervisor.exit import Ending
-from andon.supervisor.halt.kill import Killing
+from andon.supervisor.exit import Exit
+from andon.supervisor.halt.kill import TreeKill
 from andon.supervisor.spec import ChildSpec
 from andon.supervisor.supervisor import Supervisor
-from andon.supervisor.trees.tree import Tree
+from andon.supervisor.trees.tree import Tree, TreeSpec
 from andon.supervisor.trees.walk import Walk, WalkTree
 
 
@@ -19,7 +19,7 @@ class Tough(Tree):
     by = "tough"
 
     def __init__(self, alive: int, births: int = 0) -> None:
-        super().__init__("tough", {})
+        super().__init__(TreeSpec("tough"))
         self.alive, self.births, self.blows = list(range(100, 100 + alive)), births, 0
 
     def pids(self) -> list[int]:
@@ -39,13 +39,13 @@ class Tough(Tree):
         return False
 
 
-def killing(tree: Tree) -> tuple[Killing, list[Killing]]:
-    done: list[Killing] = []
+def kill_of(tree: Tree) -> tuple[TreeKill, list[TreeKill]]:
+    done: list[TreeKill] = []
     child = Child(ChildSpec("one", "worker", ["x"], {}), state="running", tree=tree)
-    return Killing([child], done.append, seconds=60.0), done
+    return TreeKill([child], done.append, seconds=60.0), done
 
 
-def rounds(found: Killing) -> int:
+def rounds(found: TreeKill) -> int:
     count = 1
     while not found.rounds():
         count += 1
@@ -55,7 +55,7 @@ def rounds(found: Killing) -> int:
 
 def test_what_is_left_is_hit_until_nothing_is() -> None:
     tree = Tough(alive=5)
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
     found.hit()
     assert found.rounds() is False
     assert found.survivors == [100, 101, 102, 103]
@@ -65,7 +65,7 @@ def test_what_is_left_is_hit_until_nothing_is() -> None:
 
 def test_what_is_born_meanwhile_is_hit_and_counted() -> None:
     tree = Tough(alive=2, births=3)
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
     found.hit()
     rounds(found)
     assert (tree.blows, found.survivors, found.processes) == (5, [], 5)
@@ -73,7 +73,7 @@ def test_what_is_born_meanwhile_is_hit_and_counted() -> None:
 
 def test_one_call_for_all_is_enough_where_there_is_one() -> None:
     tree = Tough(alive=3)
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
 
     def all_at_once() -> bool:
         tree.alive.clear()
@@ -86,7 +86,7 @@ def test_one_call_for_all_is_enough_where_there_is_one() -> None:
 
 def test_the_next_tree_of_a_child_is_not_meant() -> None:
     first, second = Tough(alive=3), Tough(alive=3)
-    found, _ = killing(first)
+    found, _ = kill_of(first)
     found.hit()
     found.targets[0].child.tree = second  # cleared away, and started again
     assert found.rounds()
@@ -100,7 +100,7 @@ def test_a_tree_that_cannot_be_looked_at_is_not_proved_to_be_gone() -> None:
 
     tree: Any = Hidden(alive=50)
     tree.pid = 7
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
     found.hit()
     assert found.rounds() is False
     assert found.survivors == [7]
@@ -121,8 +121,8 @@ class Births(Walk):
 
 
 def test_who_was_given_to_us_while_we_looked_is_found() -> None:
-    assert WalkTree(Births(), "one").pids() == [os.getpid()]
-    assert not WalkTree(Births(), "one").empty()
+    assert WalkTree(Births(), TreeSpec("one")).pids() == [os.getpid()]
+    assert not WalkTree(Births(), TreeSpec("one")).empty()
 
 
 class Sure(Tough):
@@ -136,7 +136,7 @@ class Sure(Tough):
 
 def test_those_whom_one_blow_reaches_are_left_to_die() -> None:
     tree = Sure(alive=3)
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
     found.hit()
     for _ in range(3):
         found._next = 0.0  # whatever the time is
@@ -150,7 +150,7 @@ def test_those_whom_one_blow_reaches_are_left_to_die() -> None:
 
 def test_those_who_do_not_die_of_it_are_hit_again() -> None:
     tree = Sure(alive=3)
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
     found.hit()
     found.targets[0].again_at = 0.0  # its time is over
     assert found.rounds() is False
@@ -159,7 +159,7 @@ def test_those_who_do_not_die_of_it_are_hit_again() -> None:
 
 def test_who_cannot_be_looked_at_is_not_gone() -> None:
     tree = Sure(alive=3)
-    found, _ = killing(tree)
+    found, _ = kill_of(tree)
     found.hit()
     tree.empty = tree.pids = lambda: (_ for _ in ()).throw(OSError(5, "no"))  # type: ignore[method-assign]
     found._next = 0.0
@@ -172,16 +172,18 @@ def test_nothing_is_said_of_a_kill_before_it_was_looked_who_is_left() -> None:
     child = SimpleNamespace(kind="command", state="ended", spec="single", exit_code=lambda: 128 + 9)
     own = SimpleNamespace(
         children=[child],
-        cord=SimpleNamespace(halting=None),
-        killings=[SimpleNamespace(survivors=[7], overran=False)],
+        supervised=[child],
+        control=None,
+        halt_state=SimpleNamespace(current=None),
+        kills=[SimpleNamespace(survivors=[7], overran=False)],
         leaving="",
-        link=SimpleNamespace(tell=lambda said: None),
+        channel=SimpleNamespace(send=lambda event, **facts: None),
         spec=SimpleNamespace(single="single"),
     )
-    ending = Ending(cast(Supervisor, own))
+    ending = Exit(cast(Supervisor, own))
     ending.look()
     assert not ending.begun
-    own.killings.clear()
+    own.kills.clear()
     ending.look()
     ending.look()
     assert ending.code == 128 + 9

@@ -7,7 +7,7 @@ import pytest
 from andon.host.home import without_password
 from andon.settings import Settings, load
 from andon.store import absolute
-from andon.supervisor.halt import store_address
+from andon.supervisor.halt.store_target import DEFAULT_STORE, find_store
 
 OTHER = "postgresql://ana@elsewhere/andon"
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_default_is_the_same() -> None:
-    assert Settings().store == store_address.DEFAULT
+    assert Settings().store == DEFAULT_STORE
 
 
 @pytest.mark.parametrize(
@@ -51,30 +51,30 @@ def test_what_is_said_is_what_the_settings_say(
         Path("andon.toml").write_text(f"concurrency = 3\nstore = {url!r}\n")
     given = url if way == "given" else ""
     expected = without_password(absolute(load({"store": given or None}).store))
-    assert store_address.meant(given, [OTHER]) == expected
+    assert find_store(given, [OTHER]) == expected
 
 
 def test_without_a_word_it_is_the_default(folder: Path) -> None:
-    assert store_address.meant("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
+    assert find_store("", [OTHER]) == f"sqlite:///{folder}/.andon/andon.db"
 
 
 def test_the_environment_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("andon.toml").write_text("store = 'sqlite:///a/b.db'\n")
     monkeypatch.setenv("ANDON_STORE", OTHER)
-    assert store_address.meant("", []) == OTHER
+    assert find_store("", []) == OTHER
 
 
 def test_one_that_nobody_has_made_is_the_one_of_this_host() -> None:
     Path(".andon/andon.db").unlink()
-    assert store_address.meant("", [OTHER]) == OTHER
-    assert store_address.meant("", [OTHER, "sqlite:////x.db"]) == ""
-    assert store_address.meant("", []) == ""
+    assert find_store("", [OTHER]) == OTHER
+    assert find_store("", [OTHER, "sqlite:////x.db"]) == ""
+    assert find_store("", []) == ""
 
 
 @pytest.mark.parametrize("content", ["store = [", "store = 7", "\xff"])
 def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
     Path("andon.toml").write_bytes(content.encode("latin-1"))
-    assert store_address.meant("", [OTHER]) == ""
+    assert find_store("", [OTHER]) == ""
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_a_file_that_is_not_understood_says_nothing(content: str) -> None:
     ["mysql://host/x", "sqlite:///", "sqlite://x", "sqlite:///a/../c.db", "sqlite:///none/x.db"],
 )
 def test_what_could_be_meant_in_two_ways_is_not_said(url: str) -> None:
-    assert store_address.meant(url, [OTHER]) == ""
+    assert find_store(url, [OTHER]) == ""

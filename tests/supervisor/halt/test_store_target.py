@@ -6,7 +6,7 @@ import pytest
 
 from andon.host import home as homes
 from andon.supervisor.halt import store_target as fleets
-from andon.supervisor.halt.store_target import TOLD_SECONDS, Fleet
+from andon.supervisor.halt.store_target import SUPERVISOR_SECONDS, StoreTarget
 
 URL = "sqlite:////somewhere/andon.db"
 PROVED = {
@@ -20,7 +20,7 @@ class Owner:
 
     def __init__(self, **said: Any) -> None:
         self.entry = homes.this_process("s1", "supervisor", store=URL)
-        self.fleet: dict[str, Any] = said
+        self.store: dict[str, Any] = said
         self.listens = True
 
 
@@ -28,13 +28,15 @@ class Owner:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who was started; nobody really is."""
     names: list[str] = []
-    monkeypatch.setattr(Fleet, "_start", lambda _self, words, _store: names.append(words["order"]))
+    monkeypatch.setattr(
+        StoreTarget, "_start", lambda _self, words, _store: names.append(words["order"])
+    )
     return names
 
 
-def telling(owner: Owner, *stores: str) -> Fleet:
+def telling(owner: Owner, *stores: str) -> StoreTarget:
     words = {"order": "rcp_1", "stores": [URL, *stores]}
-    return Fleet(words, "", 10.0, [owner], set())  # type: ignore[list-item]
+    return StoreTarget(words, "", 10.0, [owner], set())  # type: ignore[list-item]
 
 
 def test_a_supervisor_that_has_told_it_is_believed_and_nobody_is_started(
@@ -54,7 +56,7 @@ def test_what_is_not_over_yet_is_waited_for(started: list[str]) -> None:
     found.look(1e9)
     assert (found.done, found.answered, started) == (False, True, [])
     assert found.report()["unproved"] == ["supervisor s2: fenced"]
-    owner.fleet = PROVED
+    owner.store = PROVED
     found.look(1e9)
     assert found.done
     assert found.report()["unproved"] == []
@@ -62,9 +64,9 @@ def test_what_is_not_over_yet_is_waited_for(started: list[str]) -> None:
 
 def test_one_that_is_silent_too_long_is_not_waited_for(started: list[str]) -> None:
     found = telling(Owner())
-    found.look(found._began + TOLD_SECONDS)
+    found.look(found._began + SUPERVISOR_SECONDS)
     assert started == []
-    found.look(found._began + TOLD_SECONDS + 0.001)
+    found.look(found._began + SUPERVISOR_SECONDS + 0.001)
     assert (started, found.done) == (["rcp_1"], False)
 
 
@@ -107,5 +109,5 @@ def test_another_store_of_this_host_is_said(started: list[str]) -> None:
 
 
 def test_without_a_supervisor_a_process_is_started_at_once(started: list[str]) -> None:
-    fleets.Fleet({"order": "rcp_1", "stores": []}, "", 10.0, [], set())
+    fleets.StoreTarget({"order": "rcp_1", "stores": []}, "", 10.0, [], set())
     assert started == ["rcp_1"]

@@ -215,7 +215,7 @@ def _execute(argv: list[str], options: dict[str, Any]) -> int:
         )
     settings = make_settings(grace_seconds=options["grace_seconds"])
     labels = dict(typed.pair(label, "label") for label in options["labels"])
-    command = launch.command_of(argv, options | {"labels": labels})
+    command = launch.command_run_of(argv, options | {"labels": labels})
     require, uid = launch.requirements(options["require"]), launch.user(options["uid"])
     nowhere = launch.why_nowhere(argv[0])
     if nowhere:
@@ -226,7 +226,7 @@ def _execute(argv: list[str], options: dict[str, Any]) -> int:
         launch.refuse_held(store, command)
     if options["id"] is None:
         output.note(f"run {clean(command.run)}")
-    child = launch.boxed(settings, command, uid)
+    child = launch.command_child(settings, command, uid)
     launch.become(launch.spec(settings, children=[child], require=require, command=command))
     return 1
 
@@ -261,7 +261,7 @@ def up(targets: Sequence[str], workers: int, **options: Any) -> int:
     for target in targets:
         loader.load(target)  # a target that cannot be loaded would only crash again and again
     words = [*click.get_current_context().meta.get(COMMAND_WORDS, ()), "--", *targets]
-    children = launch.workers(settings, words, workers, uid) if targets else []
+    children = launch.worker_children(settings, words, workers, uid) if targets else []
     launch.become(launch.spec(settings, children=children, require=require))
     return 1
 

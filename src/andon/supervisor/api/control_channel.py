@@ -4,33 +4,29 @@ Events that could not be sent because the control process was dead or slow are k
 and sent to the next one after its greeting. Each control process gets a socket pair of its own.
 """
 
-import json
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from andon.host.json_lines import LineReader, encoded
 from andon.supervisor.poll import READ, WRITE, PollLoop
 
 MOST_KEPT = 2000
-MOST_RECENT = 200
-LONGEST_LINE = 1_048_576
 AT_ONCE = 65_536
 
 
-class Link:
+class ControlChannel:
     """The supervisor's end of the channel, with the events that are not sent yet."""
 
-    def __init__(self, loop: PollLoop, heard: Callable[[dict[str, Any]], None]) -> None:
-        self._loop, self._heard = loop, heard
+    def __init__(self, loop: PollLoop, received: Callable[[dict[str, Any]], None]) -> None:
+        self._loop, self._received = loop, received
         self._socket: socket.socket | None = None
         self._kept: deque[bytes] = deque()
         self._sent = 0  # bytes of the first line that are sent
-        self._rest = b""
+        self._reader = LineReader()
         self.missed = 0  # events dropped because too many were kept
-        # Repeated to a new control process: the last one may have died before it acted on them.
-        self.recent: deque[dict[str, Any]] = deque(maxlen=MOST_RECENT)
 
     @property
     def fileno(self) -> int:
@@ -45,7 +41,7 @@ class Link:
 
     def attach(self, ours: socket.socket) -> None:
         ours.setblocking(False)
-        self._socket, self._sent, self._rest = ours, 0, b""
+        self._socket, self._sent, self._reader = ours, 0, LineReader()
         self._loop.watch(ours.fileno(), self._ready)
 
     def detach(self) -> list[str]:
@@ -57,18 +53,16 @@ class Link:
 
     def greet(self, hello: dict[str, Any]) -> None:
         """Send the greeting before any kept event."""
-        said = {**hello, "missed": self.missed, "recent": list(self.recent)}
-        self._kept.appendleft(_line(said))
+        self._kept.appendleft(encoded({**hello, "missed": self.missed}))
         self._push()
 
-    def tell(self, event: dict[str, Any]) -> None:
-        event = {**event, "at": time.time()}
-        self.recent.append(event)
+    def send(self, event: str, **facts: Any) -> None:
+        """Report an event; it is kept until a control process has received it."""
         if len(self._kept) >= MOST_KEPT:
             oldest = 1 if self._sent else 0  # a partly sent line must be finished
             del self._kept[oldest]
             self.missed += 1
-        self._kept.append(_line(event))
+        self._kept.append(encoded({"event": event, **facts, "at": time.time()}))
         self._push()
 
     @property
@@ -88,7 +82,7 @@ class Link:
         if self._socket is not None:
             self._loop.forget(self._socket.fileno())
             self._socket.close()
-            self._socket, self._sent, self._rest = None, 0, b""
+            self._socket, self._sent = None, 0
 
     def _push(self) -> None:
         if self._socket is None:
@@ -124,23 +118,5 @@ class Link:
         if not content:
             self.close()
             return
-        *lines, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
-            self._rest = b""
-        for line in lines:
-            message = parsed(line)
-            if message is not None:
-                self._heard(message)
-
-
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object from a line; None if it is not one."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
-
-
-def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
+        for message in self._reader.messages(content):
+            self._received(message)

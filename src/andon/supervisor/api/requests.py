@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from andon.supervisor.api.socket_server import Connection
 from andon.supervisor.children.child import Child
-from andon.supervisor.halt.kill import Killing
+from andon.supervisor.halt.kill import TreeKill
 from andon.supervisor.status import status
 
 if TYPE_CHECKING:
@@ -21,47 +21,53 @@ class RequestHandler:
 
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
-        self._known: dict[str, Callable[[dict[str, Any], Answer], None]] = {
-            "contact": self._contact,
-            "here": self._here,
+        self._requests: dict[str, Callable[[dict[str, Any], Answer], None]] = {
+            "contact": lambda _message, _answer: own.in_contact(),
+            "here": lambda message, _answer: own.watchdog.control_ping(int(message["turn"])),
+            "halt": self._halt,
+            "cleared": self._cleared,
+            "fleet": self._fleet,
+            "status": lambda _message, answer: answer({"status": status(own)}),
+            "upgrade": lambda _message, answer: own.upgrading.ask(answer),
+        }
+        self._child_requests: dict[str, Callable[[Child, dict[str, Any], Answer], None]] = {
             "go": self._go,
             "refuse": self._refuse,
             "kill": self._kill,
             "freeze": self._freeze,
             "thaw": self._thaw,
             "term": self._term,
-            "halt": self._halt,
-            "cleared": self._cleared,
-            "fleet": self._fleet,
-            "status": self._status,
-            "upgrade": self._upgrade,
         }
 
     def from_control(self, message: dict[str, Any]) -> None:
-        def answer(said: dict[str, Any]) -> None:
+        def answer(reply: dict[str, Any]) -> None:
             # Success is reported as an event, so only errors and status need an answer.
-            if "error" in said or "status" in said:
-                self._own.link.tell({"event": "answer", "to": message.get("do"), **said})
+            if "error" in reply or "status" in reply:
+                self._own.channel.send("answer", to=message.get("do"), **reply)
 
-        self._obey({"via": "control", **message}, answer)
+        self._carry_out({"via": "control", **message}, answer)
 
     def from_people(self, message: dict[str, Any], client: Connection) -> None:
         if message.get("do") not in PEOPLE:
             client.answer({"error": f"expected one of {', '.join(PEOPLE)}", "http": 404})
             return
-        by = _text(message.get("by")) or client.who
+        by = _text(message.get("by")) or client.peer
 
-        def answer(said: dict[str, Any]) -> None:
-            client.answer(said, last="progress" not in said)
+        def answer(reply: dict[str, Any]) -> None:
+            client.answer(reply, last="progress" not in reply)
 
-        self._obey({**message, "by": by, "via": _text(message.get("via")) or "socket"}, answer)
+        self._carry_out({**message, "by": by, "via": _text(message.get("via")) or "socket"}, answer)
 
-    def _obey(self, message: dict[str, Any], answer: Answer) -> None:
-        obey = self._known.get(_text(message.get("do")))
-        if obey is None:
-            return  # a request of a newer control process
+    def _carry_out(self, message: dict[str, Any], answer: Answer) -> None:
+        """Carry out a request; one of a newer control process is ignored."""
+        do = _text(message.get("do"))
         try:
-            obey(message, answer)
+            if do in self._requests:
+                self._requests[do](message, answer)
+            elif do in self._child_requests:
+                child = self._find(message, answer)
+                if child is not None:
+                    self._child_requests[do](child, message, answer)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             answer({"error": f"the order was not understood: {error}"})
 
@@ -69,29 +75,17 @@ class RequestHandler:
 
     def _halt(self, message: dict[str, Any], answer: Answer) -> None:
         words = {name: _text(message.get(name)) for name in ("by", "why", "via", "order")}
-        self._own.cord.halt(**words, answer=answer)
+        self._own.halt_state.halt(**words, answer=answer)
 
     def _fleet(self, message: dict[str, Any], _answer: Answer) -> None:
-        self._own.cord.hear(_order(message), dict(message["known"]))
+        self._own.halt_state.report_progress(_order(message), dict(message["known"]))
 
     def _cleared(self, message: dict[str, Any], answer: Answer) -> None:
         """Lift the latch as a person did in the store; a newer pull on this host holds."""
         by, why = _text(message.get("by")), _text(message.get("why"))
-        refusal = self._own.cord.cleared(int(message["epoch"]), by, why)
+        refusal = self._own.halt_state.cleared(int(message["epoch"]), by, why)
         if refusal:
             answer({"error": refusal})
-
-    def _contact(self, _message: dict[str, Any], _answer: Answer) -> None:
-        self._own.in_contact()
-
-    def _here(self, message: dict[str, Any], _answer: Answer) -> None:
-        self._own.watchdog.hear_control(int(message["turn"]))
-
-    def _status(self, _message: dict[str, Any], answer: Answer) -> None:
-        answer({"status": status(self._own)})
-
-    def _upgrade(self, _message: dict[str, Any], answer: Answer) -> None:
-        self._own.upgrade(answer)
 
     # ── one child ─────────────────────────────────────────────────────────────────────────────
 
@@ -108,48 +102,37 @@ class RequestHandler:
         answer({"error": f"no child {name or pid!r}; there are: {known}", "order": _order(message)})
         return None
 
-    def _go(self, message: dict[str, Any], answer: Answer) -> None:
-        child = self._find(message, answer)
-        if child is None:
-            return
+    def _go(self, child: Child, message: dict[str, Any], _answer: Answer) -> None:
         if child.state == "waiting":
             child.run = _text(message.get("run")) or child.run
             given = message.get("env") or {}
             child.env.update({str(name): str(value) for name, value in given.items()})
-            self._own.lives.start(child)
+            self._own.lifecycle.start(child)
 
-    def _refuse(self, message: dict[str, Any], answer: Answer) -> None:
-        child = self._find(message, answer)
-        if child is not None and child.state == "waiting":
-            self._own.lives.refuse(child, _text(message.get("why")) or "refused")
+    def _refuse(self, child: Child, message: dict[str, Any], _answer: Answer) -> None:
+        if child.state == "waiting":
+            self._own.lifecycle.refuse(child, _text(message.get("why")) or "refused")
 
-    def _kill(self, message: dict[str, Any], answer: Answer) -> None:
-        child = self._find(message, answer)
-        if child is None:
-            return
-
-        def done(killing: Killing) -> None:
-            self._own.report_killed(killing)
-            answer({"killed": killing.targets[0].describe() | {"order": killing.order}})
+    def _kill(self, child: Child, message: dict[str, Any], answer: Answer) -> None:
+        def done(kill: TreeKill) -> None:
+            self._own.report_killed(kill)
+            answer({"killed": kill.targets[0].describe() | {"order": kill.order}})
 
         if child.alive:
             child.asked, child.order = "kill", _order(message)
         elif child.kind == "command" and child.state == "waiting":
-            self._own.lives.refuse(child, "killed before it was started")
+            self._own.lifecycle.refuse(child, "killed before it was started")
         elif child.kind == "command" and child.state == "resting":
             child.state, child.due = "ended", None
         self._own.kill([child], done, order=_order(message), why="kill")
 
-    def _freeze(self, message: dict[str, Any], answer: Answer) -> None:
-        self._hold_still(message, answer, "frozen")
+    def _freeze(self, child: Child, message: dict[str, Any], answer: Answer) -> None:
+        self._set_frozen(child, message, answer, "frozen")
 
-    def _thaw(self, message: dict[str, Any], answer: Answer) -> None:
-        self._hold_still(message, answer, "thawed")
+    def _thaw(self, child: Child, message: dict[str, Any], answer: Answer) -> None:
+        self._set_frozen(child, message, answer, "thawed")
 
-    def _hold_still(self, message: dict[str, Any], answer: Answer, what: str) -> None:
-        child = self._find(message, answer)
-        if child is None:
-            return
+    def _set_frozen(self, child: Child, message: dict[str, Any], answer: Answer, what: str) -> None:
         if child.tree is None or child.state not in ("running", "frozen"):
             answer({"error": f"{child.name} is {child.state}: it cannot be {what}"})
             return
@@ -158,24 +141,18 @@ class RequestHandler:
             answer({"error": f"{child.name} could not be {what}", "order": _order(message)})
             return
         child.state = "frozen" if what == "frozen" else "running"
-        self._own.watchdog.forgive(child)
-        said = {
-            "child": child.name,
-            "order": _order(message),
-            "grade": self._own.grades(child).get("pause", "none"),
-        }
+        self._own.watchdog.restart(child)
+        grade = self._own.grades(child).get("pause", "none")
+        event = {"child": child.name, "order": _order(message), "grade": grade}
         self._own.save()
         self._own.say(child.name, what)
-        self._own.link.tell({"event": what, **said})
-        answer({what: said})
+        self._own.channel.send(what, **event)
+        answer({what: event})
 
-    def _term(self, message: dict[str, Any], answer: Answer) -> None:
-        child = self._find(message, answer)
-        if child is None:
-            return
+    def _term(self, child: Child, message: dict[str, Any], answer: Answer) -> None:
         grace = message.get("grace")
         seconds = self._own.limits.grace_seconds if grace is None else float(grace)
-        self._own.lives.term(child, seconds, "term", _order(message))
+        self._own.lifecycle.term(child, seconds, "term", _order(message))
         answer({"term": {"child": child.name, "until": time.time() + seconds}})
 
 

@@ -7,7 +7,6 @@ Clients may be slow, many or hostile. Requests and unsent answers have size limi
 too many clients, the server closes the one that has waited longest without a request.
 """
 
-import json
 import os
 import socket
 import struct
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from andon.supervisor.api.control_channel import parsed
+from andon.host.json_lines import encoded, parsed
 from andon.supervisor.poll import READ, WRITE, PollLoop
 
 MOST_CONNECTIONS = 256
@@ -31,14 +30,14 @@ _METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PAT
 class Connection:
     """One client connection."""
 
-    def __init__(self, owner: "Socketry", own: socket.socket) -> None:
+    def __init__(self, owner: "SocketServer", own: socket.socket) -> None:
         self._owner, self._socket = owner, own
         self.fd = own.fileno()
         self.since = time.monotonic()
         self.waits = False  # a request is being carried out
         self._asked, self._owed = bytearray(), bytearray()
         self._http, self._ending = False, False
-        self.who = _peer(own)
+        self.peer = _peer(own)
 
     def ready(self, event: int) -> None:
         if event & WRITE:
@@ -114,7 +113,7 @@ class Connection:
         if self._socket.fileno() < 0:
             return
         if not self._http:
-            self._owed += json.dumps(message).encode() + b"\n"
+            self._owed += encoded(message)
         elif last:
             self._owed += _response(message)
             self._ending = True
@@ -153,7 +152,7 @@ class Connection:
             self._socket.close()
 
 
-class Socketry:
+class SocketServer:
     """The listening socket and its clients."""
 
     def __init__(
@@ -263,7 +262,7 @@ def _response(message: dict[str, Any]) -> bytes:
     status = message.get("http") or (400 if "error" in message else 200)
     message = {name: value for name, value in message.items() if name != "http"}
     words = {200: "OK", 404: "Not Found", 413: "Content Too Large"}
-    body = json.dumps(message).encode() + b"\n"
+    body = encoded(message)
     head = f"HTTP/1.1 {status} {words.get(status, 'Bad Request')}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode() + body

@@ -12,17 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from andon.core.fleet.watchdog import Watched
-from andon.host import signals
+from andon.host import descriptors
 from andon.supervisor.children.logs import Pipe
-from andon.supervisor.spec import ChildSpec
+from andon.supervisor.spec import LIVE, ChildSpec
 from andon.supervisor.trees.tree import Tree
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-
-# waiting: for permission to start · held: by the latch or lost contact ·
-# resting: before a restart · clearing: it ended, and what it left behind is being killed
-LIVE = ("running", "frozen", "stopping")
-OVER = ("ended", "gave_up", "refused")
 
 
 @dataclass(slots=True)
@@ -79,14 +74,19 @@ class Child:
             return 128 + self.signal
         return 1 if self.code is None else self.code
 
-    def describe(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {
             "child": self.name,
             "kind": self.kind,
-            "state": self.state,
             "run": self.run,
             "pid": self.pid or None,
             "start_ticks": self.ticks or None,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self.identity(),
+            "state": self.state,
             "started_at": self.started_at or None,
             "starts": self.starts,
             "code": self.code,
@@ -99,7 +99,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class Ends:
+class ChildEnds:
     """The child's ends of its pipes and sockets."""
 
     out: int
@@ -108,10 +108,10 @@ class Ends:
 
     def close(self) -> None:
         for fd in {self.out, self.err, *self.named.values()}:
-            signals.close(fd)
+            descriptors.close(fd)
 
 
-def spawn(child: Child, ends: Ends, limits: tuple[int, int]) -> int:
+def spawn(child: Child, ends: ChildEnds, limits: tuple[int, int]) -> int:
     """Fork and exec, and return the pid; OSError if no process can be made."""
     env = {**child.spec.env, **child.env}
     env |= {name: str(fd) for name, fd in ends.named.items()}
@@ -153,7 +153,7 @@ def _why(name: str, error: BaseException) -> str:
             return str(error)
 
 
-def _prepare(child: Child, ends: Ends, limits: tuple[int, int]) -> None:
+def _prepare(child: Child, ends: ChildEnds, limits: tuple[int, int]) -> None:
     """Set the process up between fork and exec; the order matters."""
     if not child.spec.stdin:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from andon.core.fleet.restart import Action, after, recent
 from andon.core.fleet.watchdog import Watched
-from andon.host import proc, signals
+from andon.host import descriptors, proc
 from andon.points import point
-from andon.supervisor.children.child import OVER, Child, Ends, spawn
+from andon.supervisor.children.child import Child, ChildEnds, spawn
 from andon.supervisor.children.logs import LogFile, Pipe
+from andon.supervisor.spec import OVER
 from andon.supervisor.status import hello
+from andon.supervisor.trees.tree import TreeSpec
 
 if TYPE_CHECKING:
     from andon.supervisor.supervisor import Supervisor
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 MOST_REAPED = 2000  # per turn; a flood of zombies must not delay orders
 
 
-class Lives:
+class Lifecycle:
     """Moves the children of a supervisor through their states."""
 
     def __init__(self, own: "Supervisor") -> None:
@@ -75,12 +77,8 @@ class Lives:
         control = child.kind == "control"
         child.asked = child.order = ""
         child.code = child.signal = None
-        child.tree = own.mechanism.make(
-            f"{child.run or child.name}-{own.id}-{child.starts}",
-            kind=child.kind,
-            uid=child.spec.uid,
-            apart=control,
-        )
+        name = f"{child.run or child.name}-{own.id}-{child.starts}"
+        child.tree = own.mechanism.make(TreeSpec(name, child.kind, child.spec.uid, apart=control))
         ends = self._ends(child)
         try:
             pid = spawn(child, ends, own.file_limits)
@@ -88,7 +86,7 @@ class Lives:
         finally:
             ends.close()
         child.pid, child.ticks = pid, proc.start_ticks(pid)
-        child.pidfd = signals.open_pidfd(pid)
+        child.pidfd = proc.open_pidfd(pid)
         child.adopted = False
         self.watch(child)
         child.state, child.began, child.started_at = "running", now, time.time()
@@ -96,42 +94,33 @@ class Lives:
         child.watched = Watched(now) if child.ping_fd >= 0 else None
         point("supervisor:spawned")
         own.save()
-        own.say(
-            child.name, f"started (pid {pid})" if child.starts == 1 else f"restarted (pid {pid})"
-        )
+        own.say(child.name, f"{'started' if child.starts == 1 else 'restarted'} (pid {pid})")
         if control:
-            own.link.greet(hello(own))
+            own.channel.greet(hello(own))
         else:
-            own.link.tell(self.started(child))
+            self.report_start(child)
 
-    def started(self, child: Child) -> dict[str, Any]:
-        return {
-            "event": "started",
-            "child": child.name,
-            "kind": child.kind,
-            "pid": child.pid,
-            "start_ticks": child.ticks,
-            "run": child.run,
-            "containment": self._own.grades(child),
-        }
+    def report_start(self, child: Child, **more: Any) -> None:
+        grades = self._own.grades(child)
+        self._own.channel.send("started", **child.identity(), containment=grades, **more)
 
-    def _ends(self, child: Child) -> Ends:
+    def _ends(self, child: Child) -> ChildEnds:
         """Open the pipes for its output, and the descriptors that only its kind gets."""
         own = self._own
         tee = child.spec.log == "tee"
         name = (child.run or f"{child.name}-{own.id}").replace("/", "_")
         child.log = os.path.join(own.spec.home, "logs", f"{name}.log")
         file = LogFile(child.log, own.limits.log_bytes)
-        ends = Ends(-1, -1)
+        ends = ChildEnds(-1, -1)
         try:
             ends.out = self._pipe(child, file, 1 if tee else 0)
             ends.err = self._pipe(child, file, 2) if tee else ends.out
             if child.kind == "control":
-                ends.named["ANDON_SUPERVISOR_FD"] = own.link.open()
+                ends.named["ANDON_SUPERVISOR_FD"] = own.channel.open()
             if child.kind == "worker":
                 child.ping_fd, ends.named["ANDON_PING_FD"] = os.pipe2(os.O_CLOEXEC)
                 os.set_blocking(child.ping_fd, False)
-                own.loop.watch(child.ping_fd, lambda _event: own.watchdog.hear(child))
+                own.loop.watch(child.ping_fd, lambda _event: own.watchdog.read_ping(child))
         except BaseException:
             ends.close()
             raise
@@ -178,7 +167,7 @@ class Lives:
                 probe(code)
             child = self.by_pid(pid)
             if child is not None:
-                self.ended(child, code if code >= 0 else None, -code if code < 0 else None)
+                self._ended(child, code)
         return more
 
     def by_pid(self, pid: int) -> Child | None:
@@ -200,43 +189,41 @@ class Lives:
         with suppress(ChildProcessError):
             pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
-            code = os.waitstatus_to_exitcode(status)
-            self.ended(child, code if code >= 0 else None, -code if code < 0 else None)
+            self._ended(child, os.waitstatus_to_exitcode(status))
         elif not proc.alive(child.pid, child.ticks):
-            self.ended(child, None, None)  # how it ended is unknown
+            self._ended(child, None)  # how it ended is unknown
 
-    def ended(self, child: Child, code: int | None, number: int | None) -> None:
+    def _ended(self, child: Child, code: int | None) -> None:
+        """Report the end of its process; `code` is negative for a signal, as in `os`."""
         own = self._own
-        pid, ticks, child.pid = child.pid, child.ticks, 0
-        child.code, child.signal = code, number
+        identity, child.pid = child.identity(), 0
+        child.code = child.signal = None
+        if code is None:
+            how = "cause unknown"
+        elif code < 0:
+            child.signal, how = -code, proc.signal_name(-code)
+        else:
+            child.code, how = code, f"code {code}"
         own.loop.forget(child.pidfd)
-        signals.close(child.pidfd)
+        descriptors.close(child.pidfd)
         child.pidfd = -1
-        killing = own.killing(child)
+        kill = own.kill_of(child)
         left = child.pids()  # the event must say whether processes are left
-        own.link.tell(
-            {
-                "event": "exited",
-                "child": child.name,
-                "kind": child.kind,
-                "run": child.run,
-                "pid": pid,
-                "start_ticks": ticks,
-                "code": code,
-                "signal": number,
-                "left": left,
-                "asked": bool(child.asked),
-                "by": child.asked,
-                "order": child.order,
-            }
+        own.channel.send(
+            "exited",
+            **identity,
+            code=child.code,
+            signal=child.signal,
+            left=left,
+            asked=bool(child.asked),
+            by=child.asked,
+            order=child.order,
         )
-        own.say(
-            child.name, f"exited: {_how(code, number)}" + (f", left {len(left)}" if left else "")
-        )
+        own.say(child.name, f"exited: {how}" + (f", left {len(left)}" if left else ""))
         child.state = "clearing"
         if child.kind == "control":
-            own.link.close()
-        if killing is not None:
+            own.channel.close()
+        if kill is not None:
             return  # settled when that kill is done
         if left:
             own.kill([child], own.report_killed, why="left behind")  # settled when the kill is done
@@ -249,7 +236,7 @@ class Lives:
             return
         self._forget(child)
         own, asked = self._own, child.asked
-        if child.kind == "control" and not own.ending.begun:
+        if child.kind == "control" and not own.exit.begun:
             self._after_crash(child)
         elif own.leaving or asked in ("term", "drain"):
             child.state = "ended"
@@ -283,14 +270,7 @@ class Lives:
                     child.name,
                     f"gave up: ended {crashes} times in {seconds} s; its output: {child.log}",
                 )
-                own.link.tell(
-                    {
-                        "event": "gave_up",
-                        "child": child.name,
-                        "crashes": crashes,
-                        "seconds": seconds,
-                    }
-                )
+                own.channel.send("gave_up", child=child.name, crashes=crashes, seconds=seconds)
 
     def _forget(self, child: Child) -> None:
         """Release what the supervisor held for a child that is gone."""
@@ -301,7 +281,7 @@ class Lives:
             pipe.close()
         child.pipes.clear()
         self._own.loop.forget(child.ping_fd)
-        signals.close(child.ping_fd)
+        descriptors.close(child.ping_fd)
         child.ping_fd, child.ping_rest, child.watched, child.stalled = -1, b"", None, False
 
     # ── asked to end ──────────────────────────────────────────────────────────────────────────
@@ -317,7 +297,7 @@ class Lives:
         child.state, child.asked, child.order = "stopping", asked, order
         child.grace = grace
         child.deadline = time.monotonic() + grace
-        signals.send(child.pidfd, signal.SIGTERM)
+        proc.send_to(child.pidfd, signal.SIGTERM)
 
     def tick(self, now: float) -> None:
         for child in self._own.children:
@@ -344,13 +324,4 @@ class Lives:
     def refuse(self, child: Child, why: str) -> None:
         child.state, child.code = "refused", 1
         self._own.say(child.name, f"not started: {why}")
-        self._own.link.tell({"event": "refused", "child": child.name, "why": why})
-
-
-def _how(code: int | None, number: int | None) -> str:
-    if number is not None:
-        try:
-            return signal.Signals(number).name
-        except ValueError:
-            return f"signal {number}"
-    return "cause unknown" if code is None else f"code {code}"
+        self._own.channel.send("refused", child=child.name, why=why)

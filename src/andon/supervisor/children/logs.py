@@ -10,7 +10,7 @@ import select
 import stat
 from contextlib import suppress
 
-from andon.host.signals import close
+from andon.host.descriptors import close
 from andon.supervisor.poll import READ, WRITE, PollLoop
 
 AT_ONCE = 65_536  # per turn and pipe: a child that prints without end must not take the whole turn
@@ -60,7 +60,6 @@ class OutputStream:
     """Standard output or error, written without ever blocking."""
 
     def __init__(self, fd: int) -> None:
-        self.dropped = 0
         self._unshown = bytearray()
         self._fd, self._own = fd, False
         # A regular file never blocks, and reopening it would write at another offset.
@@ -77,11 +76,9 @@ class OutputStream:
         return len(self._unshown) > MOST_UNSHOWN
 
     def show(self, content: bytes) -> None:
-        if self.full:
-            self.dropped += len(content)
-            return
-        self._unshown += content
-        self.push()
+        if not self.full:
+            self._unshown += content
+            self.push()
 
     def push(self) -> bool:
         """Write as much as the terminal takes; whether nothing is left."""

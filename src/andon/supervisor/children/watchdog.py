@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from andon.core.fleet import watchdog
-from andon.host import proc, signals
-from andon.supervisor.api.control_channel import parsed
+from andon.host import proc
+from andon.host.json_lines import parsed
 from andon.supervisor.children.child import Child
 from andon.supervisor.children.logs import LogFile
 
@@ -30,7 +30,7 @@ EVIDENCE_BYTES = 1_000_000
 
 
 @dataclass(slots=True)
-class Case:
+class StallCase:
     """A stalled child while its evidence is collected."""
 
     child: Child
@@ -46,7 +46,7 @@ class Watchdog:
 
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
-        self._cases: list[Case] = []
+        self._cases: list[StallCase] = []
 
     @property
     def busy(self) -> bool:
@@ -56,7 +56,7 @@ class Watchdog:
         """Whether a stall ends the child; a control process that hangs is always ended."""
         return child.kind == "control" or self._own.limits.on_stall != "show"
 
-    def hear(self, child: Child) -> None:
+    def read_ping(self, child: Child) -> None:
         """Read the ping pipe of a worker."""
         try:
             content = os.read(child.ping_fd, LONGEST_PING)
@@ -76,12 +76,12 @@ class Watchdog:
                 child.watched = watchdog.heard(child.watched, ping["tick"], time.monotonic())
                 return
 
-    def hear_control(self, turn: int) -> None:
+    def control_ping(self, turn: int) -> None:
         """Take a heartbeat of the control process; the first one starts the watch."""
         now = time.monotonic()
-        for child in self._own.children:
-            if child.kind == "control" and child.pid:
-                child.watched = watchdog.heard(child.watched or watchdog.Watched(now), turn, now)
+        control = self._own.control
+        if control is not None and control.pid:
+            control.watched = watchdog.heard(control.watched or watchdog.Watched(now), turn, now)
 
     def excuse(self, seconds: float) -> None:
         """Do not count time in which the supervisor itself was stopped or asleep."""
@@ -92,7 +92,8 @@ class Watchdog:
     def tick(self, now: float) -> None:
         limits = self._own.limits
         for child in self._own.children:
-            if child.state != "running" or child.watched is None or self._case(child):
+            known = any(case.child is child for case in self._cases)
+            if child.state != "running" or child.watched is None or known:
                 continue
             found = watchdog.stall(
                 child.watched,
@@ -106,16 +107,14 @@ class Watchdog:
             elif not child.asked and not child.stalled:
                 self._open(child, found, now)
         for case in self._cases[:]:
-            if case.child.pid != case.pid or now > case.until or self._taken(case):
+            written = case.probe and case.probe not in self._own.probes
+            if case.child.pid != case.pid or now > case.until or written:
                 self._close(case)
 
-    def forgive(self, child: Child) -> None:
+    def restart(self, child: Child) -> None:
         """Restart the watch of a child that was silent because it was frozen."""
         if child.watched is not None:
             child.watched = watchdog.Watched(time.monotonic())
-
-    def _case(self, child: Child) -> Case | None:
-        return next((case for case in self._cases if case.child is child), None)
 
     def _open(self, child: Child, found: watchdog.Stall, now: float) -> None:
         child.stalled = True
@@ -125,7 +124,7 @@ class Watchdog:
         file = LogFile(os.path.join(self._own.spec.home, "stacks", name), EVIDENCE_BYTES)
         head = f"{child.name} (pid {child.pid}) {found.why} for {found.seconds:.1f} s\n"
         file.write(head.encode() + proc.evidence(child.pid))
-        case = Case(child, child.pid, found, file, now + EVIDENCE_SECONDS)
+        case = StallCase(child, child.pid, found, file, now + EVIDENCE_SECONDS)
         self._cases.append(case)
         if proc.is_still(child.pid):
             case.until = now  # stopped: it cannot answer, and reading its memory may hang
@@ -133,15 +132,15 @@ class Watchdog:
         if not self._ask_py_spy(case):
             self._ask_itself(case)
 
-    def _ask_itself(self, case: Case) -> None:
+    def _ask_itself(self, case: StallCase) -> None:
         """Make the worker dump its own stacks, by a SIGABRT that also ends it."""
         child = case.child
         if self._ends(child) and child.pid == case.pid:
             for pipe in child.pipes:
                 pipe.extra = case.file
-            signals.send(child.pidfd, signal.SIGABRT)
+            proc.send_to(child.pidfd, signal.SIGABRT)
 
-    def _ask_py_spy(self, case: Case) -> bool:
+    def _ask_py_spy(self, case: StallCase) -> bool:
         found = shutil.which("py-spy")
         if found is None:
             return False
@@ -158,7 +157,7 @@ class Watchdog:
             os.close(out)
         return True
 
-    def _spied(self, case: Case, code: int) -> None:
+    def _spied(self, case: StallCase, code: int) -> None:
         """Fall back to faulthandler if py-spy failed.
 
         Without root a kernel may not let py-spy look at a process that is not its own child.
@@ -167,10 +166,7 @@ class Watchdog:
             case.probe = 0
             self._ask_itself(case)
 
-    def _taken(self, case: Case) -> bool:
-        return bool(case.probe) and case.probe not in self._own.probes
-
-    def _close(self, case: Case) -> None:
+    def _close(self, case: StallCase) -> None:
         self._cases.remove(case)
         own, child = self._own, case.child
         if case.probe in own.probes:
@@ -181,15 +177,13 @@ class Watchdog:
         case.file.close()
         then = "it is ended" if self._ends(child) else f"evidence: {case.file.path}"
         own.say(child.name, f"stalled: {case.stall.why} for {case.stall.seconds:.1f} s; {then}")
-        own.link.tell(
-            {
-                "event": "stalled",
-                "child": child.name,
-                "pid": case.pid,
-                "why": case.stall.why,
-                "seconds": round(case.stall.seconds, 3),
-                "evidence": case.file.path,
-            }
+        own.channel.send(
+            "stalled",
+            child=child.name,
+            pid=case.pid,
+            why=case.stall.why,
+            seconds=round(case.stall.seconds, 3),
+            evidence=case.file.path,
         )
         if child.pid == case.pid and self._ends(child):
             own.kill([child], own.report_killed, why="stall")

@@ -19,9 +19,12 @@ from andon.core.duration import seconds
 from andon.core.latch import Pulled
 from andon.host import home as homes
 from andon.host import proc
-from andon.host.latch import Latch, new_order
+from andon.host.descriptors import open_standard
+from andon.host.ids import new_order
+from andon.host.latch import Latch
+from andon.host.user import named
 from andon.points import point
-from andon.supervisor.halt.priority import ahead
+from andon.supervisor.halt.priority import raise_priority
 
 WAIT_SECONDS = 10.0
 # A hanging disk must not delay the signals.
@@ -72,7 +75,7 @@ def parsed(arguments: list[str]) -> HaltOptions:
     )
 
 
-class Halting:
+class HaltCommand:
     """One run of the command, from the first order to the receipt."""
 
     def __init__(
@@ -93,7 +96,7 @@ class Halting:
         self.first_order_ms: float | None = None
         self.supervisors: list[Any] = []
         self.workers: list[Any] = []
-        self.fleet: Any = None
+        self.other_hosts: Any = None
         self.verified_at: float | None = None
         self.defects: list[str] = []
         self._entries: dict[str, homes.HostEntry] = {}
@@ -114,9 +117,9 @@ class Halting:
         except RuntimeError:  # no more threads
             self._pull()
         point("halt:pulled")
-        self._part(self._tell_host)
+        self._part(self._order_host)
         # Last, because the store takes longest; a separate process may hang or die harmlessly.
-        self._part(self._tell_store)
+        self._part(self._order_other_hosts)
         point("halt:sent")
 
     def _part(self, do: Callable[[], None]) -> None:
@@ -130,33 +133,33 @@ class Halting:
         self._entries = {entry.id: entry for entry in _listed(self.home)}
         self._alive = {name for name, entry in self._entries.items() if not homes.is_gone(entry)}
 
-    def _tell_host(self) -> None:
-        from andon.supervisor.halt.host_targets import Loner, Owner
+    def _order_host(self) -> None:
+        from andon.host.json_lines import encoded
+        from andon.supervisor.halt.host_targets import SupervisorTarget, WorkerTarget
 
         self._entries |= {entry.id: entry for entry in _listed(self.home)}
         for name, entry in self._entries.items():
             if entry.kind != "worker":
                 alive = name in self._alive
                 self.supervisors.append(
-                    Owner(self.home, entry, self._spare, self.order, alive=alive)
+                    SupervisorTarget(self.home, entry, self._spare, self.order, alive=alive)
                 )
-        line = self._line()
-        for owner in self.supervisors:  # ask before the signal: its answer is then to this request
-            if owner.ask(line) | owner.order():
-                self._out()
+        request = encoded({"do": "halt", **self._words()})
+        for one in self.supervisors:  # ask before the signal: its answer is then to this request
+            if one.ask(request) | one.order():
+                self._note_first_order()
         for entry in self._entries.values():
             if entry.kind == "worker":
-                self.workers.append(Loner(self.home, entry, self._spare))
+                self.workers.append(WorkerTarget(self.home, entry, self._spare))
 
-    def _tell_store(self) -> None:
-        from andon.supervisor.halt.store_address import meant
-        from andon.supervisor.halt.store_target import Fleet
+    def _order_other_hosts(self) -> None:
+        from andon.supervisor.halt.store_target import StoreTarget, find_store
 
         here = sorted({store for name in self._alive if (store := self._entries[name].store)})
-        store = meant(self.store, here)
-        owners = [one for one in self.supervisors if store and one.entry.store == store]
+        store = find_store(self.store, here)
+        open_in = [one for one in self.supervisors if store and one.entry.store == store]
         words = self._words() | {"stores": here}
-        self.fleet = Fleet(words, self.store, self.wait_seconds, owners, self._spare)
+        self.other_hosts = StoreTarget(words, self.store, self.wait_seconds, open_in, self._spare)
 
     def _pull(self) -> None:
         try:
@@ -167,20 +170,15 @@ class Halting:
         self.again = found.order != self.order
         self.pulled, self.order = found, found.order
         if not found.unwritten:
-            self._out()
+            self._note_first_order()
 
-    def _out(self) -> None:
+    def _note_first_order(self) -> None:
         if self.first_order_ms is None:
             self.first_order_ms = _since_exec_ms()
 
     def _words(self) -> dict[str, Any]:
         by, why = self.pulled.by or self.by, self.pulled.why or self.why
         return {"order": self.order, "by": by, "why": why, "via": self.via}
-
-    def _line(self) -> bytes:
-        import json
-
-        return json.dumps({"do": "halt", **self._words()}).encode() + b"\n"
 
     # ── proof ─────────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +187,8 @@ class Halting:
         import select
 
         end = self.began + self.wait_seconds
-        targets = [*self.supervisors, *self.workers, *([self.fleet] if self.fleet else [])]
+        targets = [*self.supervisors, *self.workers]
+        targets += [self.other_hosts] if self.other_hosts else []
         while True:
             now = time.monotonic()
             for target in targets:
@@ -213,7 +212,7 @@ class Halting:
         from andon.supervisor.halt.page import unknown
 
         took = (self.verified_at or time.monotonic()) - self.began
-        told: dict[str, Any] = {
+        receipt: dict[str, Any] = {
             "receipt": self.order,
             "again": self.again,
             "at": self.began_at,
@@ -227,17 +226,18 @@ class Halting:
             },
             "first_order_ms": self.first_order_ms,
             "took_ms": round(took * 1000, 1),
-            "supervisors": [owner.report() for owner in self.supervisors if owner.counts()],
+            "supervisors": [one.report() for one in self.supervisors if one.counts()],
             "workers": [worker.report() for worker in self.workers],
-            "store": self.fleet.report()
-            if self.fleet
-            else {"state": "unknown", "why": "not asked"},
+            "store": {"state": "unknown", "why": "not asked"},
             "defects": self.defects,
         }
-        told["processes"] = sum(one["processes"] for one in _owners(told))
-        told["unknown"] = unknown(told)
-        told["proved"] = not told["unknown"]
-        return told
+        if self.other_hosts:
+            receipt["store"] = self.other_hosts.report()
+        owners = [*receipt["supervisors"], *receipt["workers"]]
+        receipt["processes"] = sum(one["processes"] for one in owners)
+        receipt["unknown"] = unknown(receipt)
+        receipt["proved"] = not receipt["unknown"]
+        return receipt
 
 
 def _listed(home: str) -> list[homes.HostEntry]:
@@ -245,10 +245,6 @@ def _listed(home: str) -> list[homes.HostEntry]:
     found = homes.entries(home)
     alone = [entry for entry in found if entry.kind == "worker" and not homes.is_gone(entry)]
     return [entry for entry in found if entry.kind != "worker"] + homes.left(home) + alone
-
-
-def _owners(told: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*told["supervisors"], *told["workers"]]
 
 
 def _since_exec_ms() -> float | None:
@@ -262,13 +258,13 @@ def _since_exec_ms() -> float | None:
 
 # ── from a program ────────────────────────────────────────────────────────────────────────────
 
-_all_out = threading.Event()
-_all_out.set()
+_orders_sent = threading.Event()
+_orders_sent.set()
 
 
 def orders_are_out(seconds: float) -> bool:
     """Wait until no halt of this process has orders left to send, before the process exits."""
-    return _all_out.wait(seconds)
+    return _orders_sent.wait(seconds)
 
 
 def halt(why: str = "", by: str = "", *, wait: float = WAIT_SECONDS) -> dict[str, Any]:
@@ -277,14 +273,14 @@ def halt(why: str = "", by: str = "", *, wait: float = WAIT_SECONDS) -> dict[str
     Any program, thread or agent may call it. It does not raise because something is down: the
     receipt's `unknown` lists whatever could not be reached or proved.
     """
-    halting = Halting(by or os.environ.get("ANDON_BY", ""), why, "andon.halt()", wait)
-    _all_out.clear()
+    command = HaltCommand(by or os.environ.get("ANDON_BY", ""), why, "andon.halt()", wait)
+    _orders_sent.clear()
     try:
-        halting.send()
+        command.send()
     finally:
-        _all_out.set()
-    halting.wait()
-    return halting.receipt()
+        _orders_sent.set()
+    command.wait()
+    return command.receipt()
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────
@@ -297,50 +293,33 @@ def main(arguments: list[str]) -> int:
         from andon.supervisor.halt.page import HELP
 
         return _say(HELP)
-    _keep_descriptors()
+    open_standard()
     _hold_signals()
-    ahead()
-    halting = Halting(asked.by or _name(), asked.why, "andon halt", asked.wait, asked.store)
-    halting.send()
-    from andon.supervisor.halt import page as words
+    raise_priority()
+    by = asked.by or os.environ.get("ANDON_BY") or named(None) or f"uid {os.getuid()}"
+    command = HaltCommand(by, asked.why, "andon halt", asked.wait, asked.store)
+    command.send()
+    from andon.core.text import clean
+    from andon.supervisor.halt import page
 
     for complaint in asked.complaints:
-        _say(f"andon halt: {words.clean(complaint)}. Everything was halted anyway.\n", to=2)
+        _say(f"andon halt: {clean(complaint)}. Everything was halted anyway.\n", to=2)
     if not asked.json:
-        _say(words.pulled(halting))
+        _say(page.pulled(command))
     _release_signals()
     code = None
     try:
-        halting.wait()
+        command.wait()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    receipt = halting.receipt()
+    receipt = command.receipt()
     if asked.json:
-        _say(words.as_json(receipt))
+        _say(page.as_json(receipt))
     else:
-        _say(words.ending(receipt, still=code is not None))
+        _say(page.ending(receipt, still=code is not None))
     if code is not None:
         return code
     return PROVED if receipt["proved"] else NOT_PROVED
-
-
-def _name() -> str:
-    given = os.environ.get("ANDON_BY")
-    if given:
-        return given
-    with contextlib.suppress(ImportError, KeyError):
-        import pwd
-
-        return pwd.getpwuid(os.getuid()).pw_name
-    return f"uid {os.getuid()}"
-
-
-def _keep_descriptors() -> None:
-    """Open 0 to 2 if closed: else the latch file could become stdout and receive its output."""
-    with contextlib.suppress(OSError):
-        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-            pass
-        os.close(descriptor)
 
 
 def _hold_signals() -> None:
@@ -359,7 +338,7 @@ def _release_signals() -> None:
 
 
 def _say(text: str, to: int = 1) -> int:
-    """Write to a terminal, ignoring errors: a closed one must not stop the halt."""
+    """Write to a terminal, ignoring errors: a closed one must not stop the command."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     left = text.encode(encoding, "backslashreplace")
     with contextlib.suppress(OSError):

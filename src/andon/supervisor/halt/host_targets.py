@@ -1,50 +1,32 @@
 """Halt targets on this host: the command orders them to stop, and kills them if they do not answer.
 
+A target has `done`; `look` makes progress without blocking, `fds` are the descriptors to poll.
+
 The command signals each supervisor and asks it through its socket. A supervisor that stays silent
 does not protect its processes: the command kills them one by one, and then the supervisor. A worker
 without a supervisor ends itself when it sees the latch; the command kills it if it does not.
 """
 
 import contextlib
-import json
 import os
 import signal
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from andon.core import mark as marks
 from andon.host import home as homes
 from andon.host import proc
 from andon.host.home import HostEntry
+from andon.host.json_lines import LineReader
 from andon.host.remains import Remains
 
 # A frozen supervisor cannot answer; one that is only busy gets more time.
 FROZEN_SECONDS, SILENT_SECONDS = 1.0, 3.0
 # The time a worker gets to end by itself.
 WORKER_SECONDS = 0.2
-LONGEST_ANSWER = 1 << 20
-LONGEST_STATE = 1 << 24
 
 
-class HostTarget(Protocol):
-    """Something that must end, or that can prove that its processes have."""
-
-    done: bool
-
-    def fds(self) -> list[int]:
-        """The descriptors to poll."""
-        ...
-
-    def look(self, now: float) -> None:
-        """Make progress without blocking."""
-        ...
-
-    def report(self) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
-
-
-class Owner:
+class SupervisorTarget:
     """A supervisor of this host, as seen from the halt command."""
 
     def __init__(
@@ -55,13 +37,13 @@ class Owner:
         self.done = False
         self.how = "not answered"
         self.receipt: dict[str, Any] = {}
-        self.fleet: dict[str, Any] = {}  # what its store reported to it
+        self.store: dict[str, Any] = {}  # the state of the order in its store, as it reported
         self.signalled = self.asked = False
         self._socket: Any = None
-        self._heard = b""
+        self._reader = LineReader()
         self._last = self._began = time.monotonic()
         self._here = homes.is_here(entry)
-        self._taking: _TakingOver | None = None
+        self._takeover: _Takeover | None = None
 
     def order(self) -> bool:
         """Send SIGUSR1, which needs no socket and nothing to parse; whether it was sent."""
@@ -94,21 +76,21 @@ class Owner:
         return [] if self._socket is None else [self._socket.fileno()]
 
     def look(self, now: float) -> None:
-        if self._taking is None:
+        if self._takeover is None:
             self._listen(now)  # even when done: its store may report more
         if self.done:
             return
-        if self._taking is not None:
-            self.done = self._taking.strike()
+        if self._takeover is not None:
+            self.done = self._takeover.strike()
             return
         if self.receipt:
             self.how, self.done = "its own receipt", True
         elif homes.is_gone(self.entry):
             self._ask_the_dead()
-        elif self._here and now - self._last > (
-            FROZEN_SECONDS if self._is_frozen() else SILENT_SECONDS
-        ):
-            self._take_over("it did not answer")
+        elif self._here:
+            limit = FROZEN_SECONDS if proc.is_still(self.entry.pid) else SILENT_SECONDS
+            if now - self._last > limit:
+                self._take_over("it did not answer")
 
     def _ask_the_dead(self) -> None:
         """Read the receipt of a supervisor that exited; take over the children of a crashed one."""
@@ -124,66 +106,56 @@ class Owner:
             return
         try:
             while part := self._socket.recv(65_536):
-                self._heard, self._last = self._heard + part, now
-            self._hang_up()  # end of stream: it will send nothing more
+                self._last = now
+                for answer in self._reader.messages(part):
+                    if isinstance(answer.get("receipt"), dict):
+                        self.receipt = answer["receipt"]
+                    if isinstance(answer.get("fleet"), dict):
+                        self.store = answer["fleet"]
+            self.close()  # end of stream: it will send nothing more
         except BlockingIOError:
             pass
         except OSError:
-            self._hang_up()
-        *lines, rest = self._heard.split(b"\n")
-        self._heard = rest if len(rest) < LONGEST_ANSWER else b""
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                said = json.loads(line)
-                if isinstance(said, dict) and isinstance(said.get("receipt"), dict):
-                    self.receipt = said["receipt"]
-                if isinstance(said, dict) and isinstance(said.get("fleet"), dict):
-                    self.fleet = said["fleet"]
-
-    def _is_frozen(self) -> bool:
-        return proc.is_still(self.entry.pid)
+            self.close()
 
     def _take_over(self, why: str) -> None:
         """Kill its processes, then itself: while it lives, escaped processes are its children."""
-        self._taking = _TakingOver(self.home, self.entry, self._spare)
-        self.done = self._taking.strike()
-        found = self._taking.killing.known
+        self._takeover = _Takeover(self.home, self.entry, self._spare)
+        self.done = self._takeover.strike()
+        found = self._takeover.remains.known
         self.how = (
             f"{why}: this command ended what it owned" if found else f"{why}: nothing is left"
         )
 
     def counts(self) -> bool:
         """Whether to report it; one that died earlier and left nothing is not reported."""
-        return self._taking is None or bool(self._taking.killing.known) or self._was_alive
+        return self._takeover is None or bool(self._takeover.remains.known) or self._was_alive
 
     def report(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"id": self.entry.id, "pid": self.entry.pid, "how": self.how}
-        told |= {"signalled": self.signalled, "asked": self.asked, "proved": False}
-        if self._taking is not None:
-            gone = len(self._taking.killing.known)
-            left = self._taking.killing.survivors
-            return told | {"processes": gone, "survivors": left, "proved": self.done and not left}
+        report: dict[str, Any] = {"id": self.entry.id, "pid": self.entry.pid, "how": self.how}
+        report |= {"signalled": self.signalled, "asked": self.asked, "proved": False}
+        if self._takeover is not None:
+            gone = len(self._takeover.remains.known)
+            left = self._takeover.remains.survivors
+            return report | {"processes": gone, "survivors": left, "proved": self.done and not left}
         survivors = _numbers(self.receipt.get("survivors"))
         processes = self.receipt.get("processes")
-        told |= {"processes": processes if isinstance(processes, int) else 0}
+        report |= {"processes": processes if isinstance(processes, int) else 0}
         proved = self.done and self.receipt.get("proved") is True and not survivors
-        return told | {"survivors": survivors, "proved": proved, "receipt": self.receipt}
+        return report | {"survivors": survivors, "proved": proved, "receipt": self.receipt}
 
     @property
     def listens(self) -> bool:
         """Whether its socket is open, so that it may still report more."""
         return self._socket is not None
 
-    def _hang_up(self) -> None:
+    def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def close(self) -> None:
-        self._hang_up()
 
-
-class _TakingOver:
+class _Takeover:
     """The processes a supervisor owned, from its state file and from its descendants."""
 
     def __init__(self, home: str, entry: HostEntry, spare: set[int]) -> None:
@@ -191,7 +163,7 @@ class _TakingOver:
         roots, self._cgroups, self._marks = _owned(home, entry)
         living = {p: t for p, t in roots.items() if p not in spare and proc.alive(p, t)}
         workers = [marks.of_process(entry.boot, entry.namespace, *one) for one in roots.items()]
-        self.killing = Remains(
+        self.remains = Remains(
             living, lambda found: any(marks.belongs(found, one) for one in workers), spare
         )
         self._spare = spare
@@ -201,7 +173,7 @@ class _TakingOver:
             self._empty(folder)
         self._find_marked()
         alive = not homes.is_gone(self._entry)
-        nothing_left = self.killing.strike(above=self._entry.pid if alive else 0)
+        nothing_left = self.remains.strike(above=self._entry.pid if alive else 0)
         if nothing_left and alive:
             proc.send(self._entry.pid, self._entry.start_ticks, signal.SIGKILL)
             return False
@@ -213,12 +185,12 @@ class _TakingOver:
 
         for pid in proc.every_pid() if self._marks else ():
             if pid not in self._spare and trees.of(pid) in self._marks:
-                self.killing.add(pid)
+                self.remains.add(pid)
 
     def _empty(self, folder: str) -> None:
         found = _in_cgroup(folder)
         for pid in found - self._spare:
-            self.killing.add(pid)
+            self.remains.add(pid)
         if found and not found & self._spare:
             with contextlib.suppress(OSError):
                 descriptor = os.open(os.path.join(folder, "cgroup.kill"), os.O_WRONLY)
@@ -228,7 +200,7 @@ class _TakingOver:
                     os.close(descriptor)
 
 
-class Loner:
+class WorkerTarget:
     """A worker without a supervisor."""
 
     def __init__(self, home: str, entry: HostEntry, spare: set[int]) -> None:
@@ -239,9 +211,9 @@ class Loner:
         self._here, self._is_self = homes.is_here(entry), entry.pid in spare
         mark = marks.of_process(entry.boot, entry.namespace, entry.pid, entry.start_ticks)
         roots = {entry.pid: entry.start_ticks} if self._here else {}
-        self._killing = Remains(roots, lambda found: marks.belongs(found, mark), spare)
+        self._remains = Remains(roots, lambda found: marks.belongs(found, mark), spare)
         if self._here:
-            self._killing.look()
+            self._remains.look()
 
     def fds(self) -> list[int]:
         return []
@@ -255,17 +227,19 @@ class Loner:
         elif self._is_self:
             self.how, self.done = "this process, which ends after this answer", True
         elif now - self._began < WORKER_SECONDS:
-            self.done = homes.is_gone(self.entry) and self._killing.strike()
+            self.done = homes.is_gone(self.entry) and self._remains.strike()
         else:
             if not homes.is_gone(self.entry):
                 self.how = "killed by this command"
-            self.done = self._killing.strike()
+            self.done = self._remains.strike()
 
     def report(self) -> dict[str, Any]:
-        left = [] if self.done else self._killing.survivors
-        told: dict[str, Any] = {"id": self.entry.id, "pid": self.entry.pid, "how": self.how}
-        return told | {
-            "processes": len(self._killing.known),
+        left = [] if self.done else self._remains.survivors
+        return {
+            "id": self.entry.id,
+            "pid": self.entry.pid,
+            "how": self.how,
+            "processes": len(self._remains.known),
             "survivors": left,
             "proved": self.done and not self._is_self,
         }
@@ -281,7 +255,7 @@ def _owned(home: str, entry: HostEntry) -> tuple[dict[int, int], set[str], set[i
     marks: set[int] = set()
     if not homes.is_here(entry):  # of another boot or container: these pids mean other processes
         return roots, cgroups, marks
-    waiting = [homes.read_json(homes.state_path(home, entry.id), LONGEST_STATE)]
+    waiting = [homes.read_json(homes.state_path(home, entry.id), homes.LONGEST_STATE)]
     while waiting:
         found = waiting.pop()
         if isinstance(found, list):

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from andon.core.latch import Pulled
-from andon.host.latch import Latch, new_order
+from andon.host.ids import new_order
+from andon.host.latch import Latch
 from andon.supervisor.children.child import Child
 from andon.supervisor.trees.tree import Tree
 
@@ -77,13 +78,13 @@ class KillTarget:
             return False
 
 
-class Killing:
+class TreeKill:
     """Kills all processes of these children, until nothing is left."""
 
     def __init__(
         self,
         children: list[Child],
-        done: Callable[["Killing"], None],
+        done: Callable[["TreeKill"], None],
         *,
         seconds: float,
         order: str = "",
@@ -169,7 +170,7 @@ class Killing:
 
 
 @dataclass(slots=True)
-class Halt:
+class HostHalt:
     """One halt on this host, from the request to the receipt."""
 
     latch: Latch
@@ -181,10 +182,9 @@ class Halt:
     began: float = field(default_factory=time.monotonic)
     pulled: Pulled | None = None
     latched_ms: float = 0.0
-    latch_error: str = ""
-    killing: Killing | None = None
+    kill: TreeKill | None = None
     answers: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
-    told: bool = False
+    answered: bool = False
     orders: list[str] = field(default_factory=list)  # others that asked for the same
 
     def pull(self, *, again: bool = False) -> None:
@@ -197,7 +197,6 @@ class Halt:
         except Exception as error:  # noqa: BLE001 (any error: the kill goes on)
             found = Pulled(pulled=True, unwritten=f"{type(error).__name__}: {error}")
         self.pulled = found
-        self.latch_error = found.unwritten
         self.order = found.order or self.order or new_order()
         self.latched_ms = self.ms()
 
@@ -206,14 +205,14 @@ class Halt:
 
     def _verified_ms(self, late: float) -> float:
         """When the last process was seen to be gone, which may be before the report of it."""
-        assert self.killing is not None
-        took = [target.took_ms for target in self.killing.targets if target.took_ms is not None]
+        assert self.kill is not None
+        took = [target.took_ms for target in self.kill.targets if target.took_ms is not None]
         return round(max(took, default=0.0) + late, 3)
 
     def receipt(self) -> dict[str, Any]:
-        assert self.killing is not None
+        assert self.kill is not None
         assert self.pulled is not None
-        late = (self.killing.began - self.began) * 1000
+        late = (self.kill.began - self.began) * 1000
         return {
             "id": self.order,
             "epoch": self.pulled.epoch,
@@ -223,13 +222,13 @@ class Halt:
             "why": self.pulled.why or self.why,
             "via": self.pulled.via or self.via,
             "asked_at": self.asked_at,
-            "latched": not self.latch_error,
-            "latch_error": self.latch_error,
+            "latched": not self.pulled.unwritten,
+            "latch_error": self.pulled.unwritten,
             "latched_ms": self.latched_ms,
-            "killed_ms": round((self.killing.hit_ms or 0.0) + late, 3),
-            "verified_ms": None if self.killing.survivors else self._verified_ms(late),
-            "processes": self.killing.processes,
-            "children": [target.describe() for target in self.killing.targets],
-            "survivors": self.killing.survivors,
-            "proved": not self.killing.survivors,
+            "killed_ms": round((self.kill.hit_ms or 0.0) + late, 3),
+            "verified_ms": None if self.kill.survivors else self._verified_ms(late),
+            "processes": self.kill.processes,
+            "children": [target.describe() for target in self.kill.targets],
+            "survivors": self.kill.survivors,
+            "proved": not self.kill.survivors,
         }

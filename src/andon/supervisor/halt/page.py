@@ -4,6 +4,8 @@ import json
 import time
 from typing import Any
 
+from andon.core.text import clean, plural
+
 HELP = """\
 Usage: andon halt [--why TEXT] [--by NAME] [--timeout TIME] [--store URL] [--json]
 
@@ -16,30 +18,22 @@ Usage: andon halt [--why TEXT] [--by NAME] [--timeout TIME] [--store URL] [--jso
 STOPPED, DOUBT = "■", "!"
 
 
-def clean(text: object) -> str:
-    """Escape text into one printable line; reasons and errors come from untrusted sources."""
-    return "".join(
-        one if one.isprintable() else " " if one.isspace() else ascii(one)[1:-1]
-        for one in str(text)
-    )
-
-
 def as_json(receipt: dict[str, Any]) -> str:
     return json.dumps(receipt, indent=2) + "\n"
 
 
-def pulled(halting: Any) -> str:
+def pulled(command: Any) -> str:
     """Format the first block, shown once every order is sent and nothing is proved yet."""
-    moment = time.strftime("%H:%M:%S", time.localtime(halting.began_at))
-    first = halting.first_order_ms
+    moment = time.strftime("%H:%M:%S", time.localtime(command.began_at))
+    first = command.first_order_ms
     out = f"   first order out after {first:.0f} ms" if first is not None else ""
-    again = "   (it was halted already)" if halting.again else ""
+    again = "   (it was halted already)" if command.again else ""
     lines = [f"{STOPPED} HALTED   {moment}{out}{again}"]
-    told = _counted(len(halting.supervisors), "supervisor")
-    alone = len(halting.workers)
-    told += f" and {_counted(alone, 'worker')} without one" if alone else ""
-    latch = "NOT written" if halting.pulled.unwritten else "written"
-    lines.append(f"    latch {clean(halting.home)} {latch} · {told} told")
+    targets = plural(len(command.supervisors), "supervisor")
+    alone = len(command.workers)
+    targets += f" and {plural(alone, 'worker')} without one" if alone else ""
+    latch = "NOT written" if command.pulled.unwritten else "written"
+    lines.append(f"    latch {clean(command.home)} {latch} · {targets} notified")
     return "\n".join(lines) + "\n"
 
 
@@ -69,14 +63,14 @@ def _gone(receipt: dict[str, Any]) -> str:
     total = receipt["processes"]
     proved = sum(one["proved"] for one in owners)
     who = f"{proved} of {len(owners)} supervisors and workers proved it"
-    return f"{max(total - left, 0)} of {_counted(total, 'process', 'processes')} gone · {who}"
+    return f"{max(total - left, 0)} of {plural(total, 'process', 'processes')} gone · {who}"
 
 
 def _stored(store: dict[str, Any]) -> str:
     url = clean(store.get("url", ""))
     match store["state"]:
         case "none":
-            return "no store here: no other host to tell"
+            return "no store here: no other host to notify"
         case "answered":
             return f"store {url}: the order is written{_targets(store)}"
         case _:
@@ -86,21 +80,21 @@ def _stored(store: dict[str, Any]) -> str:
 def _targets(store: dict[str, Any]) -> str:
     if "targets" not in store:
         return ""
-    kinds = [_counted(count, clean(kind)) for kind, count in store["kinds"].items()]
+    kinds = [plural(count, clean(kind)) for kind, count in store["kinds"].items()]
     whom = " and ".join(filter(None, (", ".join(kinds[:-1]), *kinds[-1:])))
     proved = f"{whom}: {store['verified']} of {store['targets']} proved"
     return f" · {proved if kinds else 'nothing was executing'}"
 
 
-def unknown(told: dict[str, Any]) -> list[str]:
+def unknown(receipt: dict[str, Any]) -> list[str]:
     """Return a sentence for each thing that is not proved; empty if everything is."""
-    found = [f"a part of the halt failed: {clean(defect)}" for defect in told["defects"]]
-    if not told["latch"]["written"]:
-        error = clean(told["latch"]["error"])
+    found = [f"a part of the halt failed: {clean(defect)}" for defect in receipt["defects"]]
+    if not receipt["latch"]["written"]:
+        error = clean(receipt["latch"]["error"])
         found.append(f"the latch could not be written ({error}): what starts later is not stopped")
     for kind in ("supervisor", "worker"):
-        found += [_unproved(kind, one) for one in told[f"{kind}s"] if not one["proved"]]
-    store = told["store"]
+        found += [_unproved(kind, one) for one in receipt[f"{kind}s"] if not one["proved"]]
+    store = receipt["store"]
     if store["state"] == "unknown":
         found.append(
             f"other hosts UNKNOWN: the store did not answer ({clean(store.get('why', ''))}); "
@@ -108,8 +102,8 @@ def unknown(told: dict[str, Any]) -> list[str]:
         )
     found += [clean(sentence) for sentence in store.get("unproved", ())]
     found += [
-        f"store {clean(url)} is another one: what uses it here is stopped and tells it; its other "
-        f"hosts are not proved: andon halt --store {clean(url)}"
+        f"store {clean(url)} is another one: its processes here are stopped and report to it; "
+        f"its other hosts are not proved: andon halt --store {clean(url)}"
         for url in store.get("others", ())
     ]
     return found
@@ -120,7 +114,3 @@ def _unproved(kind: str, one: dict[str, Any]) -> str:
     if one["survivors"]:
         return f"{who}: still alive: {', '.join(map(str, one['survivors']))}"
     return f"{who}: {clean(one['how'])}"
-
-
-def _counted(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"

@@ -9,14 +9,14 @@ import contextlib
 import os
 
 
-def ahead() -> None:
+def raise_priority() -> None:
     """Raise this process to real-time priority."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
-def abreast() -> None:
-    """Return to normal priority; does nothing unless `ahead` raised it."""
+def reset_priority() -> None:
+    """Return to normal priority; does nothing unless `raise_priority` raised it."""
     with contextlib.suppress(OSError, AttributeError):
         if os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

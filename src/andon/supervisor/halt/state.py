@@ -12,9 +12,9 @@ from andon.core.latch import Pulled
 from andon.host import home as homes
 from andon.host.latch import Latch
 from andon.points import point
-from andon.supervisor.children.child import OVER
-from andon.supervisor.halt.kill import Halt, Killing
-from andon.supervisor.halt.priority import abreast, ahead
+from andon.supervisor.halt.kill import HostHalt, TreeKill
+from andon.supervisor.halt.priority import raise_priority, reset_priority
+from andon.supervisor.spec import OVER
 from andon.supervisor.status import halt_line
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ Answer = Callable[[dict[str, Any]], None]
 MOST_LISTENING = 256
 
 
-class Cord:
+class HaltState:
     """The supervisor's latch, the halt in progress, and the receipt of the last one."""
 
     def __init__(self, own: "Supervisor") -> None:
         self._own = own
         self.latch = Latch(own.spec.home)
-        self.halting: Halt | None = None  # until nothing is left
+        self.current: HostHalt | None = None  # until nothing is left
         self.receipt: dict[str, Any] | None = None
         self.held = False
         self._fleet: dict[str, Any] = {}  # the store's progress with the pull that holds
@@ -51,83 +51,82 @@ class Cord:
         answer: Answer | None = None,
     ) -> None:
         """Kill everything but the control process, and keep it stopped."""
-        halt = Halt(self.latch, by, why, via, order)
+        halt = HostHalt(self.latch, by, why, via, order)
         if self._is_halted():
             self._pull_again(halt)
-        elif self.halting is None:
-            self.halting = halt
+        elif self.current is None:
+            self.current = halt
             self._begin(halt)
-        elif order and order != self.halting.order:
-            self.halting.orders.append(order)
-        if answer is None:
-            return
+        elif order and order != self.current.order:
+            self.current.orders.append(order)
+        if answer is not None:
+            self._answer(answer)
+
+    def _answer(self, answer: Answer) -> None:
+        """Send the receipt to a caller, now or when nothing is left."""
         self._listening.append(answer)
-        if self.halting is None or self.halting.told:
+        if self.current is None or self.current.answered:
             answer({"receipt": self.receipt})
             if self._fleet:
                 answer({"fleet": self._fleet})
             return
-        self.halting.answers.append(answer)
-        answer({"progress": "latched", "ms": self.halting.latched_ms})
+        self.current.answers.append(answer)
+        answer({"progress": "latched", "ms": self.current.latched_ms})
 
     def _is_halted(self) -> bool:
         """Whether our receipt is for the pull that holds."""
         if not self.held or self.receipt is None:
             return False
-        return (self.halting is None or self.halting.told) and self._known(self.look())
+        return (self.current is None or self.current.answered) and self._known(self.look())
 
-    def _pull_again(self, halt: Halt) -> None:
+    def _pull_again(self, halt: HostHalt) -> None:
         """Keep the receipt, and record this pull: a later clear must have seen it too."""
         assert self.receipt is not None
         if halt.via == "control":
-            self._tell(self.receipt, halt.order or self.receipt["id"])
+            self._report(self.receipt, halt.order or self.receipt["id"])
         elif halt.order != self.receipt["id"]:
             halt.pull(again=True)
 
-    def _begin(self, halt: Halt) -> None:
+    def _begin(self, halt: HostHalt) -> None:
         own = self._own
-        ahead()
+        raise_priority()
         halt.pull()
         point("halt:latched")
         self.held = True
-        targets = []
-        for child in own.children:
-            if child.kind == "control":
-                continue
-            if child.tree is not None:
-                targets.append(child)
-            elif child.state not in OVER:
-                own.lives.hold(child)
+        for child in own.supervised:
+            if child.tree is None and child.state not in OVER:
+                own.lifecycle.hold(child)
             if child.alive:
                 child.asked, child.order, child.deadline = "halt", halt.order, None
+        targets = [child for child in own.supervised if child.tree is not None]
         point("halt:killing")
-        halt.killing = own.kill(targets, self._ended, order=halt.order, why="halt", fleet=True)
+        halt.kill = own.kill(targets, self._ended, order=halt.order, why="halt", fleet=True)
         point("halt:killed")
 
-    def _ended(self, _killing: Killing) -> None:
+    def _ended(self, _kill: TreeKill) -> None:
         """Settle the halt: nothing is left, or the time is over.
 
-        After an overrun the killing calls this again once nothing is left.
+        After an overrun the kill calls this again once nothing is left.
         """
-        halt, own = self.halting, self._own
+        halt, own = self.current, self._own
         if halt is None:
             return
-        abreast()
+        reset_priority()
         self.receipt = receipt = halt.receipt()
         if receipt["proved"]:
             point("halt:verified")
-            self.halting = None
+            self.current = None
         own.save()
         homes.leave_receipt(own.spec.home, own.id, receipt)
         own.say("supervisor", halt_line(receipt))
         for order in dict.fromkeys([receipt["id"], *halt.orders]):
-            self._tell(receipt, order)
-        halt.told = True
+            self._report(receipt, order)
+        halt.answered = True
         answers, halt.answers = halt.answers, []
         for answer in answers:
             answer({"receipt": receipt})
 
-    def hear(self, order: str, known: dict[str, Any]) -> None:
+    def report_progress(self, order: str, known: dict[str, Any]) -> None:
         """Pass the store's progress on to every caller that still listens."""
         self._fleet = {**known, "pull": order}
         for answer in self._listening:
@@ -135,15 +134,15 @@ class Cord:
         if known.get("over"):
             self._listening.clear()
 
-    def _tell(self, receipt: dict[str, Any], order: str) -> None:
-        told = {name: receipt[name] for name in ("epoch", "by", "why", "via")}
-        self._own.link.tell({"event": "halted", "order": order, **told, "receipt": receipt})
+    def _report(self, receipt: dict[str, Any], order: str) -> None:
+        facts = {name: receipt[name] for name in ("epoch", "by", "why", "via")}
+        self._own.channel.send("halted", order=order, **facts, receipt=receipt)
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
         found = self.look()
-        if found.pulled and self.halting is None and not (self.held and self._known(found)):
+        if found.pulled and self.current is None and not (self.held and self._known(found)):
             self.halt(by=found.by, why=found.why, via=found.via or "latch")
         elif not found.pulled and self.held and self._lifted(found):
             self.release()
@@ -190,6 +189,6 @@ class Cord:
 
     def release(self) -> None:
         """Let workers start again; commands stay stopped."""
-        if self.held and self.halting is None:
+        if self.held and self.current is None:
             self.held, self._fleet = False, {}
             self._own.say("supervisor", "the latch is lifted; workers are started again")

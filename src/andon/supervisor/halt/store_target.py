@@ -1,9 +1,7 @@
 """Sends a halt to every other host, through the store.
 
 A supervisor of this host has its store open, so it passes the order on and reports the result. If
-no supervisor does so in time, `python -m andon.control.halt.store_order` writes the order. It is a
-separate process, which may hang or die without harm and imports what the store needs. This module
-knows it by name only, and reads a line of JSON for each result.
+no supervisor does so in time, a process of its own, `STORE_ORDER`, writes the order.
 """
 
 import contextlib
@@ -13,47 +11,52 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from andon.host import home as homes
-from andon.supervisor.halt.host_targets import Owner
+from andon.host.json_lines import LineReader
+from andon.supervisor.halt.host_targets import SupervisorTarget
 
-MODULE = "andon.control.halt.store_order"
+# The program that writes the order, and prints a line of JSON for each result. Started by its name
+# and never imported: it needs the settings and a database driver, which take longer than a halt may
+# and are not the standard library, and a store that hangs must hang another process.
+STORE_ORDER = "andon.control.halt.store_order"
+DEFAULT_STORE = "sqlite:///.andon/andon.db"
 STORE_SECONDS = 5.0
 # A supervisor that has ended everything writes to its store within milliseconds.
-TOLD_SECONDS = 0.5
+SUPERVISOR_SECONDS = 0.5
 
 
-class Fleet:
-    """The order on its way to the store; `owners` are supervisors that have it open."""
+class StoreTarget:
+    """The order on its way to the store; `supervisors` are those that have it open."""
 
     def __init__(
         self,
         words: dict[str, Any],
         store: str,
         wait: float,
-        owners: Sequence[Owner],
+        supervisors: Sequence[SupervisorTarget],
         spare: set[int],
     ) -> None:
         self.done = False
         self._words, self._store, self._wait = words, store, wait
-        self._owners, self._spare = owners, spare
+        self._supervisors, self._spare = supervisors, spare
         self._began = time.monotonic()
         self._pid = 0
         self._silence = f"no answer within {wait:g} s"
         self._known: dict[str, Any] = {"state": "unknown", "why": self._silence}
-        self._heard = b""
+        self._reader = LineReader()
         self._pipe = -1
         self._asking: float | None = None  # when the wait for the store itself began
-        self._take_turns(self._began)
+        self._choose_writer(self._began)
 
-    def _take_turns(self, now: float) -> None:
+    def _choose_writer(self, now: float) -> None:
         """Rely on a supervisor while one may still report; after that start our own process."""
-        if any(self._told_by(owner) for owner in self._owners) or self._pid:
+        if any(self._take_report(one) for one in self._supervisors) or self._pid:
             return
-        late = now - self._began > TOLD_SECONDS
-        if not late and any(owner.listens for owner in self._owners):
+        late = now - self._began > SUPERVISOR_SECONDS
+        if not late and any(one.listens for one in self._supervisors):
             return
         words = self._words | {"wait": self._wait, "within": STORE_SECONDS, "began": self._began}
         try:
@@ -61,17 +64,18 @@ class Fleet:
         except OSError as error:
             self._known["why"], self.done = f"{sys.executable} cannot be started: {error}", True
 
-    def _told_by(self, owner: Owner) -> bool:
-        """Whether the supervisor has reported the state of this very pull in its store."""
-        found = owner.fleet
+    def _take_report(self, supervisor: SupervisorTarget) -> bool:
+        """Take over what a supervisor reports of this very pull in its store; whether it does."""
+        found = supervisor.store
         if not _is_whole(found) or found["pull"] != self._words["order"]:
             return False
-        if not owner.listens and not found["over"]:
+        if not supervisor.listens and not found["over"]:
             return False
-        others = [one for one in self._words["stores"] if one != owner.entry.store]
-        told = {name: value for name, value in found.items() if name != "pull"}
-        by = f"supervisor {owner.entry.id}"
-        self._known = {"url": owner.entry.store, "others": others, "by": by, **told}
+        url = supervisor.entry.store
+        others = [one for one in self._words["stores"] if one != url]
+        state = {name: value for name, value in found.items() if name != "pull"}
+        self._known = {"url": url, "others": others, "by": f"supervisor {supervisor.entry.id}"}
+        self._known |= state
         self.done = bool(found["over"])
         return True
 
@@ -84,7 +88,7 @@ class Fleet:
             # Not as an argument: `ps` would show its password.
             env["ANDON_STORE"] = store
         # -P: this folder belongs to an agent, so its files must not shadow Python's modules.
-        arguments = [sys.executable, "-P", "-m", MODULE, json.dumps(words)]
+        arguments = [sys.executable, "-P", "-m", STORE_ORDER, json.dumps(words)]
         self._pipe, out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._pid = os.posix_spawn(
@@ -110,7 +114,7 @@ class Fleet:
     def look(self, now: float) -> None:
         if self.done:
             return
-        self._take_turns(now)
+        self._choose_writer(now)
         if self._pid:
             self._listen()
             self._look_at_the_time(now)
@@ -122,7 +126,7 @@ class Fleet:
         if late and not self.done and not self.answered:
             self.done = True
             if self._known["why"] == self._silence:
-                self._known["why"] = f"nothing was heard for {STORE_SECONDS:g} s"
+                self._known["why"] = f"no answer for {STORE_SECONDS:g} s"
 
     @property
     def answered(self) -> bool:
@@ -131,20 +135,15 @@ class Fleet:
     def _listen(self) -> None:
         try:
             while part := os.read(self._pipe, 65_536):
-                self._heard += part
+                for message in self._reader.messages(part):
+                    self._known |= message
             self.done = True
         except BlockingIOError:
             pass
-        *lines, self._heard = self._heard.split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                said = json.loads(line)
-                if isinstance(said, dict):
-                    self._known |= said
         if self._known.get("over"):
             self.done = True
         if self.done and not self.answered and self._known["why"] == self._silence:
-            self._known["why"] = "the process that was to tell it died"
+            self._known["why"] = "the process that was to write the order died"
 
     def report(self) -> dict[str, Any]:
         hidden = {"over", "why"} if self.answered else {"over"}
@@ -169,3 +168,52 @@ def _is_whole(found: dict[str, Any]) -> bool:
 def _reap(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.waitpid(pid, 0)
+
+
+# ── which store ───────────────────────────────────────────────────────────────────────────────
+
+
+def find_store(given: str, here: Collection[str]) -> str:
+    """Return the store from `given`, the environment, the file or this host; "" if unsure.
+
+    `here` are the stores in use on this host. It gives the same answer as `andon.settings` and
+    `andon.store.absolute`, which take longer to load than a halt may, or none; a test compares
+    them. No answer is always safe: `STORE_ORDER` then loads the settings.
+    """
+    found = given or os.environ.get("ANDON_STORE", "")
+    if not found:
+        found, certain = _in_file()
+        if not certain:
+            return ""
+    url = _absolute(found or DEFAULT_STORE)
+    path = url.removeprefix("sqlite:///")
+    if path == url or os.path.exists(path):
+        return url
+    # The store does not exist, or none was named: take the one in use on this host.
+    return next(iter(here)) if len(here) == 1 else ""
+
+
+def _in_file() -> tuple[str, bool]:
+    """Return the store in andon.toml, and whether the file could be read with certainty."""
+    if not os.path.exists("andon.toml"):
+        return "", True
+    import tomllib
+
+    try:
+        with open("andon.toml", "rb") as file:
+            found = tomllib.load(file).get("store", "")
+    except (OSError, ValueError):
+        return "", False
+    return (found, True) if isinstance(found, str) else ("", False)
+
+
+def _absolute(url: str) -> str:
+    if url.startswith("sqlite:////"):
+        return url if os.path.isdir(os.path.dirname(url[10:])) else ""
+    if url.startswith("sqlite:///"):
+        path = url.removeprefix("sqlite:///")
+        inside = os.path.isdir(os.path.dirname(path) or ".") and ".." not in path.split("/")
+        return f"sqlite:///{os.path.abspath(path)}" if path and inside else ""
+    if url.startswith(("postgresql://", "postgres://")):
+        return homes.without_password(url)
+    return ""

@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from andon.host import proc
-from andon.supervisor.trees.tree import SETTLE_SECONDS, Grades, Mechanism, Tree, Unfit, living, send
+from andon.supervisor.trees.tree import (
+    SETTLE_SECONDS,
+    Grades,
+    Mechanism,
+    Tree,
+    TreeSpec,
+    Unfit,
+    living,
+    send,
+    spec_of,
+)
 from andon.supervisor.trees.walk import Walk, WalkTree
 
 # Processes that left both their cgroup and their parents are rare, so one scan for them may be this
@@ -94,7 +104,7 @@ def _numbers(fd: int) -> list[int]:
     return [int(one) for one in text.split()]
 
 
-class Folder:
+class CgroupFolder:
     """One cgroup and the open descriptors of its files."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
@@ -102,7 +112,7 @@ class Folder:
         if create:
             path.mkdir(exist_ok=True)
         self._fds: dict[str, int] = {}
-        self._struck = False
+        self._killed = False
         try:
             for file, flags, needed in (
                 ("cgroup.procs", os.O_RDWR, True),
@@ -118,37 +128,25 @@ class Folder:
         except OSError:
             self.close()
             raise
+        # Whether this kernel can kill a whole cgroup with one write (5.14 and later).
+        self.one_write = "cgroup.kill" in self._fds
 
     def join(self) -> None:
         os.write(self._fds["cgroup.procs"], b"0")
 
-    def events(self) -> dict[str, str]:
+    def _events(self) -> bytes:
         """Read `populated` and `frozen`; this also re-arms the descriptor for the next change."""
         try:
-            text = os.pread(self._fds["cgroup.events"], 4096, 0).decode()
+            return os.pread(self._fds["cgroup.events"], 4096, 0)
         except OSError as error:
             # The cgroup was removed, so no process can be in it.
             if error.errno == errno.ENODEV:
-                return {"populated": "0", "frozen": "0"}
+                return b"populated 0\nfrozen 0\n"
             raise
-        return dict(line.split() for line in text.splitlines())
 
     def populated(self) -> bool:
         """Whether any process is in it. Kept cheap: it is asked often while the tree dies."""
-        try:
-            return b"populated 1" in os.pread(self._fds["cgroup.events"], 4096, 0)
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return False
-            raise
-
-    @property
-    def one_write(self) -> bool:
-        """Whether this kernel can kill a whole cgroup with one write (5.14 and later)."""
-        return "cgroup.kill" in self._fds
-
-    def fileno(self) -> int:
-        return self._fds["cgroup.events"]
+        return b"populated 1" in self._events()
 
     def pids(self) -> list[int]:
         """List the processes in it and below, without those of another namespace (pid 0)."""
@@ -168,9 +166,9 @@ class Folder:
         A frozen process cannot fork, so none escapes the signals.
         """
         if self._write("cgroup.kill", b"1"):
-            if self._struck:
+            if self._killed:
                 self._kill_headless()
-            self._struck = True
+            self._killed = True
             return
         self._write("cgroup.freeze", b"1")
         send(self.pids(), signal.SIGKILL)
@@ -193,16 +191,16 @@ class Folder:
 
     def set_frozen(self, frozen: bool) -> bool:
         """Freeze or thaw, and wait until the kernel confirms it, at most `SETTLE_SECONDS`."""
-        wanted = "1" if frozen else "0"
-        if not self._write("cgroup.freeze", wanted.encode()):
+        wanted = b"1" if frozen else b"0"
+        if not self._write("cgroup.freeze", wanted):
             return False
         poller = select.poll()
-        poller.register(self.fileno(), select.POLLPRI)
+        poller.register(self._fds["cgroup.events"], select.POLLPRI)
         end = time.monotonic() + SETTLE_SECONDS
         while True:
-            events = self.events()
+            events = self._events()
             # The kernel never reports an empty cgroup as frozen.
-            if events.get("frozen") == wanted or events.get("populated") == "0":
+            if b"frozen " + wanted in events or b"populated 0" in events:
                 return True
             left = end - time.monotonic()
             if left <= 0:
@@ -234,21 +232,11 @@ class Folder:
 class CgroupTree(WalkTree):
     """A cgroup, plus the processes outside it that carry its mark."""
 
-    by = "cgroup"
     inherited = False
 
-    def __init__(
-        self,
-        walk: Walk,
-        name: str,
-        folder: Folder,
-        grades: Grades = GRADES,
-        *,
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> None:
-        super().__init__(walk, name, grades, uid=uid, apart=apart)
-        self.folder = folder
+    def __init__(self, walk: Walk, spec: TreeSpec, folder: CgroupFolder, grades: Grades) -> None:
+        super().__init__(walk, spec)
+        self.folder, self.grades = folder, grades
         self.sure = folder.one_write
         parts = reversed(folder.path.parts)
         self._house = next((part for part in parts if HOUSE.fullmatch(part)), "")
@@ -286,9 +274,6 @@ class CgroupTree(WalkTree):
     def thaw(self) -> bool:
         return self.folder.set_frozen(False)
 
-    def fileno(self) -> int:
-        return self.folder.fileno()
-
     def close(self) -> None:
         super().close()
         self.folder.remove()
@@ -305,64 +290,47 @@ class CgroupTree(WalkTree):
 class Cgroup(Mechanism):
     """Puts each child into a cgroup below this process's own."""
 
-    by = "cgroup"
-
-    def __init__(self, home: str, want_uid: int | None = None, within: Path | None = None) -> None:
+    def __init__(self, want_uid: int | None = None) -> None:
         me = os.getpid()
         # When PID 1 dies the kernel kills everything else.
-        self.grades = {**GRADES, "parent_death": "A"} if me == 1 else dict(GRADES)
+        self.grades = {**GRADES, "parent_death": "A"} if me == 1 else GRADES
         self.uid = want_uid
-        above = within or own_folder()
+        above = own_folder()
         self.path = above / f"andon-{me}-{proc.start_ticks(me)}-{_namespace()}"
         self._walk = Walk()
+        self.trees = self._walk.trees  # those that are not closed
         self.path.mkdir(exist_ok=True)
         sweep(above)
-        self._fleet = Folder(self.path / "fleet")
+        self._fleet = CgroupFolder(self.path / "fleet")
         self._apart = self.path / "apart"
 
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        if isinstance(parent, CgroupTree):
-            above = parent.folder.path
+    def _tree(self, spec: TreeSpec) -> Tree:
+        if isinstance(spec.parent, CgroupTree):
+            above = spec.parent.folder.path
         else:
-            above = self._apart if apart else self._fleet.path
+            above = self._apart if spec.apart else self._fleet.path
         above.mkdir(exist_ok=True)
-        path = above / _safe(name)
+        path = above / _safe(spec.name)
         # The previous child of this name may still be dying: give the new one its own folder.
         turn = 0
         while path.exists():
             turn += 1
-            path = above / f"{_safe(name)}-{turn}"
-        uid = self.user(uid, apart=apart)
+            path = above / f"{_safe(spec.name)}-{turn}"
         try:
-            folder = Folder(path)
+            folder = CgroupFolder(path)
         except OSError:
             # No cgroup could be made: fall back to a walk, whose lower grade the child records.
-            return self._walk.make(name, uid=uid, apart=apart)
-        return CgroupTree(self._walk, name, folder, self.grades, uid=uid, apart=apart)
+            return self._walk.make(spec)
+        return CgroupTree(self._walk, spec, folder, self.grades)
 
     def restore(self, described: dict[str, Any]) -> Tree:
         path = Path(str(described.get("cgroup") or ""))
         try:
-            folder = Folder(path, create=False)
+            folder = CgroupFolder(path, create=False)
         except OSError:
             # The cgroup is gone or never existed: its processes are found by their mark.
             return self._walk.restore(described)
-        tree = CgroupTree(
-            self._walk,
-            str(described["name"]),
-            folder,
-            self.grades,
-            uid=described.get("uid"),
-            apart=bool(described.get("apart")),
-        )
+        tree = CgroupTree(self._walk, spec_of(described), folder, self.grades)
         tree.recall(described)
         tree.inherited = self.path not in path.parents
         return tree
@@ -374,19 +342,6 @@ class Cgroup(Mechanism):
             if not tree.apart and (not isinstance(tree, CgroupTree) or tree.inherited):
                 tree.kill()
         return True
-
-    @property
-    def trees(self) -> list[WalkTree]:
-        """The trees that are not closed."""
-        return self._walk.trees
-
-    def fileno(self) -> int:
-        """A descriptor that signals that the whole fleet may have become empty."""
-        return self._fleet.fileno()
-
-    def empty(self) -> bool:
-        """Whether no process of the fleet is left in its cgroup."""
-        return self._fleet.events().get("populated") == "0"
 
     def close(self) -> None:
         self._fleet.close()

@@ -13,7 +13,6 @@ import contextlib
 import json
 import mmap
 import os
-import select
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any
 
 from andon.host import proc, syscalls
 from andon.supervisor.trees import trial
-from andon.supervisor.trees.tree import Mechanism, Unfit, linux_or_not, mechanisms
+from andon.supervisor.trees.tree import Mechanism, TreeSpec, Unfit, linux_or_not, mechanisms
 from andon.supervisor.trees.trial import Bait
 from andon.supervisor.trees.uid import Uid
 
@@ -61,7 +60,7 @@ def probe() -> list[Grade]:
 
 def _named() -> list[tuple[str, Callable[[], Mechanism]]]:
     names = ("cgroup", "pid1", "pidns", "walk")
-    found = list(zip(names, mechanisms("doctor"), strict=True))
+    found = list(zip(names, mechanisms(), strict=True))
     return [*found, ("uid", lambda: Uid(SCRATCH_UID))]
 
 
@@ -72,7 +71,7 @@ def _perform(build: Callable[[], Mechanism]) -> dict[str, Any]:
     """Freeze, thaw and kill a tree with one escaped process; runs in a scratch child."""
     mechanism = build()
     beats = mmap.mmap(-1, 4096)
-    bait = Bait(mechanism.make("trial", kind="command"), lambda into: _beat(into, beats))
+    bait = Bait(mechanism.make(TreeSpec("trial", kind="command")), lambda into: _beat(into, beats))
     try:
         if bait.ready < 3:
             raise OSError("the scratch tree did not start")
@@ -208,16 +207,17 @@ def _orphan() -> dict[str, Any]:
             raise OSError("the scratch processes did not start")
     began = time.monotonic()
     os.kill(parent, signal.SIGKILL)
-    if not _ended(child[0], 1.0):
+    if not trial.closes(child[0], 1.0):
         raise OSError("the child of a killed parent lived on")
     answer = {"child_ms": (time.monotonic() - began) * 1000}
-    dead = {"grandchild_died": _ended(grandchild[0], 0.05), "changed": _ended(changed[0], 0.02)}
+    grandchild_died = trial.closes(grandchild[0], 0.05)
+    changed_died = trial.closes(changed[0], 0.02)
     for pid in proc.descendants([os.getpid()]):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     untried = "not tried: needs root" if os.geteuid() else ""
-    after = untried or ("died" if dead["changed"] else "lived on")
-    return {**answer, "grandchild_died": dead["grandchild_died"], "after_setuid": after}
+    after = untried or ("died" if changed_died else "lived on")
+    return {**answer, "grandchild_died": grandchild_died, "after_setuid": after}
 
 
 def _stay(hold: int, ready: int, *, below: int | None = None, uid: int | None = None) -> None:
@@ -244,10 +244,6 @@ def _only(*keep: int) -> None:
         if fd > 2 and fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
-
-
-def _ended(fd: int, seconds: float) -> bool:
-    return bool(select.select([fd], [], [], seconds)[0]) and not os.read(fd, 1)
 
 
 # ── not enforced yet ──────────────────────────────────────────────────────────────────────────

@@ -7,9 +7,8 @@ and reported as such.
 import contextlib
 import os
 import signal
-from typing import Any
 
-from andon.supervisor.trees.tree import Mechanism, Tree
+from andon.supervisor.trees.tree import Mechanism, Tree, TreeSpec
 
 GRADES = {"kill": "none", "pause": "none", "parent_death": "none", "by": "group"}
 
@@ -17,7 +16,7 @@ GRADES = {"kill": "none", "pause": "none", "parent_death": "none", "by": "group"
 class GroupTree(Tree):
     """A process group; a member that leaves the group is lost."""
 
-    by = "group"
+    grades = GRADES
 
     def pids(self) -> list[int]:
         """Return the child alone: without /proc the other members cannot be listed."""
@@ -53,23 +52,7 @@ class GroupTree(Tree):
 class Group(Mechanism):
     """Gives each child a process group."""
 
-    by = "group"
+    grades = GRADES
 
-    def __init__(self) -> None:
-        self.grades = dict(GRADES)
-
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        return GroupTree(name, self.grades, uid=uid, apart=apart)
-
-    def restore(self, described: dict[str, Any]) -> Tree:
-        tree = self.make(str(described["name"]), uid=described.get("uid"))
-        tree.recall(described)
-        return tree
+    def _tree(self, spec: TreeSpec) -> Tree:
+        return GroupTree(spec)

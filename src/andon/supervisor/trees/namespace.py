@@ -13,10 +13,10 @@ import contextlib
 import os
 import resource
 import signal
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from andon.host import proc, syscalls
-from andon.supervisor.trees.tree import Tree, become, send
+from andon.supervisor.trees.tree import Tree, TreeSpec, become, send
 from andon.supervisor.trees.walk import Walk, WalkTree
 
 GRADES = {"kill": "B", "pause": "C", "parent_death": "A", "by": "pidns"}
@@ -25,23 +25,23 @@ GRADES = {"kill": "B", "pause": "C", "parent_death": "A", "by": "pidns"}
 class NamespaceTree(WalkTree):
     """A relay, an init, and every process inside the namespace."""
 
-    by = "pidns"
+    grades = GRADES
 
     def _join(self) -> None:
         """Enter a new namespace; returns only in the process that will become the command."""
         _new_namespace()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         syscalls.die_with_parent()
-        how, tell = os.pipe()
+        status_out, status_in = os.pipe()
         init = os.fork()
         if init:
-            _relay(init, how)
+            _relay(init, status_out)
         syscalls.die_with_parent()
         with contextlib.suppress(OSError):
             syscalls.mount_proc()
         command = os.fork()
         if command:
-            _reap(command, tell)
+            _reap(command, status_in)
         # Leave the session of relay and init: a command that signals its own group would
         # otherwise get the signal three times.
         with contextlib.suppress(PermissionError):
@@ -50,9 +50,8 @@ class NamespaceTree(WalkTree):
         if self.uid is not None:
             become(self.uid)
 
-    def enter(self, *, own_group: bool = True, die_with_parent: bool = True) -> None:
-        # Inside, init is the parent, and its death already ends every process.
-        super().enter(own_group=own_group, die_with_parent=False)
+    def _die_with_parent(self) -> None:
+        """Do nothing: inside, init is the parent, and its death already ends every process."""
 
     def kill(self) -> None:
         """Kill init first: once it is dead nothing inside can fork."""
@@ -82,8 +81,8 @@ def _let_go(kept: int) -> None:
     os.closerange(max(kept + 1, 3), min(os.sysconf("SC_OPEN_MAX"), 1 << 20))
 
 
-def _relay(init: int, how: int) -> NoReturn:
-    _let_go(how)
+def _relay(init: int, status_out: int) -> NoReturn:
+    _let_go(status_out)
     while True:
         number = signal.sigwait(signal.valid_signals())
         if number != signal.SIGCHLD:
@@ -92,14 +91,14 @@ def _relay(init: int, how: int) -> NoReturn:
             continue
         done, status = os.waitpid(init, os.WNOHANG)
         if done:
-            _end_as(int(os.read(how, 16) or status))
+            _end_as(int(os.read(status_out, 16) or status))
 
 
 def _end_as(status: int) -> NoReturn:
     """End by the command's signal: a command may also exit with 128 + n by itself."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of the relay helps nobody
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of the relay has no use
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
@@ -107,12 +106,12 @@ def _end_as(status: int) -> NoReturn:
     os._exit(os.waitstatus_to_exitcode(status) & 255)
 
 
-def _reap(command: int, tell: int) -> NoReturn:
-    """Run as PID 1 inside, and write the command's wait status to `tell` when it ends.
+def _reap(command: int, status_in: int) -> NoReturn:
+    """Run as PID 1 inside, and write the command's wait status to `status_in` when it ends.
 
     PID 1 cannot die of a signal that it sends itself, so it cannot pass the status on by dying.
     """
-    _let_go(tell)
+    _let_go(status_in)
     while True:
         number = signal.sigwait(signal.valid_signals())
         if number != signal.SIGCHLD:
@@ -122,33 +121,14 @@ def _reap(command: int, tell: int) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] == command:
-                    os.write(tell, b"%d" % found[1])
+                    os.write(status_in, b"%d" % found[1])
                     os._exit(0)
 
 
 class Namespace(Walk):
     """A walk that gives each command its own pid namespace."""
 
-    by = "pidns"
+    grades = GRADES
 
-    def __init__(self, want_uid: int | None = None) -> None:
-        super().__init__(want_uid)
-        self.grades = dict(GRADES)
-
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        uid = self.user(uid, apart=apart)
-        if kind != "command":
-            return WalkTree(self, name, uid=uid, apart=apart)
-        return NamespaceTree(self, name, self.grades, uid=uid, apart=apart)
-
-    def restore(self, described: dict[str, Any]) -> Tree:
-        kind = "command" if described.get("by") == NamespaceTree.by else "worker"
-        return super().restore({**described, "kind": kind})
+    def _tree(self, spec: TreeSpec) -> Tree:
+        return NamespaceTree(self, spec) if spec.kind == "command" else WalkTree(self, spec)

@@ -14,7 +14,7 @@ import signal
 import time
 
 from andon.host import proc
-from andon.supervisor.trees.tree import Tree, Unfit, send
+from andon.supervisor.trees.tree import Tree, TreeSpec, Unfit, send
 from andon.supervisor.trees.walk import Walk, WalkTree
 
 # Processes are killed one by one for this long; if more still appear, it is a fork storm.
@@ -25,31 +25,21 @@ GRADES = {"kill": "A", "pause": "C", "parent_death": "A", "by": "pid1"}
 class Pid1Tree(WalkTree):
     """One of several trees: killed by walking, unless the whole fleet is."""
 
-    by = "pid1"
+    grades = GRADES
 
 
 class Pid1(Walk):
     """A walk whose fleet kill can end in one `kill(-1)`."""
 
-    by = "pid1"
+    grades = GRADES
 
     def __init__(self, want_uid: int | None = None) -> None:
         if os.getpid() != 1:
             raise Unfit("this process is not PID 1")
         super().__init__(want_uid)
-        self.grades = dict(GRADES)
 
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        uid = self.user(uid, apart=apart)
-        return Pid1Tree(self, name, self.grades, uid=uid, apart=apart)
+    def _tree(self, spec: TreeSpec) -> Tree:
+        return Pid1Tree(self, spec)
 
     def kill_all(self) -> bool:
         # Check again: run by root but not as PID 1, `kill(-1)` would kill the whole machine.

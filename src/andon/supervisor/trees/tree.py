@@ -3,7 +3,7 @@
 A `Mechanism` is one way to own trees; `choose` tries each for real and takes the best. A `Tree` is
 one child of the supervisor with everything that it starts. The order of calls:
 
-    tree = mechanism.make("run-7")
+    tree = mechanism.make(TreeSpec("run-7"))
     pid = os.fork()
     if pid == 0:
         tree.enter()            # after the descriptors are in place, right before exec
@@ -20,12 +20,11 @@ import contextlib
 import errno
 import os
 import pwd
-import select
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from andon.host import proc, syscalls
@@ -38,40 +37,49 @@ SETTLE_SECONDS = 0.5
 Grades = dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class TreeSpec:
+    """The properties that a tree is made with."""
+
+    name: str
+    kind: str = "worker"  # a "command" may get a pid namespace; a worker must know its real pid
+    uid: int | None = None  # the user to run as, if not the mechanism's own
+    apart: bool = False  # not part of the fleet: `kill_all` spares it if it can
+    parent: "Tree | None" = None  # the tree to make it in, where trees nest
+
+
 class Tree(ABC):
     """One child and everything it starts."""
 
-    by = "?"
+    grades: Grades
     sure = False  # one kill reaches everything, including processes being forked
 
-    def __init__(
-        self, name: str, grades: Grades, *, uid: int | None = None, apart: bool = False
-    ) -> None:
-        self.name = name
-        self.grades = dict(grades)
-        self.uid = uid
-        self.apart = apart
+    def __init__(self, spec: TreeSpec) -> None:
+        self.name, self.uid, self.apart = spec.name, spec.uid, spec.apart
         self.pid = 0
         self.ticks = 0
         self.mark = marks.make()
         self._owner = os.getpid()
 
-    def enter(self, *, own_group: bool = True, die_with_parent: bool = True) -> None:
+    @property
+    def by(self) -> str:
+        """The name of its mechanism."""
+        return self.grades["by"]
+
+    def enter(self) -> None:
         """Become the root of the tree. Call it in the forked child before exec; it returns once.
 
         The child exits if the supervisor is already gone, because nothing would own it.
         """
-        if own_group:
-            with contextlib.suppress(PermissionError):
-                os.setsid()
+        with contextlib.suppress(PermissionError):
+            os.setsid()
         marks.put(self.mark)
         if os.getppid() != self._owner:
             os._exit(1)
         self._join()
         if self.uid is not None:
             become(self.uid)
-        if die_with_parent:
-            self._die_with_parent()
+        self._die_with_parent()
 
     def _die_with_parent(self) -> None:
         # Set last: a change of uid clears it. The check afterwards closes the race with a
@@ -109,10 +117,6 @@ class Tree(ABC):
         """Whether no process of it executes any more."""
         return not self.pids()
 
-    def fileno(self) -> int:
-        """A descriptor that polls POLLPRI when `empty` may have changed; -1 if there is none."""
-        return -1
-
     def close(self) -> None:  # noqa: B027
         """Release the kernel resources of the tree. Its processes are not touched."""
 
@@ -149,46 +153,30 @@ class Tree(ABC):
             left = end - time.monotonic()
             if left <= 0:
                 return self.pids()
-            self._pause(min(left, 0.002))
-
-    def _pause(self, seconds: float) -> None:
-        fd = self.fileno()
-        poller = select.poll()
-        if fd >= 0:
-            poller.register(fd, select.POLLPRI)
-        poller.poll(seconds * 1000)
+            time.sleep(min(left, 0.001))
 
 
 class Mechanism(ABC):
     """One way to own process trees on this host."""
 
-    by = "?"
     grades: Grades
-    uid: int | None = None  # for trees that are made without a uid
+    uid: int | None = None  # for trees whose spec has no uid
 
-    def user(self, uid: int | None, *, apart: bool) -> int | None:
-        """The uid that a tree runs under; one that stands apart keeps our own user."""
-        return self.uid if uid is None and not apart else uid
-
-    @abstractmethod
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        """Make an empty tree, inside `parent` where trees nest.
-
-        `kind`: a "command" may get a pid namespace of its own; a worker must know its real pid.
-        `uid`: run as this user. `apart`: not part of the fleet; `kill_all` spares it if it can.
-        """
+    def make(self, spec: TreeSpec) -> Tree:
+        """Make an empty tree; one that stands apart keeps our own user."""
+        if spec.uid is None and not spec.apart:
+            spec = replace(spec, uid=self.uid)
+        return self._tree(spec)
 
     @abstractmethod
+    def _tree(self, spec: TreeSpec) -> Tree:
+        """Make the tree of this mechanism for a complete spec."""
+
     def restore(self, described: dict[str, Any]) -> Tree:
         """Rebuild a tree from what `Tree.describe` returned."""
+        tree = self.make(spec_of(described))
+        tree.recall(described)
+        return tree
 
     def kill_all(self) -> bool:
         """Kill the whole fleet in one round; False if each tree must be killed on its own."""
@@ -196,6 +184,16 @@ class Mechanism(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release the kernel resources of the mechanism, unless processes still use them."""
+
+
+def spec_of(described: dict[str, Any]) -> TreeSpec:
+    """Return the spec of a tree that `Tree.describe` described."""
+    return TreeSpec(
+        str(described["name"]),
+        kind="command" if described.get("by") == "pidns" else "worker",
+        uid=described.get("uid"),
+        apart=bool(described.get("apart")),
+    )
 
 
 def become(uid: int) -> None:
@@ -243,16 +241,16 @@ class Unfit(Exception):
     """This mechanism does not work here; the message says why."""
 
 
-def choose(home: Path | str, *, want_uid: int | None = None, quick: bool = False) -> Mechanism:
+def choose(*, want_uid: int | None = None, quick: bool = False) -> Mechanism:
     """Return the best mechanism that works here; each is tried in a scratch child first.
 
-    `home` names the fleet in the kernel's own lists. `quick` takes the first mechanism that can be
-    set up, without a trial: for an upgrade, where the children already exist.
+    `quick` takes the first mechanism that can be set up, without a trial: for an upgrade, where the
+    children already exist.
     """
     from andon.supervisor.trees import trial
 
     linux_or_not(become_reaper=True)
-    for build in mechanisms(str(home), want_uid):
+    for build in mechanisms(want_uid):
         with contextlib.suppress(Unfit, OSError):
             found = build()
             if quick or not trial.refute(found):
@@ -263,7 +261,7 @@ def choose(home: Path | str, *, want_uid: int | None = None, quick: bool = False
     return Group()
 
 
-def mechanisms(home: str, want_uid: int | None = None) -> list[Callable[[], Mechanism]]:
+def mechanisms(want_uid: int | None = None) -> list[Callable[[], Mechanism]]:
     """Return the constructors, best first; one that cannot work raises OSError or Unfit."""
     from andon.supervisor.trees.cgroup import Cgroup
     from andon.supervisor.trees.namespace import Namespace
@@ -271,7 +269,7 @@ def mechanisms(home: str, want_uid: int | None = None) -> list[Callable[[], Mech
     from andon.supervisor.trees.uid import Uid
     from andon.supervisor.trees.walk import Walk
 
-    found: list[Callable[[], Mechanism]] = [lambda: Cgroup(home, want_uid), lambda: Pid1(want_uid)]
+    found: list[Callable[[], Mechanism]] = [lambda: Cgroup(want_uid), lambda: Pid1(want_uid)]
     if want_uid is not None:
         found.append(lambda: Uid(want_uid))
     return [*found, lambda: Namespace(want_uid), lambda: Walk(want_uid)]

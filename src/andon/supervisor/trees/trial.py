@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from andon.host import syscalls
-from andon.supervisor.trees.tree import Mechanism, Tree
+from andon.supervisor.trees.tree import Mechanism, Tree, TreeSpec
 
 # A scratch child that takes longer than this is killed and counts as not working.
 TRIAL_SECONDS = 3
@@ -39,7 +39,7 @@ def apart(trial: Callable[[], Any], seconds: int = TRIAL_SECONDS) -> Any:
             os._exit(0)
     os.close(into)
     try:
-        text = _all_of(out, seconds + 0.5)
+        text = read_all(out, seconds + 0.5)
     finally:
         os.close(out)
         with contextlib.suppress(OSError):
@@ -55,15 +55,25 @@ def apart(trial: Callable[[], Any], seconds: int = TRIAL_SECONDS) -> Any:
     return answer["answer"]
 
 
-def _all_of(fd: int, seconds: float) -> bytes:
+def read_all(fd: int, seconds: float, most: int = 1 << 20) -> bytes:
+    """Read until the end, `most` bytes, or the time is over."""
+    return _read(fd, seconds, most)[0]
+
+
+def closes(fd: int, seconds: float) -> bool:
+    """Whether the other end of the pipe is closed in time."""
+    return _read(fd, seconds, 1 << 20)[1]
+
+
+def _read(fd: int, seconds: float, most: int) -> tuple[bytes, bool]:
     end = time.monotonic() + seconds
     text = b""
-    while select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
-        part = os.read(fd, 65536)
+    while len(text) < most and select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+        part = os.read(fd, most - len(text))
         if not part:
-            break
+            return text, True
         text += part
-    return text
+    return text, False
 
 
 class Bait:
@@ -82,15 +92,11 @@ class Bait:
                 os._exit(1)
         os.close(into)
         tree.started(self.root)
-        self.ready = _count(self.out, 3)
+        self.ready = len(read_all(self.out, 1.0, 3))
 
     def gone(self, seconds: float) -> bool:
         """Whether all of them are dead, judged by the closed pipe and not by the tree."""
-        end = time.monotonic() + seconds
-        while select.select([self.out], [], [], max(0.0, end - time.monotonic()))[0]:
-            if not os.read(self.out, 65536):
-                return True
-        return False
+        return closes(self.out, seconds)
 
     def close(self) -> None:
         self.tree.finish(1.0)
@@ -125,17 +131,6 @@ def _sleep(into: int) -> None:
         time.sleep(60)
 
 
-def _count(fd: int, wanted: int) -> int:
-    end = time.monotonic() + 1.0
-    found = 0
-    while found < wanted and select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
-        part = os.read(fd, wanted - found)
-        if not part:
-            break
-        found += len(part)
-    return found
-
-
 def refute(mechanism: Mechanism) -> str:
     """Return why the mechanism does not work here; empty if it does."""
     try:
@@ -148,7 +143,7 @@ def _try_kill(mechanism: Mechanism) -> str:
     # The scratch child acts as the supervisor: processes that escape become its children.
     with contextlib.suppress(OSError):
         syscalls.become_subreaper()
-    bait = Bait(mechanism.make("trial", kind="command"))
+    bait = Bait(mechanism.make(TreeSpec("trial", kind="command")))
     try:
         if bait.ready < 3:
             return "the scratch tree did not start"

@@ -8,10 +8,9 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any
 
 from andon.host import proc, syscalls
-from andon.supervisor.trees.tree import Tree, Unfit, become, living
+from andon.supervisor.trees.tree import Tree, TreeSpec, Unfit, become, living
 from andon.supervisor.trees.walk import Walk, WalkTree
 
 GRADES = {"kill": "B", "pause": "C", "parent_death": "C", "by": "uid"}
@@ -47,7 +46,7 @@ def of_user(uid: int) -> list[int]:
 class UidTree(WalkTree):
     """A walked tree, plus every other process of its user."""
 
-    by = "uid"
+    grades = GRADES
 
     def members(self) -> list[int]:
         found = super().members()
@@ -67,7 +66,7 @@ class UidTree(WalkTree):
 class Uid(Walk):
     """A walk that also finds processes by their user."""
 
-    by = "uid"
+    grades = GRADES
 
     def __init__(self, want_uid: int | None) -> None:
         if os.geteuid() != 0:
@@ -75,24 +74,13 @@ class Uid(Walk):
         if want_uid is None or want_uid == 0:
             raise Unfit("needs a uid of its own for the child")
         super().__init__(want_uid)
-        self.grades = dict(GRADES)
 
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        uid = self.user(uid, apart=apart)
-        if uid is None or apart:
-            return super().make(name, parent, kind=kind, uid=uid, apart=apart)
-        return UidTree(self, name, self.grades, uid=uid)
+    def _tree(self, spec: TreeSpec) -> Tree:
+        # One that stands apart keeps our own user, whose other processes must live on.
+        return super()._tree(spec) if spec.apart else UidTree(self, spec)
 
     def kill_all(self) -> bool:
-        done: Any = super().kill_all()
+        done = super().kill_all()
         for uid in {one.uid for one in self.trees if one.uid and not one.apart}:
             sweep(uid)
-        return bool(done)
+        return done

@@ -15,9 +15,9 @@ from andon.host import proc
 from andon.supervisor.trees import marks
 from andon.supervisor.trees.tree import (
     SETTLE_SECONDS,
-    Grades,
     Mechanism,
     Tree,
+    TreeSpec,
     Unfit,
     linux_or_not,
     living,
@@ -35,18 +35,10 @@ GRADES = {"kill": "C", "pause": "C", "parent_death": "C", "by": "walk"}
 class WalkTree(Tree):
     """A root process, its descendants, and the orphans that carry its mark."""
 
-    by = "walk"
+    grades = GRADES
 
-    def __init__(
-        self,
-        walk: "Walk",
-        name: str,
-        grades: Grades = GRADES,
-        *,
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> None:
-        super().__init__(name, grades, uid=uid, apart=apart)
+    def __init__(self, walk: "Walk", spec: TreeSpec) -> None:
+        super().__init__(spec)
         self._walk = walk
         self._adopted = False
         walk.trees.append(self)
@@ -125,38 +117,18 @@ class WalkTree(Tree):
 class Walk(Mechanism):
     """Finds processes by descent; knows all its trees, to tell their orphans apart."""
 
-    by = "walk"
+    grades = GRADES
 
     def __init__(self, want_uid: int | None = None) -> None:
         if not linux_or_not(become_reaper=True) or not proc.start_ticks(os.getpid()):
             raise Unfit("this system has no subreaper or no /proc")
-        self.grades = dict(GRADES)
         self.uid = want_uid
         self.trees: list[WalkTree] = []
         self._marks: dict[int, int] = {}
         self._stale_at = self._looked_at = 0.0
 
-    def make(
-        self,
-        name: str,
-        parent: Tree | None = None,
-        *,
-        kind: str = "worker",
-        uid: int | None = None,
-        apart: bool = False,
-    ) -> Tree:
-        uid = self.user(uid, apart=apart)
-        return WalkTree(self, name, self.grades, uid=uid, apart=apart)
-
-    def restore(self, described: dict[str, Any]) -> Tree:
-        tree = self.make(
-            str(described["name"]),
-            kind=str(described.get("kind") or "worker"),
-            uid=described.get("uid"),
-            apart=bool(described.get("apart")),
-        )
-        tree.recall(described)
-        return tree
+    def _tree(self, spec: TreeSpec) -> Tree:
+        return WalkTree(self, spec)
 
     def look(self) -> bool:
         """Look at our own children; whether there is a new one. Marks are read once each."""

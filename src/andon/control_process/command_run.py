@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from andon.control.runs.command_run import VERSION
-from andon.control_process.children import OVER, Ward
+from andon.control_process.children import ChildRecord
 from andon.core.journal import Entry, EntryKind, chain
 from andon.core.lease import Fence
 from andon.core.run import TERMINAL, Event, State, advance
@@ -39,6 +39,7 @@ from andon.store.store import (
     Store,
     WorkerRow,
 )
+from andon.supervisor.spec import OVER
 
 PARAMETERS = {"parameters": [{"name": "argv", "required": True}], "extra": False}
 # Endings of a command that was stopped without an order about its run: the run continues later.
@@ -66,7 +67,7 @@ class CommandRun(msgspec.Struct, frozen=True, kw_only=True):
         return new_run(self.row, (), given, run_id=self.run, labels=self.labels, now=now)
 
 
-class Box:
+class CommandRunner:
     """The run of one command, for as long as its supervisor lives."""
 
     def __init__(
@@ -76,35 +77,34 @@ class Box:
         self._send = send
         self._said: set[tuple[str, ...]] = set()  # requests already sent: one of each is enough
         self.worker_id = ""
-        self.settled = False
         # The supervisor stops the command when contact is lost. The lease is longer than it waits
         # for that, so a worker that takes the run over finds no process of it alive.
         self.lease_seconds = settings.lost_contact_seconds + settings.lease_seconds
 
     # ── each turn ─────────────────────────────────────────────────────────────────────────────
 
-    def attend(self, store: Store, ward: Ward, told: list[StopNotice]) -> None:
+    def advance(self, store: Store, child: ChildRecord, notices: list[StopNotice]) -> None:
         """Bring the run's row and the child into agreement, by one action or several."""
         if not self.worker_id:
-            self._register(store, ward)
+            self._register(store, child)
         row = store.run(self.command.run)
         if row is None:
-            row = self._start(store, ward)
+            row = self._start(store, child)
         if row is None:
             return
-        if ward.state in ("new", "waiting"):
-            self._begin(store, ward, row)
-        elif ward.alive:
-            self._follow(store, ward, row)
-        elif self._is_final(ward) and ward.quiet:
-            self._end(store, ward, row)
-        self._prove(store, ward, told)
+        if child.state in ("new", "waiting"):
+            self._begin(store, child, row)
+        elif child.alive:
+            self._follow(store, child, row)
+        elif self._is_final(child) and child.quiet:
+            self._end(store, child, row)
+        self._prove(store, child, notices)
 
     def is_mine(self, row: RunRow) -> bool:
         return row.state == State.RUNNING and row.worker == self.worker_id
 
-    def concerns(self, told: StopNotice) -> bool:
-        return told.run_id == self.command.run or told.worker == self.worker_id
+    def concerns(self, notice: StopNotice) -> bool:
+        return notice.run_id == self.command.run or notice.worker == self.worker_id
 
     def lost(self) -> None:
         """Forget the worker that the store has given up: the run must be claimed anew, or ended."""
@@ -116,7 +116,7 @@ class Box:
 
     # ── beginning ─────────────────────────────────────────────────────────────────────────────
 
-    def _register(self, store: Store, ward: Ward) -> None:
+    def _register(self, store: Store, child: ChildRecord) -> None:
         """Register a worker with the supervisor's own process, so that others notice its death."""
         one = self._supervisor
         for row in store.workers():
@@ -133,7 +133,7 @@ class Box:
             start_ticks=one.start_ticks,
             concurrency=1,
             supervisor=one.id,
-            containment=json.dumps(ward.containment),
+            containment=json.dumps(child.containment),
         )
         message = Register(
             worker=row,
@@ -144,29 +144,29 @@ class Box:
         write(store, message)
         self.worker_id = row.id
 
-    def _start(self, store: Store, ward: Ward) -> RunRow | None:
+    def _start(self, store: Store, child: ChildRecord) -> RunRow | None:
         try:
             write(store, Start(run=self.command.new_run(store.now())))
         except Refused as refusal:
-            self._refuse(ward, str(refusal))
+            self._refuse(child, str(refusal))
             return None
         return store.run(self.command.run)
 
-    def _begin(self, store: Store, ward: Ward, row: RunRow) -> None:
+    def _begin(self, store: Store, child: ChildRecord, row: RunRow) -> None:
         """Let the command begin once the run is ours."""
         if not self.is_mine(row):
             why = refusal_of(store, row)
             if why:
-                self._refuse(ward, why)
+                self._refuse(child, why)
                 return
             if not self._claim(store, row):
                 return
         env = {"ANDON_RUN": self.command.run, "ANDON_SUPERVISOR": self._supervisor.id}
-        env["ANDON_CONTAINMENT"] = json.dumps(ward.containment)
-        self._say("go", ward, run=self.command.run, env=env)
+        env["ANDON_CONTAINMENT"] = json.dumps(child.containment)
+        self._say("go", child, run=self.command.run, env=env)
 
-    def _refuse(self, ward: Ward, why: str) -> None:
-        self._say("refuse", ward, why=why)
+    def _refuse(self, child: ChildRecord, why: str) -> None:
+        self._say("refuse", child, why=why)
 
     def _claim(self, store: Store, row: RunRow) -> bool:
         message = Claim(
@@ -193,15 +193,15 @@ class Box:
 
     # ── while the command runs ────────────────────────────────────────────────────────────────
 
-    def _follow(self, store: Store, ward: Ward, row: RunRow) -> None:
+    def _follow(self, store: Store, child: ChildRecord, row: RunRow) -> None:
         if self.is_mine(row):
             if row.stop is not None:
-                self._obey(store, ward, row)
-            elif ward.state == "frozen":
-                self._say("thaw", ward, again=row.fence)
+                self._obey(store, child, row)
+            elif child.state == "frozen":
+                self._say("thaw", child, again=row.fence)
         elif row.state == State.PAUSED:
-            if ward.state != "frozen":
-                self._say("freeze", ward, again=row.fence)
+            if child.state != "frozen":
+                self._say("freeze", child, again=row.fence)
         elif row.state == State.QUEUED:
             # The run was resumed; or its lease expired while we had no contact, and no other
             # worker has claimed it.
@@ -209,59 +209,58 @@ class Box:
         else:
             # The run is killed, cancelled or held by another worker: this process must not go on.
             order = json.loads(row.stop)["order"] if row.stop else ""
-            self._say("kill", ward, order=order)
+            self._say("kill", child, order=order)
 
-    def _obey(self, store: Store, ward: Ward, row: RunRow) -> None:
+    def _obey(self, store: Store, child: ChildRecord, row: RunRow) -> None:
         """Carry out a polite order: freeze the command for a pause, else terminate it."""
         assert row.stop is not None
         mark = json.loads(row.stop)
         if mark["kind"] == StopKind.PAUSE:
-            if ward.state == "frozen":
-                grade = ward.containment.get("pause", "none")
+            if child.state == "frozen":
+                grade = child.containment.get("pause", "none")
                 self._settle(store, row, Event.RETURN, f"frozen, grade {grade}")
             else:
-                self._say("freeze", ward, order=mark["order"])
+                self._say("freeze", child, order=mark["order"])
             return
         order = store.stop(mark["order"])
         grace = order.within if order is not None else 0.0
-        self._say("term", ward, order=mark["order"], grace=grace)
+        self._say("term", child, order=mark["order"], grace=grace)
 
-    def _say(self, do: str, ward: Ward, *, again: int = 0, **words: Any) -> None:
+    def _say(self, do: str, child: ChildRecord, *, again: int = 0, **words: Any) -> None:
         """Send a request to the supervisor, once for each process, order and claim."""
-        name = (do, str(ward.pid), str(words.get("order") or again))
+        name = (do, str(child.pid), str(words.get("order") or again))
         if name not in self._said:
             self._said.add(name)
-            self._send(do, child=ward.name, **words)
+            self._send(do, child=child.name, **words)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
-    def _is_final(self, ward: Ward) -> bool:
+    def _is_final(self, child: ChildRecord) -> bool:
         """Whether the supervisor will not start the command again."""
-        if ward.state in OVER or ward.asked:
+        if child.state in OVER or child.asked:
             return True
-        return self.command.restart == "never" or ward.code == 0
+        return self.command.restart == "never" or child.code == 0
 
-    def _end(self, store: Store, ward: Ward, row: RunRow) -> None:
+    def _end(self, store: Store, child: ChildRecord, row: RunRow) -> None:
         if not self.is_mine(row):
-            self.settled = True
             return
-        if ward.state == "refused" or ward.asked in _RETURNS:
-            self._settle(store, row, Event.RETURN, _RETURNS.get(ward.asked, "untouched"))
-        elif ward.asked == "halt":
+        if child.state == "refused" or child.asked in _RETURNS:
+            self._settle(store, row, Event.RETURN, _RETURNS.get(child.asked, "untouched"))
+        elif child.asked == "halt":
             return  # the halt, which the store learns first, settles the run
-        elif ward.asked == "kill":
-            write(store, self._kill_order(ward))
-        elif row.stop is not None and ward.asked == "term":
+        elif child.asked == "kill":
+            write(store, self._kill_order(child))
+        elif row.stop is not None and child.asked == "term":
             self._settle(store, row, Event.RETURN, "returned")
-        elif ward.code == 0:
+        elif child.code == 0:
             self._settle(store, row, Event.SUCCEED, "", result={"exit": 0})
         else:
-            self._settle(store, row, Event.FAIL, "", error=_failure(ward))
+            self._settle(store, row, Event.FAIL, "", error=_failure(child))
 
-    def _kill_order(self, ward: Ward) -> Order:
+    def _kill_order(self, child: ChildRecord) -> Order:
         """An order that records a kill given through the supervisor's socket."""
         return Order(
-            id=ward.order or f"rcp_{uuid.uuid4().hex[:12]}",
+            id=child.order or f"rcp_{uuid.uuid4().hex[:12]}",
             kind=StopKind.KILL,
             scope=StopScope.RUN,
             name=self.command.run,
@@ -297,13 +296,13 @@ class Box:
         except Fenced:  # an order came first; the next turn sees it
             return
 
-    def _prove(self, store: Store, ward: Ward, told: list[StopNotice]) -> None:
+    def _prove(self, store: Store, child: ChildRecord, notices: list[StopNotice]) -> None:
         """Report to the store that no process of the command is left."""
-        if ward.alive or not ward.quiet:
+        if child.alive or not child.quiet:
             return
-        if ward.asked == "kill" and ward.killed is None and ward.state not in OVER:
+        if child.asked == "kill" and child.killed is None and child.state not in OVER:
             return  # the supervisor's "killed" event, with the evidence, follows in a moment
-        for one in told:
+        for one in notices:
             if self.concerns(one) and one.hard:
                 write(
                     store,
@@ -311,18 +310,18 @@ class Box:
                         stop_id=one.stop_id,
                         target=one.target,
                         stage="verified",
-                        evidence=f"its supervisor: {proof(ward)}",
+                        evidence=f"its supervisor: {proof(child)}",
                     ),
                 )
 
 
-def proof(ward: Ward) -> str:
+def proof(child: ChildRecord) -> str:
     """The evidence of the command's end, in words."""
-    if ward.killed is not None:
-        took, by = ward.killed.get("took_ms"), ward.killed.get("by")
-        number = ward.killed.get("pids")
+    if child.killed is not None:
+        took, by = child.killed.get("took_ms"), child.killed.get("by")
+        number = child.killed.get("pids")
         return f"{number} processes ended by {by} in {took} ms, nothing is left"
-    return f"it has ended ({ward.how()}), nothing is left"
+    return f"it has ended ({child.how()}), nothing is left"
 
 
 def refusal_of(store: Store, row: RunRow) -> str:
@@ -347,12 +346,12 @@ def held(store: Store, agent: str, labels: dict[str, str]) -> str:
     return f"{scope_latches.held_by(latch)}. To lift it: {scope_latches.lift_command(latch)}"
 
 
-def _failure(ward: Ward) -> dict[str, Any]:
+def _failure(child: ChildRecord) -> dict[str, Any]:
     return {
         "type": "Exited",
-        "message": f"the command ended with {ward.how()}",
-        "exit": ward.code,
-        "signal": ward.signal,
+        "message": f"the command ended with {child.how()}",
+        "exit": child.code,
+        "signal": child.signal,
     }
 
 
