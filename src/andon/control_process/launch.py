@@ -29,8 +29,8 @@ from andon.settings import Settings
 from andon.store import absolute
 from andon.store.messages.rows import RunRow
 from andon.store.store import Store
+from andon.supervisor.spec import GRADES
 
-GRADES = ("none", "C", "B", "A")
 WHAT = ("kill", "pause", "parent_death")
 # -P: the files of this folder are an agent's, and must not be taken for Python's own.
 PYTHON = [sys.executable, "-P", "-m"]

@@ -12,12 +12,11 @@ from andon.host import home as homes
 from andon.host.descriptors import open_standard
 from andon.supervisor import upgrade
 from andon.supervisor.api.socket_server import listen
-from andon.supervisor.spec import Spec, parse, read
+from andon.supervisor.spec import GRADES, Spec, parse, read
 from andon.supervisor.supervisor import Supervisor, raise_file_limit
 from andon.supervisor.trees.tree import Mechanism, choose
 
 USAGE = "usage: python -m andon.supervisor --spec-fd N   (started by `andon up` and `andon run`)"
-GRADES = ("none", "C", "B", "A")
 
 
 def main(words: list[str]) -> int:

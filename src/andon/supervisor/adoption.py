@@ -100,16 +100,17 @@ def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
         tree.close()
         descriptors.close(pidfd)
         return
-    child = _place(own, each, before) if alive and each["kind"] != "control" else None
-    if child is None:  # not worth adopting: kill what is left of it
-        spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
-        child = Child(spec, state="clearing", run=each.get("run"), tree=tree)
+    spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
+    if not alive or spec.kind == "control":  # not worth adopting: kill what is left of it
+        child = Child(spec, state="clearing", run=each.get("run"), tree=tree, asked="term")
         own.children.append(child)
         descriptors.close(pidfd)
         own.say(child.name, f"left behind by supervisor {before}; ended")
-        child.asked = "term"
         own.kill([child], own.report_killed, why="left behind")
         return
+    child = _unstarted(own, each["name"], each["kind"]) or Child(spec)
+    if child.spec is spec:
+        own.children.append(child)
     child.tree, child.pid, child.ticks, child.pidfd = tree, pid, ticks, pidfd
     child.state = "frozen" if each.get("state") == "frozen" else "running"
     child.adopted, child.run = True, child.run or each.get("run")
@@ -120,12 +121,8 @@ def _take(own: "Supervisor", each: dict[str, Any], before: str) -> None:
     own.lifecycle.report_start(child, adopted=True)
 
 
-def _place(own: "Supervisor", each: dict[str, Any], before: str) -> Child:
-    """Return our unstarted child of the same name and kind, or a new one."""
-    for child in own.children:
-        if (child.name, child.kind) == (each["name"], each["kind"]) and child.state == "new":
-            return child
-    spec = ChildSpec(f"{each['name']}~{before}", str(each["kind"]), list(each["argv"]), {})
-    child = Child(spec)
-    own.children.append(child)
-    return child
+def _unstarted(own: "Supervisor", name: str, kind: str) -> Child | None:
+    return next(
+        (one for one in own.children if (one.name, one.kind, one.state) == (name, kind, "new")),
+        None,
+    )

@@ -9,6 +9,7 @@ from andon.core.fleet.restart import Mode, RestartPolicy
 from andon.errors import BadInput
 
 KINDS = ("control", "worker", "command")
+GRADES = ("none", "C", "B", "A")  # of a kill mechanism, worst first
 # States of a child. waiting: for permission to start · held: by the latch or lost contact ·
 # resting: before a restart · clearing: it ended, and what it left behind is being killed
 LIVE = ("running", "frozen", "stopping")

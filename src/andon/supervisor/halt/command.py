@@ -306,20 +306,24 @@ def main(arguments: list[str]) -> int:
         _say(f"andon halt: {clean(complaint)}. Everything was halted anyway.\n", to=2)
     if not asked.json:
         _say(page.pulled(command))
-    _release_signals()
-    code = None
+    interrupted = _wait(command)
+    receipt = command.receipt()
+    _say(page.as_json(receipt) if asked.json else page.ending(receipt, still=interrupted))
+    if interrupted:
+        return INTERRUPTED
+    return PROVED if receipt["proved"] else NOT_PROVED
+
+
+def _wait(command: HaltCommand) -> bool:
+    """Wait for the proof; whether the user interrupted that."""
+    import signal
+
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         command.wait()
     except KeyboardInterrupt:
-        code = INTERRUPTED
-    receipt = command.receipt()
-    if asked.json:
-        _say(page.as_json(receipt))
-    else:
-        _say(page.ending(receipt, still=code is not None))
-    if code is not None:
-        return code
-    return PROVED if receipt["proved"] else NOT_PROVED
+        return True
+    return False
 
 
 def _hold_signals() -> None:
@@ -331,14 +335,8 @@ def _hold_signals() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def _release_signals() -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def _say(text: str, to: int = 1) -> int:
-    """Write to a terminal, ignoring errors: a closed one must not stop the command."""
+    """Write to a terminal, ignoring errors: a closed one must not stop the halt."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     left = text.encode(encoding, "backslashreplace")
     with contextlib.suppress(OSError):
