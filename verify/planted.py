@@ -84,9 +84,9 @@ CANARIES = (
         "result-before-commit",
         "simulation",
         "runtime/operations/steps.py",
-        "        await (attempt.append(done) if plans is None else "
-        "attempt.append(done, *plans(back)))\n",
-        "        attempt.append_soon(done)\n",
+        "        await (journal.append(done) if plans is None else "
+        "journal.append(done, *plans(back)))\n",
+        "        journal.append_soon(done)\n",
     ),
     Canary(
         "end-without-its-attempt",
@@ -128,21 +128,23 @@ CANARIES = (
         "polite-order-ignored",
         "simulation",
         "runtime/worker/stop_orders.py",
-        "        if attempt is None or not _counts(told, attempt.order):\n            return\n",
+        "        if attempt is None or not _counts(told, attempt.exit.order):\n"
+        "            return\n",
         "        return\n",
     ),
     Canary(
         "keys-forgotten-over-a-snapshot",
         "simulation",
         "runtime/effects/effect.py",
-        "if operation.record is None and operation.key is not None and attempt.replay.snapshot:",
+        "if operation.record is None and operation.key is not None and "
+        "attempt.journal.replay.snapshot:",
         "if operation.record is attempt:",
     ),
     Canary(
         "answers-out-of-turn",
         "simulation",
         "runtime/attempt/attempt.py",
-        "            self.turns.expect(self.replay.answers())\n",
+        "            self.turns.expect(replay.answers())\n",
         "            self.turns.expect([])\n",
     ),
     Canary(
@@ -156,8 +158,8 @@ CANARIES = (
         "partial-value-forgotten",
         "simulation",
         "runtime/attempt/attempt.py",
-        "self.checkpoints = dict(loaded.checkpoints)",
-        "self.checkpoints = {}",
+        "self.journal.checkpoints = dict(loaded.checkpoints)",
+        "self.journal.checkpoints = {}",
     ),
     Canary(
         "failures-not-counted",
@@ -170,7 +172,8 @@ CANARIES = (
         "own-cancellation-not-noted",
         "simulation",
         "runtime/effects/effect.py",
-        "        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))\n",
+        "        self.attempt.journal.append_soon("
+        "self.draft(Mark.CANCELLED, standing, **fields))\n",
         "",
     ),
     Canary(
@@ -184,7 +187,7 @@ CANARIES = (
         "stubborn-code-forgotten",
         "simulation",
         "runtime/attempt/attempt.py",
-        "            self.host.keep_in_mind(task)\n",
+        "            self.host.track(task)\n",
         "",
     ),
     Canary(
@@ -239,9 +242,10 @@ CANARIES = (
     Canary(
         "lost-lease-not-noticed",
         "simulation",
-        "runtime/worker/worker.py",
-        "                self.post(self._lost, worker_id, error)\n                return\n",
-        "                continue\n",
+        "runtime/worker/lease.py",
+        "                    self._loop.call_soon_threadsafe(self.lose, error)\n"
+        "                return\n",
+        "                    continue\n",
     ),
     Canary(
         "given-back-without-a-fence",
@@ -269,7 +273,7 @@ CANARIES = (
         "left-in-the-middle-and-asked-about",
         "simulation",
         "runtime/operations/operation.py",
-        "            self.attempt.check()  # the attempt may have left meanwhile\n",
+        "            self.attempt.exit.check()  # the attempt may have left meanwhile\n",
         "",
     ),
     Canary(
@@ -296,23 +300,22 @@ CANARIES = (
     Canary(
         "shield-not-looked-at",
         "simulation",
-        "runtime/attempt/exit.py",
-        "        if self.stopping and not self.shielded:\n"
-        "            raise await self.give_way()\n        if not writes",
-        "        if self.stopping:\n            raise await self.give_way()\n        if not writes",
+        "runtime/attempt/attempt.py",
+        "        if self.exit.stopping and not self.exit.shielded:\n",
+        "        if self.exit.stopping:\n",
     ),
     Canary(
         "snapshot-overlooked",
         "simulation",
-        "runtime/attempt/attempt.py",
-        "        if self.oblivious:\n            raise Diverged(\n",
-        "        if self.oblivious is None:\n            raise Diverged(\n",
+        "runtime/operations/snapshots.py",
+        "        if self.unread:\n            raise Diverged(\n",
+        "        if self.unread is None:\n            raise Diverged(\n",
     ),
     Canary(
         "cancelled-wait-keeps-its-message",
         "simulation",
         "runtime/operations/operation.py",
-        '                    along["give_back"] = message.id\n',
+        '                    fields["give_back"] = message.id\n',
         "",
     ),
     Canary(
@@ -345,7 +348,7 @@ CANARIES = (
         "latch-unseen-by-programs",
         "points",
         "runtime/worker/embedded_latch.py",
-        "        self.worker.tell(found, LEAVE_SECONDS)\n",
+        "        self.worker.stop(found, LEAVE_SECONDS)\n",
         "        return\n",
     ),
     Canary(
@@ -441,7 +444,7 @@ CANARIES = (
         "chaos",
         "runtime/attempt/journal.py",
         "                await writer.submit(message)\n",
-        "                writer.submit(message).add_done_callback(_retrieve)\n",
+        "                writer.submit(message).add_done_callback(retrieve)\n",
     ),
     Canary(
         "tool-called-before-it-is-written",

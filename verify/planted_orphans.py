@@ -28,9 +28,9 @@ CANARIES = (
     Canary(
         "started-before-it-is-written",
         "simulation",
-        "runtime/attempt/exit.py",
-        "        if self.host.store.free_means == Sight.PROCESS:\n",
-        "        if self.host.store is None:\n",
+        "runtime/attempt/processes.py",
+        "        if self._host.store.free_means == Sight.PROCESS:\n",
+        "        if self._host.store is None:\n",
     ),
     Canary(
         "program-of-a-call-left-alive",

@@ -39,22 +39,23 @@ CANARIES = (
         "shield-without-a-limit",
         "simulation",
         "runtime/attempt/exit.py",
-        "        return any(limit > self.loop.time() for limit in self.shields.values())\n",
+        "        return any(limit > self._loop.time() for limit in self.shields.values())\n",
         "        return bool(self.shields)\n",
     ),
     Canary(
         "shield-cut-by-a-drain",
         "simulation",
         "runtime/worker/drain.py",
-        '                if not attempt.shielded:\n                    attempt.leave("stopped")\n',
-        '                attempt.leave("stopped")\n',
+        "                if not attempt.exit.shielded:\n"
+        '                    attempt.exit.leave("stopped")\n',
+        '                attempt.exit.leave("stopped")\n',
     ),
     Canary(
         "shield-left-at-a-boundary",
         "simulation",
         "runtime/worker/drain.py",
-        "                if not attempt.active and not attempt.shielded:\n",
-        "                if not attempt.active:\n",
+        "                if not attempt.exit.hands and not attempt.exit.shielded:\n",
+        "                if not attempt.exit.hands:\n",
     ),
     # ── what a reader of a damaged store is told ──────────────────────────────────────────────
     Canary(

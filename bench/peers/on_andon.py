@@ -18,6 +18,7 @@ from drive import Driver, main, spawn, until
 
 import andon
 from andon.control.runs.surroundings import Surroundings
+from andon.core.stop import StopKind
 from andon.runtime.requests import requests
 from andon.store import open_store
 
@@ -79,9 +80,9 @@ class OnAndon(Driver):
         if self.way == "shell":
             spawn([sys.executable, "-m", "andon", "kill", run], self.folder)
         elif self.way == "cancel":
-            requests.cancel(self.store, run, within=1.0)
+            requests.order(self.store, StopKind.CANCEL, run, within=1.0)
         else:
-            requests.kill(self.store, run)
+            requests.order(self.store, StopKind.KILL, run)
 
     def close(self) -> None:
         self.up.send_signal(signal.SIGTERM)  # it removes its control groups

@@ -191,7 +191,7 @@ async def test_a_graph_without_operations_ends_at_its_next_step(
         run = await local.client.start(agent)
         await until(gate.reached.is_set)
         await local.client.pause(run)
-        await until(lambda: worker.attempts[run].stopping)
+        await until(lambda: worker.attempts[run].exit.stopping)
         gate.release.set()
         await local.reach_over(run, "paused")
         assert "second" not in done
@@ -221,7 +221,7 @@ async def test_a_stop_is_not_saved_as_an_error_of_its_node(local: Lab, saver: An
         run = await local.client.start(agent)
         await until(tool.gate.reached.is_set)
         await local.client.pause(run)
-        await until(lambda: worker.attempts[run].stopping)
+        await until(lambda: worker.attempts[run].exit.stopping)
         tool.gate.release.set()
         await local.reach_over(run, "paused")
         left = saver.get_tuple({"configurable": {"thread_id": "t"}})

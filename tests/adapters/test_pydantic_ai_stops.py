@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from tests.adapters.buyers import FORMS, buyer
-from tests.runtime.harness import Held, Lab, agent, until
+from tests.runtime.harness import Held, Lab, agent, claims_again, until
 from tests.runtime.worker.test_stop_orders import closed, stage
 
 import andon
@@ -219,9 +219,8 @@ async def test_a_thread_of_a_tool_that_goes_on_is_not_said_to_have_ended(lab: La
             run_id = await lab.client.start("agent")
             await asyncio.to_thread(reached.wait, 30)
             receipt = await lab.client.kill(run_id)
-            await until(lambda: worker.attempts[run_id].reason == "killed")
-            number = worker._claim_number
-            await until(lambda: worker._claim_number > number + 5)
+            await until(lambda: worker.attempts[run_id].exit.reason == "killed")
+            await claims_again(worker)
             assert stage(lab, receipt) == "fenced"
             release.set()
             found = await closed(lab, receipt)

@@ -72,7 +72,7 @@ class NoStore:
 
 
 class FakeWorker:
-    """What `Told` asks for; its loop runs in a thread and can be blocked."""
+    """What `WorkerView` asks for; its loop runs in a thread and can be blocked."""
 
     def __init__(self, store: Any = None, **settings: Any) -> None:
         self.worker_id = "host.1.abc"
@@ -89,7 +89,7 @@ class FakeWorker:
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
-    def tell(self, why: str, grace_seconds: float | None = None) -> None:
+    def stop(self, why: str, grace_seconds: float | None = None) -> None:
         self.told.append((why, grace_seconds))
         self.draining = True
 

@@ -135,9 +135,20 @@ async def until(condition: Callable[[], Any]) -> Any:
     return found
 
 
+async def claims_again(worker: Worker, times: int = 6) -> None:
+    """Let a worker claim so often: nothing notifies it, and its polls are seconds apart."""
+    number = worker._claim_number
+
+    def claimed() -> bool:
+        worker.wake()
+        return worker._claim_number >= number + times
+
+    await until(claimed)
+
+
 def bury(survivor: Worker, lost: Worker, evidence: str = "dead:the test says so") -> None:
     """Tell `survivor` that `lost` is gone: for certain (dead), or only not heard of (silent)."""
-    survivor.post(survivor._died, lost.worker_id, evidence)
+    survivor.post(survivor._on_death, lost.worker_id, evidence)
 
 
 class Held:

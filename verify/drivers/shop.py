@@ -206,5 +206,5 @@ def _receipt(name: str) -> str:
 
 def _plans(operation: Any, name: str) -> bool:
     """Whether a call of that tool stands in the journal, and nothing more of it."""
-    records = operation.attempt.replay.records()
+    records = operation.attempt.journal.replay.records()
     return any((one.kind, one.name) == ("effect", name) for one in records)

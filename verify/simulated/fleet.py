@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from andon.core.run import TERMINAL, State
+from andon.core.stop import StopKind
 from andon.errors import AndonError
 from andon.runtime.requests import requests, start
 from andon.store.messages.rows import Filter
@@ -424,7 +425,7 @@ class Fleet:
         for row in self.store.runs(Filter(states=(State.STRANDED,))):
             if set(scripts.UNFIT) & set(self.scripts.get(row.id, ())):  # it never fits again
                 self.tell(None, f"somebody gives {row.id} up")
-                requests.cancel(self.store, row.id)
+                requests.order(self.store, StopKind.CANCEL, row.id)
         for row in self.store.runs(Filter(states=(State.PAUSED, State.KILLED))):
             if row.stop is None:
                 self.tell(None, f"somebody resumes {row.id}")

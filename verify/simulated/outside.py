@@ -204,23 +204,23 @@ class World:
         """A block that nobody who is polite cuts short."""
         process, number = self.fleet.current, attempt.get()
         owned = process.worker.attempts[run_id]
-        leaving = owned.reason is not None
+        leaving = owned.exit.reason is not None
         self.fleet.interrupt(run_id, seconds)
         until = self.shields[run_id, number] = process.loop.time() + seconds
         try:
             yield
         except BaseException:
             held = process.loop.time() < until and not leaving and process.alive
-            if held and (owned.reason or "") in self._polite(process):
-                self.wrong(f"{run_id} has a shield, and leaves: {owned.reason}")
+            if held and (owned.exit.reason or "") in self._polite(process):
+                self.wrong(f"{run_id} has a shield, and leaves: {owned.exit.reason}")
             raise
         finally:
             del self.shields[run_id, number]
 
     def _polite(self, process: "Process") -> tuple[str, ...]:
         drain = process.worker.drain
-        ends = drain.told_at + drain.plan.ends[Phase.CHECKPOINT]
-        early = drain.told and own_time() < ends
+        ends = drain.begun_at + drain.plan.ends[Phase.CHECKPOINT]
+        early = drain.begun and own_time() < ends
         return ("drained", "paused", "cancelled", *(("stopped",) if early else ()))
 
     # ── tidying up ────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from andon.core.lease import renew_every
 from andon.errors import StoreUnavailable
 from andon.runtime.attempt import branch
 from andon.runtime.processes import attribution
-from andon.runtime.worker import cleanup, peers, progress
+from andon.runtime.worker import cleanup, lease, peers, progress
 from andon.runtime.worker import worker as runtime
 from andon.settings import Settings
 from andon.store.store import Claim, FleetState, Message, WorkerRow
@@ -106,7 +106,7 @@ class Process:
 
     def be_told(self, grace: float) -> None:
         self.leaving = True
-        self.worker.tell("SIGTERM", grace)
+        self.worker.stop("SIGTERM", grace)
 
     def stop_listening(self) -> None:
         self.listener = None
@@ -213,8 +213,8 @@ class _Inline(_NoThread):
 class _Heart(_NoThread):
     """Beats by callbacks: each is one turn of the worker's own loop of heartbeats."""
 
-    def __init__(self, *, target: Any, args: tuple[str, Any], process: Process, **_: Any) -> None:
-        self._beat, (self._worker_id, self._ended), self._process = target, args, process
+    def __init__(self, *, target: Any, args: tuple[Any], process: Process, **_: Any) -> None:
+        self._renew, (self._ended,), self._process = target, args, process
 
     def start(self) -> None:
         seconds = renew_every(self._process.fleet.lease_seconds)
@@ -224,7 +224,7 @@ class _Heart(_NoThread):
         if not self._ended.is_set():
             turns = iter((False, True))
             once = SimpleNamespace(wait=lambda _: next(turns))
-            self._beat(self._worker_id, once)
+            self._renew(once)
             self.start()
 
 
@@ -300,7 +300,7 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
         (attribution, "Pool", lambda *_: _Threads(here())),
         (runtime, "Peers", lambda store, mine, on_death: _Watch(here(), on_death)),
         (runtime, "this_process", lambda: here().describe()),
-        (runtime, "threading", _module(lambda **k: _Heart(process=here(), **k))),
+        (lease, "threading", _module(lambda **k: _Heart(process=here(), **k))),
         (store_writer, "threading", _module(_NoThread)),
         (cleanup, "threading", _module(_Inline)),
         (cleanup, "sweep", lambda _: None),

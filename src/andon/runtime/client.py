@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from andon.core.journal import Entry
 from andon.core.run import State
-from andon.core.stop import WITHIN_SECONDS
+from andon.core.stop import WITHIN_SECONDS, StopKind
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
 from andon.runtime.agent import Agent
 from andon.runtime.attempt.journal import close
@@ -33,6 +33,8 @@ from andon.store.store import AgentRow, NewRun, Start
 from andon.store.writer.writer import Writer
 from andon.transcript import Call
 from andon.transcript import State as ToolState
+
+_T = TypeVar("_T")
 
 # At close, for starts that no caller waits for any more.
 CLOSE_SECONDS = 2.0
@@ -85,7 +87,7 @@ class Client:
                 self._writer.close(CLOSE_SECONDS)
             await close(self._store)
 
-    async def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _ask(self, request: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         return await asyncio.to_thread(request, self._store, *args, **kwargs)
 
     async def start(
@@ -151,8 +153,7 @@ class Client:
 
     async def get(self, run_id: str) -> Run:
         """Return a run by its id, or by the unambiguous beginning of one."""
-        run: Run = await self._ask(requests.get, run_id)
-        return run
+        return await self._ask(requests.get, run_id)
 
     async def list(
         self,
@@ -176,8 +177,7 @@ class Client:
                 row = await self._find_patiently(run_id)
                 if not requests.is_over(row):
                     row = await self._awaiting.end_of(row.id)
-                run: Run = await self._ask(requests.described, row)
-                return run
+                return await self._ask(requests.described, row)
         except TimeoutError:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
 
@@ -187,13 +187,11 @@ class Client:
         until = loop.time() + self.settings.patience_seconds
         while True:
             try:
-                row: RunRow = await self._ask(requests.find, run_id)
+                return await self._ask(requests.find, run_id)
             except StoreUnavailable:
                 if loop.time() > until:
                     raise
                 await asyncio.sleep(POLL_SECONDS)
-            else:
-                return row
 
     async def send(
         self,
@@ -204,8 +202,7 @@ class Client:
         id: str | None = None,  # noqa: A002
     ) -> bool:
         """Send an event to a run; with an `id`, at most once. False if it was sent before."""
-        sent: bool = await self._ask(requests.send, run_id, name, payload, id=id)
-        return sent
+        return await self._ask(requests.send, run_id, name, payload, id=id)
 
     async def steer(
         self,
@@ -220,9 +217,7 @@ class Client:
 
         `revise` and `retract` take the id of an earlier instruction that no longer holds.
         """
-        request = partial(requests.steer, revise=revise, retract=retract, by=by)
-        word: Steer = await self._ask(request, run_id, text)
-        return word
+        return await self._ask(requests.steer, run_id, text, revise=revise, retract=retract, by=by)
 
     async def answer(
         self,
@@ -238,8 +233,7 @@ class Client:
         `decision` is approve, edit, reject or respond; for an effect in doubt, happened or
         did_not_happen.
         """
-        answered: str = await self._ask(requests.answer, run_id, decision, value, ask=ask, by=by)
-        return answered
+        return await self._ask(requests.answer, run_id, decision, value, ask=ask, by=by)
 
     async def resume(self, run_id: str, *, by: str = "", why: str = "") -> None:
         """Let a paused, killed or stranded run continue, if no latch holds it."""
@@ -249,40 +243,34 @@ class Client:
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
     ) -> str:
         """Stop a run at its next boundary; returns the receipt's id. `resume` continues it."""
-        return await self._order(requests.pause, run_id, by, why, within)
+        return await self._order(StopKind.PAUSE, run_id, by, why, within)
 
     async def cancel(
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
     ) -> str:
         """Stop a run for good and undo its effects where possible; returns the receipt's id."""
-        return await self._order(requests.cancel, run_id, by, why, within)
+        return await self._order(StopKind.CANCEL, run_id, by, why, within)
 
     async def kill(
         self, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
     ) -> str:
         """Take a run away from its worker at once; returns the receipt's id."""
-        return await self._order(requests.kill, run_id, by, why, within)
+        return await self._order(StopKind.KILL, run_id, by, why, within)
 
-    async def _order(
-        self, request: Callable[..., str], run_id: str, by: str, why: str, within: float
-    ) -> str:
-        receipt_id: str = await self._ask(request, run_id, by=by, why=why, within=within)
-        return receipt_id
+    async def _order(self, kind: StopKind, run_id: str, by: str, why: str, within: float) -> str:
+        return await self._ask(requests.order, kind, run_id, by=by, why=why, within=within)
 
     async def receipt(self, receipt_id: str) -> Receipt:
         """Return how far a stop has been proved."""
-        found: Receipt = await self._ask(requests.receipt, receipt_id)
-        return found
+        return await self._ask(requests.receipt, receipt_id)
 
     async def journal(self, run_id: str) -> Sequence[Entry]:
         """Return the whole journal of a run."""
-        found: Sequence[Entry] = await self._ask(requests.journal, run_id)
-        return found
+        return await self._ask(requests.journal, run_id)
 
     async def ledger(self, run_id: str) -> Callable[[Call], ToolState | None]:
         """Return the outcomes of a stopped run's tool calls, for `transcript.repair`."""
-        found: Callable[[Call], ToolState | None] = await self._ask(ledger.read, run_id)
-        return found
+        return await self._ask(ledger.read, run_id)
 
     # ── library mode ──────────────────────────────────────────────────────────────────────────
 
@@ -326,7 +314,7 @@ class Client:
     def let_go(self, seconds: float) -> None:
         """Release the runs executing in this program within `seconds`, then cut them off."""
         if self._worker is not None:
-            self._worker.tell("its program released it", seconds)
+            self._worker.stop("its program released it", seconds)
 
     async def _wait_unless_halted(self, run_id: str, leaving: EmbeddedLatch) -> Run:
         """Wait for the run, and give up when this host's latch stops it."""
@@ -356,5 +344,5 @@ class Client:
                 worker = Worker(self._store, [agent], self.settings, only=Counter())
                 await worker.__aenter__()
                 self._leaving = EmbeddedLatch(worker)
-            self._leaving.worker.carry(agent)
+            self._leaving.worker.add_agent(agent)
         return self._leaving

@@ -24,7 +24,7 @@ from andon.errors import BadInput, Diverged, Unresolved
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.exit import log
 from andon.runtime.attempt.journal import Durable
-from andon.runtime.operations import asks, snapshots, steps
+from andon.runtime.operations import asks, steps
 from andon.runtime.operations.asks import Answer
 from andon.runtime.operations.calls import refuse_wrong_arguments
 from andon.runtime.operations.model_loop import ModelLoop
@@ -69,7 +69,7 @@ class Context(ModelLoop):
     @property
     def stopping(self) -> bool:
         """Whether the run is about to leave this process; long code outside steps can check it."""
-        return self._attempt.stopping
+        return self._attempt.exit.stopping
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
@@ -97,13 +97,8 @@ class Context(ModelLoop):
         called = function
         if process:
             called, is_async = self._apart(step, function), True
-        operation = Operation(
-            self._attempt,
-            EntryKind.STEP,
-            step,
-            key,
-            value.digest(args, kwargs, f"step {step!r}"),
-        )
+        digest = value.digest(args, kwargs, f"step {step!r}")
+        operation = Operation(self._attempt, EntryKind.STEP, step, key, digest)
         operation.cuttable = is_async
         call = partial(invoke, operation, called, args, kwargs, timeout)
         return await steps.carry_out(operation, call, decoder, retries)
@@ -134,20 +129,14 @@ class Context(ModelLoop):
         step = named(function, name)
         if inspect.iscoroutinefunction(function):
             raise BadInput(f"transaction {step!r}: expected a plain function, found an async one")
-        operation = Operation(
-            self._attempt,
-            EntryKind.STEP,
-            step,
-            key,
-            value.digest(args, kwargs, f"transaction {step!r}"),
-        )
+        digest = value.digest(args, kwargs, f"transaction {step!r}")
+        operation = Operation(self._attempt, EntryKind.STEP, step, key, digest)
         decoder = value.result_decoder(function)
-        return await steps.transact(
-            operation,
-            lambda connection: function(connection, *args, **kwargs),
-            decoder,
-            retries,
-        )
+
+        def write(connection: Any) -> Any:
+            return function(connection, *args, **kwargs)
+
+        return await steps.transact(operation, write, decoder, retries)
 
     # ── effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -179,13 +168,8 @@ class Context(ModelLoop):
         declared = declaration(function, kind, probe, undo, undo_within)
         effect = named(function, name)
         refuse_wrong_arguments(effect, function, args, kwargs)
-        operation = Operation(
-            self._attempt,
-            EntryKind.EFFECT,
-            effect,
-            key,
-            value.digest(args, kwargs, f"effect {effect!r}"),
-        )
+        digest = value.digest(args, kwargs, f"effect {effect!r}")
+        operation = Operation(self._attempt, EntryKind.EFFECT, effect, key, digest)
         async with operation.alone():
             return await effects.carry_out(
                 self._attempt, operation, function, args, kwargs, declared, retries, timeout
@@ -207,17 +191,17 @@ class Context(ModelLoop):
             )
         raw = value.encode(state, "the snapshot")
         try:
-            attempt.replay.check_end(attempt.root.number)
+            attempt.journal.replay.check_end(attempt.root.number)
         except Diverged as error:
-            raise attempt.stop("diverged", error) from None
-        future = attempt.append_soon(snapshots.draft(attempt, raw))
-        attempt.root.restart(attempt.replay.root)
-        return Durable(attempt, future)
+            raise attempt.exit.stop("diverged", error) from None
+        future = attempt.journal.append_soon(attempt.state.save(raw))
+        attempt.root.restart(attempt.journal.replay.root)
+        return Durable(attempt.journal, future)
 
     @property
     def restored(self) -> Any:
         """State of the last snapshot, of this attempt or an earlier one; None if there is none."""
-        return self._attempt.restored
+        return self._attempt.state.read()
 
     def checkpoint(
         self, partial: Any, *, done: int | None = None, total: int | None = None
@@ -229,13 +213,13 @@ class Context(ModelLoop):
         operation = inside("checkpoint")
         raw = value.encode(partial, f"the checkpoint of {operation.kind} {operation.name!r}")
         progress = None if done is None else progress_of(operation.name, done, total)
-        operation.attempt.keep_partial(operation.place, raw.decode(), progress)
+        operation.attempt.journal.keep_partial(operation.place, raw.decode(), progress)
 
     @property
     def partial(self) -> Any:
         """The latest checkpoint of the current step, or None."""
         operation = inside("partial")
-        body = operation.attempt.checkpoints.get(operation.place)
+        body = operation.attempt.journal.checkpoints.get(operation.place)
         return None if body is None else value.decode(body)
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────
@@ -259,7 +243,7 @@ class Context(ModelLoop):
         if operation.answered:
             return await self._outcome(operation)
         until = None
-        if operation.record or timeout is not None or not self._attempt.has_message("event", name):
+        if operation.record or timeout is not None or not self._attempt.waits.has("event", name):
             until = await self._deadline(operation, timeout)
         message = await wait_noting_cancel(operation, "event", name, until)
         with operation.noting(message):
@@ -359,7 +343,7 @@ class Context(ModelLoop):
         if operation.record is not None:
             return value.decode(operation.record.body or "null")
         made = make()
-        self._attempt.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(made)))
+        self._attempt.journal.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(made)))
         return made
 
     # ── logging, shields and cleanup ──────────────────────────────────────────────────────────
@@ -367,9 +351,9 @@ class Context(ModelLoop):
     def log(self, text: str, *, level: str = "info") -> None:
         """Write a line for `andon logs`; replay does not write it again."""
         here = branch.current.get()
-        if here is not None and self._attempt.replay.replaying(here.path, here.number):
+        if here is not None and self._attempt.journal.replay.replaying(here.path, here.number):
             return
-        self._attempt.add_line(_line(level), _line(text))
+        self._attempt.journal.add_line(_line(level), _line(text))
 
     @contextlib.asynccontextmanager
     async def shield(self, name: str, *, at_most: float = 30.0) -> AsyncIterator[None]:
@@ -379,24 +363,17 @@ class Context(ModelLoop):
         """
         attempt, began = self._attempt, self._attempt.loop.time()
         shield = object()  # two shields of one name may be open at once
-        attempt.shields[shield] = began + at_most
+        attempt.exit.shields[shield] = began + at_most
         try:
             yield
         finally:
-            del attempt.shields[shield]
-            attempt.move()
+            del attempt.exit.shields[shield]
+            attempt.exit.notify()
             took = attempt.loop.time() - began
             if took > at_most:
-                log.warning(
-                    "run %s: shield %r took %.1f s, its limit is %s s",
-                    self.run_id,
-                    name,
-                    took,
-                    at_most,
-                )
-                self.log(
-                    f"shield {name!r} took {took:.1f} s, its limit is {at_most} s", level="warning"
-                )
+                text = f"shield {name!r} took {took:.1f} s, its limit is {at_most} s"
+                log.warning("run %s: %s", self.run_id, text)
+                self.log(text, level="warning")
 
     @contextlib.asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
@@ -406,12 +383,12 @@ class Context(ModelLoop):
         between may see a result that a crash takes back.
         """
         attempt = self._attempt
-        attempt.joining += 1
+        attempt.journal.joining += 1
         try:
             yield
         finally:
-            attempt.joining -= 1
-        await attempt.written()
+            attempt.journal.joining -= 1
+        await attempt.journal.written()
 
     @property
     def scratch(self) -> Path:

@@ -142,7 +142,6 @@ async def call_in_thread(
     attempt: Any, context: Any, function: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
     """Run a plain agent in a thread of its own, with a context that forwards to this loop."""
-    attempt.sync = True
     home: list[int] = []
     forwarding = portal(attempt, context, home)
 
@@ -188,7 +187,7 @@ def portal(attempt: Any, context: Any, home: Sequence[int] = ()) -> Portal:
 
         return begin
 
-    return Portal(context, attempt.loop, prepare, attempt.stopped)
+    return Portal(context, attempt.loop, prepare, attempt.exit.stopped)
 
 
 def _followed(attempt: Any, run: Callable[[], Any]) -> Callable[[], Any]:

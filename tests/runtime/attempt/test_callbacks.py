@@ -84,7 +84,7 @@ async def test_a_run_whose_step_has_left_a_timer_is_not_taken_for_one_that_nobod
 
     async with lab.working(leaves, poll_seconds=0.01) as worker:
         run = await lab.client.start(leaves)
-        await until(lambda: run in worker.attempts and worker.attempts[run].waits)
+        await until(lambda: run in worker.attempts and worker.attempts[run].waits.open)
         await proved(lab, await lab.client.pause(run, within=30.0))
         assert timers[1].cancelled()
 
@@ -123,7 +123,7 @@ def test_what_says_of_nobody_belongs_to_a_run_that_was_alone_and_is_named_otherw
     acts: list[str] = []
 
     async def main() -> None:
-        loop, tasks = asyncio.get_running_loop(), branch.Tasks(lambda: None)
+        loop, tasks = asyncio.get_running_loop(), branch.Tasks()
         of_nobody(way, lambda: acts.append(way))
         await turn()
         assert callbacks.end(loop, tasks, own=False, alone=alone) == [], "of the program around it"
@@ -142,8 +142,8 @@ def test_callbacks_of_another_run_go_on() -> None:
     acts: list[str] = []
 
     async def main() -> None:
-        loop, tasks = asyncio.get_running_loop(), branch.Tasks(lambda: None)
-        other = branch.Tasks(lambda: None)
+        loop, tasks = asyncio.get_running_loop(), branch.Tasks()
+        other = branch.Tasks()
         context = contextvars.copy_context()
         context.run(branch.current.set, branch.Branch(other, ""))
         context.run(by_timer, lambda: acts.append("other"))
@@ -157,7 +157,7 @@ def test_callbacks_of_another_run_go_on() -> None:
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_timer_of_signals_is_disarmed_or_named(alone: bool) -> None:
     async def main() -> None:
-        loop, tasks = asyncio.get_running_loop(), branch.Tasks(lambda: None)
+        loop, tasks = asyncio.get_running_loop(), branch.Tasks()
         found = callbacks.end(loop, tasks, own=True, alone=alone)
         assert found == ["a timer of signals"]
 

@@ -157,7 +157,9 @@ async def test_branches_whose_results_were_committed_together(lab: Lab) -> None:
         await lab.client.start(neighbour)
         await until(lambda: len(worker.active) == 1)
         run = await lab.client.start(one)
-        await until(lambda: sum(attempt.active for attempt in worker.attempts.values()) == 4)
+        await until(
+            lambda: sum(len(attempt.exit.hands) for attempt in worker.attempts.values()) == 4
+        )
         go.set()
         assert await lab.replayed(run) == seen[0] == seen[1]
         over.set()

@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.harness import Lab, agent, until
 
 import andon
-from andon.runtime.attempt.journal import Journaling
+from andon.runtime.attempt.journal import Journal
 from andon.store.store import Append
 
 Limit = Callable[[Any], Any]
@@ -78,18 +78,18 @@ async def test_a_wait_that_is_cancelled_while_its_end_is_written_loses_no_messag
     """On replay it is cancelled again, and whoever waits next gets what came."""
     limits: list[asyncio.Timeout] = []
     cuts: list[str] = []
-    write = Journaling._write
+    write = Journal._write
 
-    async def cut(attempt: Any, message: Append) -> None:
+    async def cut(journal: Any, message: Append) -> None:
         last = message.entries[-1]
         if (last.name, last.state) == ("news", "done") and not cuts:
             cuts.append(last.place)
             limits[-1].reschedule(0)
-            await write(attempt, message)
+            await write(journal, message)
             await asyncio.sleep(60)  # it is cancelled before it hears of the commit
-        await write(attempt, message)
+        await write(journal, message)
 
-    monkeypatch.setattr(Journaling, "_write", cut)
+    monkeypatch.setattr(Journal, "_write", cut)
 
     async def body(ctx: andon.Context) -> list[str]:
         other = asyncio.create_task(ctx.event("go"))  # so that commits take a turn of the loop
@@ -277,9 +277,9 @@ async def test_a_run_whose_thread_outlives_its_limit_is_not_suspended_before_tha
         run = await lab.client.start("agent")
         await until(lambda: lab.store.asks(run))
         [attempt] = worker.active
-        await until(lambda: attempt.waits)
-        attempt._consider()
-        assert attempt.reason is None
+        await until(lambda: attempt.waits.open)
+        attempt.waits._consider()
+        assert attempt.exit.reason is None
         ends.set()
         await lab.reach(run, "suspended")
         await lab.client.answer(run, "happened", "ordered")

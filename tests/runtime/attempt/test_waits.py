@@ -176,14 +176,14 @@ async def test_one_event_is_never_two(local: Lab) -> None:
 
         worker.store.inbox = late
         run = await local.client.start("agent")
-        await until(lambda: any(attempt.waits for attempt in worker.attempts.values()))
+        await until(lambda: any(attempt.waits.open for attempt in worker.attempts.values()))
         await local.client.send(run, "n", 1)
         await until(lambda: stale)
         worker.wake()
         await until(lambda: not stale)
         worker.store.inbox = messages
         await local.client.send(run, "n", 2)
-        await until(lambda: not any(attempt.waits for attempt in worker.attempts.values()))
+        await until(lambda: not any(attempt.waits.open for attempt in worker.attempts.values()))
         go.set()
         assert await local.result(run) == [1, 2]
 
@@ -374,7 +374,7 @@ async def test_an_answer_that_comes_while_the_other_branch_works(lab: Lab) -> No
         await until(lambda: len(calls) == 2 and lab.store.asks(run))
         await lab.client.answer(run, "approve")
         [attempt] = worker.attempts.values()
-        await until(lambda: not attempt.waits)  # it is taken although the other branch works
+        await until(lambda: not attempt.waits.open)  # it is taken although the other branch works
         go.set()
         assert await lab.result(run) == ["approve", [0, 1, 2]]
     assert calls == [0, 1, 2]

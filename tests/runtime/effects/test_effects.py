@@ -175,7 +175,7 @@ def at_point(
 
 def take_from(lab: Lab, worker: Worker, evidence: str) -> None:
     """Take a worker's runs away while it does not run: it is not even told."""
-    worker._trusted_until = 0.0  # it was frozen for long
+    worker.lease.trusted_until = 0.0  # it was frozen for long
     claim = Claim(worker_id="-", agents=(), limit=0, dead=((worker.worker_id, evidence),))
     [outcome] = lab.store.write([claim])
     assert outcome.returned == 1
@@ -406,7 +406,7 @@ async def test_an_answer_to_an_earlier_doubt_is_none_to_a_later_one(
 
     async def undo(result: Any, amount: int) -> None:
         [attempt] = workers[0].attempts.values()
-        await until(lambda: "answer" in {message.kind for message in attempt.inbox})
+        await until(lambda: "answer" in {message.kind for message in attempt.waits.inbox})
         raise ConnectionError("it may be undone")
 
     async def pay(ctx: andon.Context) -> str:

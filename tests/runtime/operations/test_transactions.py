@@ -242,7 +242,7 @@ async def test_a_transaction_waits_for_what_was_begun_before_it(lab: Lab) -> Non
 
     async def body(ctx: andon.Context) -> None:
         step = asyncio.create_task(ctx.step(str, 1))
-        while not ctx._attempt._flying:
+        while not ctx._attempt.journal._flying:
             await asyncio.sleep(0)
         await ctx.transaction(insert, 1)
         await step

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.runtime.harness import Held, Lab, agent, until
+from tests.runtime.harness import Held, Lab, agent, claims_again, until
 from tests.runtime.processes import starters
 from tests.runtime.processes.starters import WAYS, Children
 
@@ -369,7 +369,7 @@ async def test_the_first_process_of_an_attempt_is_noted_once(lab: Lab, children:
     async with lab.working(starts) as worker:
         said = noted_messages(worker)
         await lab.result(await lab.client.start(starts))
-    assert said.count("Started") == 1
+    assert said.count("ProcessStarted") == 1
 
 
 @pytest.mark.parametrize("how", ["pause", "cancel", "drain", "drop"])
@@ -392,7 +392,7 @@ async def test_what_a_run_has_started_ends_before_the_run_is_somebody_elses(
         run = await lab.client.start(starts)
         await held.reached.wait()
         if how == "drop":
-            worker.attempts[run].leave("unavailable")
+            worker.attempts[run].exit.leave("unavailable")
             await until(lambda: run not in worker.attempts)
             assert not proc.alive(pids[0])
         elif how != "drain":
@@ -464,7 +464,7 @@ async def test_what_was_ended_is_named_also_if_the_order_became_hard_meanwhile(
 
     async def too_late(attempt: Attempt, outcome: Any) -> str:
         told_later = pytest.MonkeyPatch()
-        told_later.setattr(worker.stopping, "obey", lambda result: None)
+        told_later.setattr(worker.orders, "obey", lambda result: None)
         attempt.settled.add_done_callback(lambda _: told_later.undo())
         await lab.client.cancel(attempt.run.id, within=0)
         return await settle(attempt, outcome)
@@ -539,11 +539,10 @@ async def test_a_thread_of_the_code_itself_keeps_a_pause_from_being_proved(
         await held.reached.wait()
         receipt = await lab.client.pause(run, within=30.0)
         held.release.set()
-        main = worker.attempts[run].main
+        main = worker.attempts[run].tasks.main
         assert main is not None
         await until(main.done)
-        number = worker._claim_number
-        await until(lambda: worker._claim_number > number + 5)
+        await claims_again(worker)
         assert not (await lab.client.receipt(receipt)).proved
         release.set()
         await proved(lab, receipt)

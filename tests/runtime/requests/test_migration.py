@@ -8,6 +8,7 @@ import pytest
 from tests.runtime.harness import Lab, by_thread, until
 
 import andon
+from andon.core.stop import StopKind
 from andon.errors import AndonError, BadInput, IllegalTransition, NotFound
 from andon.runtime.agent import Agent
 from andon.runtime.requests import requests
@@ -80,7 +81,7 @@ async def test_a_run_stays_where_it_was_if_the_code_does_not_fit(lab: Lab) -> No
 @pytest.mark.parametrize("code", [fitting, unfit])
 async def test_a_paused_run_stays_paused_whichever_version_it_is_on(lab: Lab, code: Any) -> None:
     run_id = await waiting(lab)
-    await asyncio.to_thread(requests.pause, lab.store, run_id, by="ana")
+    await asyncio.to_thread(requests.order, lab.store, StopKind.PAUSE, run_id, by="ana")
     before = lab.store.run(run_id)
     assert before.state == "paused"
     async with lab.working(
@@ -133,13 +134,13 @@ async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab
         def writes(batch: Any) -> Any:
             outcomes = write(batch)
             if any(getattr(outcome, "runs", None) for outcome in outcomes):
-                worker.tell("test")
+                worker.stop("test")
             return outcomes
 
         worker.store.write = writes
         by_thread(worker)
         await asyncio.to_thread(requests.migrate, lab.store, run_id, "2")
-        await until(lambda: worker.drain.told)
+        await until(lambda: worker.drain.begun)
     row = lab.store.run(run_id)
     assert (row.state, row.version) == ("queued", "2")
     assert row.trial is not None, "its code has not been tried yet"

@@ -26,7 +26,7 @@ def told_at_the_claim(worker: Worker) -> None:
     def writes(batch: Any) -> Any:
         outcomes = write(batch)
         if any(getattr(outcome, "runs", None) for outcome in outcomes):
-            worker.tell("test")
+            worker.stop("test")
         return outcomes
 
     worker.store.write = writes
@@ -50,7 +50,7 @@ async def test_what_a_leaving_worker_has_just_claimed_goes_back_to_where_it_wait
     for _ in range(2):
         async with lab.working(one, poll_seconds=60) as worker:
             told_at_the_claim(worker)
-            await until(partial(getattr, worker.drain, "told"))
+            await until(partial(getattr, worker.drain, "begun"))
     assert not called, "nothing of it was executed"
     after = lab.store.run(run_id)
     assert (after.state, after.available_at) == ("queued", before.available_at)
@@ -77,13 +77,13 @@ async def test_a_claim_that_is_slow_is_waited_for_and_what_it_claimed_goes_back(
         def writes(batch: Any) -> Any:
             outcomes = write(batch)
             if any(getattr(outcome, "runs", None) for outcome in outcomes):
-                worker.tell("test")
+                worker.stop("test")
                 answered.wait(0.3)
             return outcomes
 
         worker.store.write = writes
         by_thread(worker)
-        await until(lambda: worker.drain.told)
+        await until(lambda: worker.drain.begun)
     after = lab.store.run(run_id)
     assert (after.state, after.available_at) == ("queued", before.available_at)
     assert [one.ending for one in lab.store.attempts(run_id)] == ["untouched"]
@@ -113,9 +113,9 @@ async def test_a_worker_that_starts_over_while_it_is_told_to_go_takes_nothing(la
             await start_over()
 
         worker._start_over = starting_over  # type: ignore[method-assign]
-        worker._lost(first, Fenced("", worker=first))
+        worker.lease.lose(Fenced("", worker=first))
         await begun.wait()
-        worker.tell("test")
+        worker.stop("test")
         stubborn.release.set()
     assert worker.worker_id != first
     assert lab.store.attempts(other) == []
@@ -133,7 +133,7 @@ async def test_being_told_by_several_is_announced_once(lab: Lab) -> None:
 
     async def registering() -> None:
         await register()
-        told = [threading.Thread(target=worker.tell, args=(f"told {n}",)) for n in range(4)]
+        told = [threading.Thread(target=worker.stop, args=(f"told {n}",)) for n in range(4)]
         for one in told:
             one.start()
         for one in told:
@@ -159,8 +159,8 @@ async def test_told_again_at_once_still_means_not_to_wait_for_steps(local: Lab) 
     async with local.working(agent(body), grace_seconds=1000) as worker:
         run_id = await local.client.start("agent")
         await held.reached.wait()
-        worker.tell("test")
-        worker.tell_again()
+        worker.stop("test")
+        worker.hurry()
     assert [one.ending for one in local.store.attempts(run_id)] == ["cut"]
 
 

@@ -128,7 +128,7 @@ async def test_an_effect_is_not_started_after_the_lease(lab: Lab) -> None:
             return write(batch)
 
         worker.store.write = watched
-        worker._trusted_until = 0.0  # as after a freeze
+        worker.lease.trusted_until = 0.0  # as after a freeze
         held.release.set()
         assert await lab.result(run) == "paid"
         assert beats
@@ -142,7 +142,7 @@ async def test_who_was_frozen_while_its_lease_was_renewed_renews_it_again(lab: L
     held = Held()
 
     async def pay() -> str:
-        trusted.append(worker.trusted)
+        trusted.append(worker.lease.trusted)
         return "paid"
 
     async def body(ctx: andon.Context) -> str:
@@ -153,16 +153,16 @@ async def test_who_was_frozen_while_its_lease_was_renewed_renews_it_again(lab: L
     async with lab.working(one, lease_seconds=600) as worker:
         run = await lab.client.start(one)
         await held.reached.wait()
-        beat = worker._beat
+        renew = worker.lease.renew
 
-        def frozen(worker_id: str) -> None:
-            beat(worker_id)
+        def frozen() -> None:
+            renew()
             renewals.append(1)
             if len(renewals) < 5:
-                worker._trusted_until = 0.0
+                worker.lease.trusted_until = 0.0
 
-        worker._beat = frozen  # type: ignore[method-assign]
-        worker._trusted_until = 0.0
+        worker.lease.renew = frozen  # type: ignore[method-assign]
+        worker.lease.trusted_until = 0.0
         held.release.set()
         assert await lab.result(run) == "paid"
     assert trusted == [True]
@@ -228,7 +228,7 @@ async def test_a_silent_worker_is_replaced_when_its_lease_ends(lab: Lab) -> None
     async with lab.working(one, lease_seconds=0.4) as frozen:
         run = await lab.client.start(one)
         await held.reached.wait()
-        frozen._ended.set()  # its heart stops, and nothing else
+        frozen.lease.ended.set()  # its heart stops, and nothing else
         async with lab.working(one, lease_seconds=0.4, poll_seconds=0.05):
             assert await lab.result(run) == "over"
         held.release.set()

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.runtime.harness import Held, Lab, agent, until
+from tests.runtime.harness import Held, Lab, agent, claims_again, until
 
 import andon
 from andon.errors import Stopped
@@ -186,7 +186,7 @@ async def test_a_run_that_waits_in_memory_is_paused_and_waits_again(lab: Lab) ->
 
     async with lab.working(waiter) as worker:
         run = await lab.client.start(waiter)
-        await until(lambda: run in worker.attempts and worker.attempts[run].waits)
+        await until(lambda: run in worker.attempts and worker.attempts[run].waits.open)
         await closed(lab, await lab.client.pause(run))
         assert (await lab.client.get(run)).state == "paused"
         await lab.client.send(run, "go", "went")
@@ -459,7 +459,7 @@ async def test_an_order_while_the_run_is_loaded_lets_no_code_begin(lab: Lab, kin
         await lab.client.send(run, "go")
         await asyncio.to_thread(loading.wait, 30)
         receipt = await getattr(lab.client, kind)(run)
-        await until(lambda: worker.attempts[run].reason is not None)
+        await until(lambda: worker.attempts[run].exit.reason is not None)
         go.set()
         if kind == "kill":
             await ended_by_word(lab, receipt)
@@ -550,8 +550,7 @@ async def test_being_told_again_and_again_is_being_told_once(lab: Lab) -> None:
         worker.writer.submit = noted  # type: ignore[method-assign]
         receipts = {await lab.client.pause(run) for _ in range(3)}
         assert len(receipts) == 1, "the same order, the same receipt"
-        number = worker._claim_number
-        await until(lambda: worker._claim_number > number + 5)
+        await claims_again(worker)
         held.release.set()
         await closed(lab, receipts.pop())
     assert (ended, said.count(Heard)) == ([1], 1)
@@ -587,7 +586,7 @@ async def test_orders_are_heard_when_every_slot_is_taken_and_while_a_worker_drai
     async with lab.working(long, concurrency=1, poll_seconds=30.0, grace_seconds=600.0) as worker:
         run = await lab.client.start(long)
         await seen.reached.wait()
-        worker.tell("SIGTERM")
+        worker.stop("SIGTERM")
         await until(worker.claiming.done)
         leaving = asyncio.ensure_future(worker.__aexit__())
         await ended_by_word(lab, await lab.client.kill(run))
@@ -642,9 +641,8 @@ async def test_a_thread_that_goes_on_is_not_said_to_have_ended(lab: Lab) -> None
         run = await lab.client.start(thread)
         await asyncio.to_thread(reached.wait, 30)
         receipt = await lab.client.kill(run)
-        await until(lambda: worker.attempts[run].reason == "killed")
-        number = worker._claim_number
-        await until(lambda: worker._claim_number > number + 5)
+        await until(lambda: worker.attempts[run].exit.reason == "killed")
+        await claims_again(worker)
         assert stage(lab, receipt) == "fenced"
         release.set()
         await ended_by_word(lab, receipt)
@@ -672,9 +670,8 @@ async def test_a_thread_behind_a_cancelled_await_counts_too(lab: Lab, how: str) 
         run = await lab.client.start(one)
         await asyncio.to_thread(reached.wait, 30)
         receipt = await lab.client.kill(run)
-        await until(lambda: worker.attempts[run].reason == "killed")
-        number = worker._claim_number
-        await until(lambda: worker._claim_number > number + 5)
+        await until(lambda: worker.attempts[run].exit.reason == "killed")
+        await claims_again(worker)
         assert stage(lab, receipt) == "fenced"
         release.set()
         await ended_by_word(lab, receipt)
@@ -694,12 +691,12 @@ async def test_what_was_given_up_before_is_confirmed_when_it_is_asked_about(lab:
     async with lab.working(one, poll_seconds=0.01) as worker:
         run = await lab.client.start(one)
         await held.reached.wait()
-        obey, worker.stopping.obey = worker.stopping.obey, lambda result: None  # type: ignore[method-assign]
+        obey, worker.orders.obey = worker.orders.obey, lambda result: None  # type: ignore[method-assign]
         receipt = await lab.client.kill(run)
         held.release.set()
         await until(lambda: run not in worker.attempts)
         assert stage(lab, receipt) == "fenced"
-        worker.stopping.obey = obey  # type: ignore[method-assign]
+        worker.orders.obey = obey  # type: ignore[method-assign]
         await ended_by_word(lab, receipt)
 
 
@@ -721,13 +718,12 @@ async def test_what_was_given_up_before_and_goes_on_in_a_thread_is_not_confirmed
     async with lab.working(two, poll_seconds=0.01) as worker:
         run = await lab.client.start(two)
         await held.reached.wait()
-        obey, worker.stopping.obey = worker.stopping.obey, lambda result: None  # type: ignore[method-assign]
+        obey, worker.orders.obey = worker.orders.obey, lambda result: None  # type: ignore[method-assign]
         receipt = await lab.client.kill(run)
         held.release.set()
         await until(lambda: run not in worker.attempts)
-        worker.stopping.obey = obey  # type: ignore[method-assign]
-        number = worker._claim_number
-        await until(lambda: worker._claim_number > number + 5)
+        worker.orders.obey = obey  # type: ignore[method-assign]
+        await claims_again(worker)
         assert stage(lab, receipt) == "fenced"
         release.set()
         await ended_by_word(lab, receipt)
@@ -748,7 +744,7 @@ async def test_a_polite_order_that_overruns_becomes_hard(lab: Lab) -> None:
         run = await lab.client.start(thread)
         await asyncio.to_thread(reached.wait, 30)
         receipt = await lab.client.cancel(run, within=0.05)
-        await until(lambda: worker.attempts[run].reason == "killed")
+        await until(lambda: worker.attempts[run].exit.reason == "killed")
         assert stage(lab, receipt) == "fenced"
         release.set()
         assert (await closed(lab, receipt)).proved
@@ -880,7 +876,7 @@ async def test_a_worker_that_is_halted_leaves_everything_and_ends(lab: Lab) -> N
         run = await lab.client.start(long)
         await seen.reached.wait()
         receipt = await halt(lab)
-        await worker._told.wait()
+        await worker._stopped.wait()
         assert seen.ended.is_set()
     found = await ended_by_word(lab, receipt)
     evidence = "its worker says that it has left; nobody has seen its process end"

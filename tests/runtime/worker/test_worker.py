@@ -231,7 +231,7 @@ async def test_a_run_that_was_claimed_and_not_begun_goes_back_to_where_it_waited
 
         def tell(here: str) -> None:
             if here == "claim:claimed":
-                worker.tell("test")
+                worker.stop("test")
 
         monkeypatch.setattr("andon.runtime.worker.worker.point", tell)
         run = await lab.client.start(one, "patient")
@@ -254,7 +254,7 @@ async def test_a_run_that_waits_in_memory_is_given_back_at_once(lab: Lab) -> Non
     one = agent(body)
     async with lab.working(one) as worker:
         run = await lab.client.start(one)
-        await until(lambda: any(a.waits for a in worker.attempts.values()))
+        await until(lambda: any(a.waits.open for a in worker.attempts.values()))
         began = time.monotonic()
     assert time.monotonic() - began < 0.7
     assert lab.store.run(run).state == "queued"
@@ -345,7 +345,7 @@ async def test_what_is_not_over_in_time_is_cut_off_and_returned(lab: Lab) -> Non
     began = time.monotonic()
     async with lab.working(one, grace_seconds=0.05) as worker:
         run = await lab.client.start(one)
-        await until(lambda: any(a.active for a in worker.attempts.values()))
+        await until(lambda: any(a.exit.hands for a in worker.attempts.values()))
     assert time.monotonic() - began < 5
     assert ended == ["cancelled"]
     assert lab.store.run(run).state == "queued"

@@ -76,7 +76,7 @@ class Invocation(RunControl):
     def _was_begun(self, key: str) -> bool:
         digest = value.digest((), {}, _STEP)
         step = {"kind": EntryKind.STEP, "name": _STEP, "key": key, "place": "", "digest": digest}
-        return self.attempt.replay.find(**step) is not None
+        return self.attempt.journal.replay.find(**step) is not None
 
     # ── called by the saver ───────────────────────────────────────────────────────────────────
 
@@ -139,7 +139,7 @@ class Invocation(RunControl):
         """Whether to save a task's writes; an error caused by the run leaving is not the task's."""
         errors = [one for channel, one in writes if channel == ERROR]
         stopped = any(isinstance(one, Stopped | asyncio.CancelledError) for one in errors)
-        return not self.over and not (stopped and self.attempt.stopping)
+        return not self.over and not (stopped and self.attempt.exit.stopping)
 
     def refuse_more(self) -> None:
         """Refuse a step beyond the point from which the run's code continued."""
@@ -149,7 +149,7 @@ class Invocation(RunControl):
                 "point from which the run's code continued. Nothing more of it was saved. Give "
                 "changed code a new version. To continue with the original code: andon resume."
             )
-            raise _on_loop(self.attempt, lambda: self.attempt.stop("diverged", error))
+            raise _on_loop(self.attempt, lambda: self.attempt.exit.stop("diverged", error))
 
     # ── called by LangGraph before each step ──────────────────────────────────────────────────
 
@@ -158,11 +158,11 @@ class Invocation(RunControl):
         if super().drain_requested:
             return True
         attempt = self.attempt
-        return attempt.stopping and bool(_on_loop(attempt, attempt.gives_way))
+        return attempt.exit.stopping and bool(_on_loop(attempt, attempt.exit.gives_way))
 
     @property
     def drain_reason(self) -> str | None:
-        return super().drain_reason or f"its run leaves this process ({self.attempt.reason})"
+        return super().drain_reason or f"its run leaves this process ({self.attempt.exit.reason})"
 
 
 def _count(writes: Sequence[PendingWrite]) -> dict[str, int]:

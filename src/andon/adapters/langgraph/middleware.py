@@ -270,7 +270,8 @@ class _Partial(BaseCallbackHandler):
         said = given[0] if given else named.get("token")
         if isinstance(said, str) and said:
             self._text += said
-            self._operation.attempt.keep_partial(self._operation.place, json.dumps(self._text))
+            journal = self._operation.attempt.journal
+            journal.keep_partial(self._operation.place, json.dumps(self._text))
 
 
 setattr(_Partial, "on_llm_new_token", _Partial.add)  # noqa: B010 (LangChain's word for it)

@@ -16,7 +16,7 @@ from andon.core.text import clean
 from andon.errors import Refused
 from andon.host import home as homes
 from andon.host.latch import Latch
-from andon.runtime.worker.notices import Latched
+from andon.runtime.worker.triggers import Latched
 from andon.store import absolute
 from andon.supervisor.halt.command import orders_are_out
 

@@ -23,8 +23,7 @@ from andon.host.home import without_password
 from andon.runtime.agent import Agent
 from andon.runtime.requests import requests
 from andon.runtime.worker.clock import own_time
-from andon.runtime.worker.notices import refuse_if_stopped
-from andon.runtime.worker.triggers import reachable
+from andon.runtime.worker.triggers import reachable, refuse_if_stopped
 from andon.runtime.worker.worker import CLOSE_SECONDS, Worker
 from andon.settings import Settings
 from andon.store.messages.rows import RunRow
@@ -58,7 +57,7 @@ def work(
     return _serve(
         worker,
         lambda: _announce(worker),
-        lambda: int(worker.drain.unreturned > 0 or worker.stopping.halted is not None),
+        lambda: int(worker.drain.unreturned > 0 or worker.orders.halted is not None),
     )
 
 
@@ -82,7 +81,7 @@ def run_one(
 
     def settled(settled_id: str, ending: str) -> None:
         if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
-            worker.tell(OVER)
+            worker.stop(OVER)
 
     worker = Worker(
         store, [agent], settings, only=Counter([run_id]), on_settled=settled, embedded=False
@@ -108,7 +107,7 @@ def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
         with contextlib.suppress(StoreError):
             row = worker.store.run(run_id)
             if requests.is_over(row):
-                worker.tell(OVER)
+                worker.stop(OVER)
             else:
                 advice.look(row)
 
@@ -128,7 +127,7 @@ def _serve(worker: Worker, on_ready: Callable[[], None], end: Callable[[], int])
         worker.loop = asyncio.get_running_loop()
         with reachable(worker, note):
             await worker.run(on_ready)
-        if worker.drain.why != OVER and worker.stopping.halted is None:
+        if worker.drain.why != OVER and worker.orders.halted is None:
             note(_story(worker))
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if worker.in_threads or worker.active or not await _all_end(others):
@@ -179,7 +178,7 @@ def _in_hand(worker: Worker) -> str:
 
 def _story(worker: Worker) -> str:
     drain = worker.drain
-    text = f"drained in {own_time() - drain.told_at:.2f} s ({clean(drain.why)})"
+    text = f"drained in {own_time() - drain.begun_at:.2f} s ({clean(drain.why)})"
     return f"{text}: {drained(drain.endings, drain.unreturned)}"
 
 

@@ -51,7 +51,7 @@ class SignalHandler:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Handle signals while the block runs; also call handlers installed before."""
-        self.worker.on_told = lambda: self._tell_thread(_NOTIFIED)
+        self.worker.on_drain = lambda: self._tell_thread(_NOTIFIED)
         self._thread.start()
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._caught)
@@ -120,16 +120,16 @@ class SignalHandler:
                 return
             for number in _bytes_of(self._wakeup_read):
                 if number in SIGNALS:  # counted when Python calls the handler
-                    self.worker.tell(signal.Signals(number).name)
+                    self.worker.stop(signal.Signals(number).name)
             for number in _bytes_of(self._read):
                 if number != _NOTIFIED:
                     self._order(number)
 
     def _left_ms(self) -> float | None:
         drain = self.worker.drain
-        if not drain.told:
+        if not drain.begun:
             return None
-        end = drain.told_at + drain.plan.grace_seconds + SLACK_SECONDS
+        end = drain.begun_at + drain.plan.grace_seconds + SLACK_SECONDS
         return max(end - own_time(), 0.0) * 1000
 
     def _order(self, number: int) -> None:
@@ -140,11 +140,11 @@ class SignalHandler:
         name = signal.Signals(number).name
         match self._signals:
             case 1:
-                self.worker.tell(name)
+                self.worker.stop(name)
                 if self.worker.active:
                     note(f"{name}: {self._describe()} Again: cut the steps off now.")
             case 2:
-                self.worker.tell_again()
+                self.worker.hurry()
                 note(f"{name} again: cutting the steps off now. Once more: exit at once.")
             case _:
                 note(

@@ -1,10 +1,10 @@
 """One attempt: a worker's hold on a run, from claim to settlement.
 
-An attempt loads the run, executes its code (replay first, then new operations) and settles it.
+An attempt loads the run, executes its code (replay first, then new operations), settles it and
+cleans up after it.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import logging
@@ -12,65 +12,77 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from andon.core.journal import GENESIS, EntryKind, Replay, check_chain
-from andon.core.stop import Stage
-from andon.core.values import value
-from andon.errors import Corrupt, Diverged, Fenced, Stopped, StoreError
-from andon.host.remains import Remains
+from andon.errors import Corrupt, Fenced, Stopped, StoreError
 from andon.points import point
-from andon.runtime.attempt import branch, callbacks, settlement
+from andon.runtime.attempt import branch, settlement
 from andon.runtime.attempt.error_text import reason_of
-from andon.runtime.attempt.exit import Host, Wait, log
-from andon.runtime.attempt.failures import noted
-from andon.runtime.attempt.journal import Draft
-from andon.runtime.attempt.waits import Waiting
-from andon.runtime.operations import snapshots
-from andon.runtime.processes import attribution
+from andon.runtime.attempt.exit import Exit, log
+from andon.runtime.attempt.host import Host
+from andon.runtime.attempt.journal import Journal
+from andon.runtime.attempt.processes import RunProcesses
+from andon.runtime.attempt.replay_order import Turns
+from andon.runtime.attempt.waits import Wait, Waits
+from andon.runtime.effects import compensation, in_doubt
+from andon.runtime.effects.ledger import RunEffects
+from andon.runtime.operations.snapshots import RunState
 from andon.runtime.worker import cleanup
 from andon.runtime.worker.stop_orders import AGAIN_SECONDS, HARD_SECONDS
 from andon.store.messages.rows import Loaded
-from andon.store.messages.stops import TargetReport
-from andon.store.store import Claimed, EffectRow
+from andon.store.store import Claimed, Settle
+
+_T = TypeVar("_T")
 
 # How long code that is leaving may take to unwind before it is cancelled again.
 UNWIND_SECONDS = 2.0
 UNWIND_TRIES = 5
-# A kill waits no longer than this for its receipt to name the processes it ends.
-NAMED_SECONDS = 0.1
 # After these reasons another worker continues the run, perhaps on another host.
-GIVEN_AWAY = frozenset({"drained", "stopped", "fenced", "unavailable"})
+_REQUEUED = frozenset({"drained", "stopped", "fenced", "unavailable"})
 
 
-class Attempt(Waiting):
+class Attempt:
     """The state of one run in this process."""
 
+    journal_class: type[Journal] = Journal
+    waits_class: type[Waits] = Waits
+
     def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
-        super().__init__(host, run, agent)
-        self.open_effects: dict[tuple[str, str], EffectRow] = {}
-        # Effects of a run with a snapshot; includes earlier attempts once `ledger_read` is set.
-        self.ledger: dict[tuple[str, str], EffectRow] = {}
-        self.ledger_read = False
-        self.undos: dict[tuple[str, str], Callable[..., Any]] = {}  # by name and key of the effect
-        self.leftovers: list[Draft] = []  # entries on effects cut off here, for the next attempt
-        self.cleanups: list[Callable[[], Any]] = []
-        self.cancelled: set[str] = set()  # places of operations that the code itself cancelled
-        # Tasks that the code cancelled while they received a recorded outcome.
-        self.outlasted: dict[asyncio.Task[Any], Any] = {}
+        self.host, self.run, self.agent, self.fence = host, run, agent, run.fence
+        self.loop = asyncio.get_running_loop()
+        self.tasks = branch.Tasks()
+        self.root = branch.Branch(self.tasks, "")
+        self.turns = Turns(self.tasks)
+        self.exit = Exit(host, self.tasks, self.turns)
+        self.journal = self.journal_class(host, run, agent, self.exit, self.tasks, self.turns)
+        self.waits = self.waits_class(
+            host, self.exit, self.tasks, self.turns, plain=not agent.is_async
+        )
+        self.processes = RunProcesses(host, run, self.tasks)
+        self.started = self.tasks.started = self.processes.started
+        self.effects = RunEffects(self.journal)
+        self.state = RunState(run.id)
+        self.tasks.on_change = self.waits.consider_soon
+        self.tasks.on_still = self.waits.consider_from_thread
+        self.exit.on_leave = self.waits.stop
         self.keys: dict[str, asyncio.Lock] = {}  # one per operation with a key, by place
-        # Tool calls by the provider's id: the place of the answer that plans the call, and its key.
-        self.planned: dict[str, tuple[str, str]] = {}
-        self.invocations: Counter[str] = Counter()  # graph invocations by the run's code, by thread
+        self.cancelled: set[str] = set()  # places of operations that the code itself cancelled
+        # Cancellations to be delivered to a task after the recorded outcome that it receives.
+        self.postponed: dict[asyncio.Task[Any], Any] = {}
         self.unanswered: set[str] = set()  # open asks that hold up only the run's end
-        self._loaded: Loaded | None = None
-        self.snapshot = b"null"  # the state of the last snapshot
-        self.parts: frozenset[str] = frozenset()  # its parts, which the store therefore has
-        self.oblivious = False  # there is a snapshot, and the code has not read it
-        self._scratch: Path | None = None
+        self.invocations: Counter[str] = Counter()  # graph invocations by the run's code, by thread
+        self.cleanups: list[Callable[[], Any]] = []
+        self.touched = False  # an operation passed a boundary in this attempt
+        self.ending: str | None = None  # the settlement that the attempt asked for
         self.settled: asyncio.Future[str] = self.loop.create_future()  # how it ended, for the drain
-        self.ending: str | None = None
-        self.also = ""  # names of processes that the run started and that were ended with it
+        self._loaded: Loaded | None = None
+        self._scratch: Path | None = None
+
+    def dissolve(self) -> None:
+        """Break reference cycles of an attempt that is over, to free it without the collector."""
+        self.tasks.dissolve()
+        self.exit.on_leave = lambda: None
 
     async def carry_out(self) -> str:
         """Execute the run as far as it goes here; return how the attempt ended."""
@@ -80,7 +92,7 @@ class Attempt(Waiting):
         finally:
             if not self.settled.done():
                 self.settled.set_result("fenced")
-            self.end_flushing()
+            self.journal.end_flushing()
             self.started.close()
             await self._clean_up()
         return ended
@@ -88,25 +100,26 @@ class Attempt(Waiting):
     async def _carry_out(self) -> str:
         try:
             if self.host.draining:  # the drain began during the claim
-                self.leave("drained")
-            self.check()
+                self.exit.leave("drained")
+            self.exit.check()
             await self._load()
-            self.check()
+            self.exit.check()
             if self.run.trial is not None:
                 from andon.runtime.attempt import rehearsal
 
                 return await rehearsal.settle_trial(self)
-            if self.run.undoing is not None or self.replay.compensation is not None:
+            if self.run.undoing is not None or self.journal.replay.compensation is not None:
                 return await self._compensate()
-            outcome = await self._execute()
+            await in_doubt.find_open(self)
+            outcome = await self.play()
         except (Exception, Stopped) as error:  # noqa: BLE001 (a worker must survive every run)
             outcome = None
-            self.leave(reason_of(error), error)
-        if self.order is not None:
+            self.exit.leave(reason_of(error), error)
+        if self.exit.order is not None:
             await self._stand_still()
-        elif self.reason in GIVEN_AWAY:
-            await self._end_started(at_once=self.reason == "fenced")
-        if self.reason == "killed":  # the store accepts none of its writes any more
+        elif self.exit.reason in _REQUEUED:
+            await self.processes.end(at_once=self.exit.reason == "fenced")
+        if self.exit.reason == "killed":  # the store accepts none of its writes any more
             return "killed"
         try:
             return await self._settle(outcome)
@@ -114,8 +127,10 @@ class Attempt(Waiting):
             return await self._give_up(error)
         except Exception as error:  # noqa: BLE001 (a worker must survive every run)
             log.exception("run %s: andon could not settle it", self.run.id)
-            self.error = error
+            self.exit.error = error
             return str(await self.host.writer.write(settlement.stranding(self)))
+
+    # ── loading ───────────────────────────────────────────────────────────────────────────────
 
     async def _load(self) -> None:
         if self.run.start is not None:
@@ -133,24 +148,18 @@ class Attempt(Waiting):
         if self.run.interruptions:
             await self.in_thread(cleanup.sweep, self.run.id)
         self._loaded = loaded
-        self.oblivious = first.kind == EntryKind.SNAPSHOT
-        self.inbox = list(loaded.inbox)
-        self.checkpoints = dict(loaded.checkpoints)
-        self.replay = Replay(loaded.entries, run_id=self.run.id)
+        self.state.unread = first.kind == EntryKind.SNAPSHOT
+        self.waits.inbox = list(loaded.inbox)
+        self.journal.checkpoints = dict(loaded.checkpoints)
+        self.journal.replay = replay = Replay(loaded.entries, run_id=self.run.id)
         if self.agent.is_async:  # nothing shows when the thread of a plain agent is at rest
-            self.turns.expect(self.replay.answers())
-        if self.replay.snapshot is not None:
-            self.root.restart(self.replay.root)
-            self.snapshot, self.parts = await self.read(
-                snapshots.restored, self.host.store, self.replay.snapshot
-            )
+            self.turns.expect(replay.answers())
+        if replay.snapshot is not None:
+            self.root.restart(replay.root)
+            await self.read(self.state.load, self.host.store, replay.snapshot)
         point("attempt:loaded")
 
-    async def _execute(self) -> tuple[str, Any] | None:
-        from andon.runtime.effects import in_doubt
-
-        await in_doubt.look_back(self)
-        return await self.play()
+    # ── executing ─────────────────────────────────────────────────────────────────────────────
 
     async def play(self) -> tuple[str, Any] | None:
         """Call the agent's code; return None if the attempt left before the code ended."""
@@ -158,25 +167,64 @@ class Attempt(Waiting):
         context.run(branch.current.set, self.root)
         main = asyncio.Task(self.agent.call(self), loop=self.loop, context=context)
         self.tasks.add(main)
-        self.main = main
-        await asyncio.wait({main, self.left}, return_when=asyncio.FIRST_COMPLETED)
-        await self._join_others()
+        self.tasks.main = main
+        await self._until_left({main})
+        while self.exit.hands and self.exit.reason is None and self.tasks.all:
+            # Operations still execute: the run must not finish before them.
+            await self._until_left(self.tasks.all)
         await self._unwind()
-        if self.reason is not None:
-            log.debug("run %s: leaves (%s)", self.run.id, self.reason)
+        if self.exit.reason is not None:
+            log.debug("run %s: leaves (%s)", self.run.id, self.exit.reason)
             return None
         if main.cancelled():
             return "error", asyncio.CancelledError("the agent's code cancelled itself")
         error = main.exception()
         if error is not None:
             return "error", error
-        self.replay.check_end(self.root.number)
+        self.journal.replay.check_end(self.root.number)
         return "result", main.result()
 
-    async def _join_others(self) -> None:
-        """Wait for operations that still execute: the run must not finish before them."""
-        while self.active and self.reason is None and self.tasks.all:
-            await asyncio.wait({*self.tasks.all, self.left}, return_when=asyncio.FIRST_COMPLETED)
+    async def _until_left(self, tasks: "set[asyncio.Task[Any]]") -> None:
+        """Return when one of the tasks has ended, or the attempt leaves."""
+        ends: set[asyncio.Future[Any]] = {*tasks, self.exit.left}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+    def passes(self) -> bool:
+        """Whether an operation may pass its boundary without waiting: the fast path of steps."""
+        leaves = self.exit
+        if leaves.reason is not None or leaves.recalled or leaves.order is not None or leaves.ended:
+            return False
+        if self.turns.replayed or self.journal.pending:
+            return False
+        if not self.host.lease.trusted or self.host.draining:
+            return False
+        self.touched = True
+        return True
+
+    async def boundary(self, *, writes: bool = False) -> None:
+        """Pass the point between two operations: polite stops take effect, the lease is checked.
+
+        `writes`: the caller writes before it executes anything. That write follows all earlier
+        ones, so the boundary does not wait for them.
+        """
+        if self.passes():
+            return
+        await self.turns.end()
+        self.exit.check()
+        if self.exit.ended:
+            raise self.exit.stopped("its run is over")
+        if self.exit.stopping and not self.exit.shielded:
+            raise await self.exit.give_way()
+        if not writes:
+            await self.journal.written()
+        try:
+            await self.host.lease.ensure_trust()  # last, so that a freeze before it is noticed
+        except (Fenced, StoreError) as error:
+            raise self.exit.stop(reason_of(error), error) from None
+        self.exit.check()
+        self.touched = True
+
+    # ── coming to rest ────────────────────────────────────────────────────────────────────────
 
     async def _unwind(self) -> None:
         """Wait until the run's code has ended; cancel code that does not end by itself.
@@ -184,37 +232,39 @@ class Attempt(Waiting):
         Cancels repeatedly, because code can swallow a cancellation. Operations in hand may end,
         unless the attempt has to leave at once.
         """
-        self.ended = True
-        patient = self.reason is not None and not self.cut
+        leaves = self.exit
+        leaves.ended = True
+        patient = leaves.reason is not None and not leaves.cut
         for _ in range(UNWIND_TRIES):
             if not patient:
                 for task in self.tasks.all:
                     task.cancel()
-            while self.tasks.all and not self.ordered.done():
-                ends: set[asyncio.Future[Any]] = {*self.tasks.all, self.ordered}
+            while self.tasks.all and not leaves.ordered.done():
+                ends: set[asyncio.Future[Any]] = {*self.tasks.all, leaves.ordered}
+                timeout = self.host.drain.unwind_seconds(UNWIND_SECONDS)
                 done, _ = await asyncio.wait(
-                    ends, timeout=self.host.unwind_seconds, return_when=asyncio.FIRST_COMPLETED
+                    ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not done and not (self.active and not self.cut):
+                if not done and not (leaves.hands and not leaves.cut):
                     break
-            if not self.tasks.all or self.ordered.done():
+            if not self.tasks.all or leaves.ordered.done():
                 break
             patient = False
-        if self.ordered.done():
+        if leaves.ordered.done():
             await self._come_to_rest()
         for task in self.tasks.all:
             log.error("run %s: code that cannot be cancelled continues: %r", self.run.id, task)
-            self.host.keep_in_mind(task)
+            self.host.track(task)
 
     async def _come_to_rest(self) -> None:
         """Wait until none of the run's code executes: only then may a stop be reported."""
         while not self.tasks.still:
             left = self.tasks.all | self.tasks.inner
-            if self.cut or not self.active:
+            if self.exit.cut or not self.exit.hands:
                 for task in left:
                     task.cancel()
-            hard = self.order is not None and self.order.hard
-            await self.moved(HARD_SECONDS if hard else AGAIN_SECONDS, left)
+            hard = self.exit.order is not None and self.exit.order.hard
+            await self.exit.changed(HARD_SECONDS if hard else AGAIN_SECONDS, left)
 
     async def _stand_still(self) -> None:
         """Clean up a stopped run and wait until nothing of it executes.
@@ -223,129 +273,82 @@ class Attempt(Waiting):
         """
         await self._come_to_rest()
         point("stop:left")
-        if self.reason != "killed":
+        if self.exit.reason != "killed":
             await self._clean_up()
             await self._come_to_rest()
-        while not await self._is_at_rest():
-            await self.moved(AGAIN_SECONDS)  # the rest has to be ended from outside this process
+        while not await self._nothing_left():
+            await self.exit.changed(AGAIN_SECONDS)  # the rest has to be ended from outside
 
-    async def _is_at_rest(self) -> bool:
-        """End the run's processes and callbacks; return whether nothing it started goes on."""
-        at_once = self.reason == "killed"
-        if not await self._end_started(at_once=at_once) or self.started.threads:
-            return False
-        strays = self.started.strays()
-        if strays.look() and self.started.alone:
-            self.also = "; ".join(filter(None, (self.also, await self._end(strays, at_once))))
-        if strays.look():
-            names = strays.named(strays.survivors)
-            log.error(
-                "run %s: these may be its processes, or another run's: %s", self.run.id, names
-            )
-        return not strays.survivors and not self._end_callbacks()
+    async def _nothing_left(self) -> bool:
+        killed = self.exit.reason == "killed"
+        if killed and self.exit.order is not None:
+            await self.processes.report(self.exit.order)
+        return await self.processes.end_all(at_once=killed)
 
-    def _end_callbacks(self) -> bool:
-        """Cancel what the run's code left on the event loop; return whether there was anything."""
-        own, alone = not self.host.embedded, self.started.alone
-        left = callbacks.end(self.loop, self.tasks, own=own, alone=alone)
-        if left:
-            log.warning("run %s: left on the event loop: %s", self.run.id, ", ".join(left))
-        return bool(left)
-
-    async def _end(self, remains: Remains, at_once: bool) -> str:
-        with contextlib.suppress(TimeoutError):
-            return await attribution.end(remains, at_once=at_once)
-        return ""
-
-    def _left(self) -> dict[str, Any]:
-        """Fields that tell the store whether anything the run started goes on."""
-        if self.started.threads or not self.tasks.still:  # these outlive the attempt
-            self._note_started(threads=True)
-            return {"also": self.also}
-        remains = self.started.remains()
-        return {"also": self.also, "cleared": remains is not None and remains.none()}
-
-    async def _end_started(self, *, at_once: bool) -> bool:
-        """End the run's processes before another worker continues it; False if some are left."""
-        if self.reason == "killed":
-            await self._name_started()
-        try:
-            ended = await self.end_started(at_once=at_once)
-        except TimeoutError as error:
-            log.error(
-                "run %s: processes that it has started cannot be ended: %s", self.run.id, error
-            )
-            return False
-        self.also = "; ".join(filter(None, (self.also, ended)))
-        return True
+    # ── settling ──────────────────────────────────────────────────────────────────────────────
 
     async def _settle(self, outcome: tuple[str, Any] | None) -> str:
-        await self.flush()
-        if self.reason == "fenced":
-            raise Fenced(self.run.id, self.fence)
-        if outcome is not None and self.open_effects:
-            from andon.runtime.effects import in_doubt
-
-            if await in_doubt.ask_about_open(self):
-                self.leave("suspended")
-                outcome = None
+        await self.journal.flush()
+        if self.exit.reason == "fenced":
+            raise Fenced(self.run.id, self.run.fence)
+        if outcome is not None and self.effects.open and await in_doubt.ask_about_open(self):
+            self.exit.leave("suspended")
+            outcome = None
         if self.unanswered and outcome is not None and outcome[0] == "result":
-            self.leave("suspended")
-            self.left_waits = [Wait(kind="answer", name=one) for one in sorted(self.unanswered)]
+            self.exit.leave("suspended")
+            self.waits.left = [Wait(kind="answer", name=one) for one in sorted(self.unanswered)]
             outcome = None
         outcome = settlement.checked(self, outcome)
         failure = None
         if outcome is not None and outcome[0] != "result":
-            failure = noted(self, outcome[1], f"agent {self.agent.name!r} failed", logging.ERROR)
-            if settlement.is_final_failure(self, outcome):
-                from andon.runtime.effects import compensation
-
-                if await compensation.begin_after_failure(self, failure):
-                    return await self._compensate()
-        settle = settlement.settlement(self, outcome, failure).but(**self._left())
-        self.ending = settle.ending
-        point("attempt:before-settle")
-        state = await self.host.writer.write(settle)
+            what = f"agent {self.agent.name!r} failed"
+            failure = self.journal.note_failure(outcome[1], what, logging.ERROR)
+            if settlement.is_final_failure(self, outcome) and (
+                await compensation.begin_after_failure(self, failure)
+            ):
+                return await self._compensate()
+        state = await self.write_settlement(settlement.settlement(self, outcome, failure))
         point("attempt:settled")
-        return str(state)
+        return state
+
+    async def write_settlement(self, message: Settle) -> str:
+        """Settle the run; return the state that it has then."""
+        message = message.but(**self.processes.settled())
+        self.ending = message.ending
+        point("attempt:before-settle")
+        return str(await self.host.writer.write(message))
 
     async def _compensate(self) -> str:
         """Undo the run's effects; then it ends as decided before, or waits for a person."""
-        from andon.runtime.effects import compensation
-
-        self.ended = False
+        self.exit.ended = False
         self.turns.expect([])  # no agent code asks for recorded answers any more
         work = asyncio.ensure_future(compensation.carry_out(self))
         self.tasks.add(work)
-        ends: set[asyncio.Future[Any]] = {work, self.left}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await self._until_left({work})
         await self._unwind()
         ended = work.done() and not work.cancelled() and not work.exception()
-        if self.reason is None or (ended and self.reason != "killed"):
-            settle = work.result()
-        elif self.reason in ("fenced", "unavailable", "killed"):
-            raise self.stopped(self.reason)
+        if self.exit.reason is None or (ended and self.exit.reason != "killed"):
+            message = work.result()
+        elif self.exit.reason in ("fenced", "unavailable", "killed"):
+            raise self.exit.stopped(self.exit.reason)
         else:  # the next worker that claims the run continues the compensation
-            settle = settlement.returning(self, self.leftovers)
-        await self.flush()
-        settle = settle.but(**self._left())
-        self.ending = settle.ending
-        point("attempt:before-settle")
-        return str(await self.host.writer.write(settle))
+            message = settlement.returning(self, self.effects.cut_off)
+        await self.journal.flush()
+        return await self.write_settlement(message)
 
     async def _give_up(self, error: BaseException) -> str:
         """Give the run back after the store refused its settlement, so that it is not held."""
-        if self.reason == "killed":
+        if self.exit.reason == "killed":
             return "killed"
-        fenced = isinstance(error, Fenced) or self.reason == "fenced"
+        fenced = isinstance(error, Fenced) or self.exit.reason == "fenced"
         if fenced:
-            log.warning("run %s: fenced: %s", self.run.id, self.error or error)
+            log.warning("run %s: fenced: %s", self.run.id, self.exit.error or error)
         else:
-            log.error("run %s: given up here: %s", self.run.id, self.error or error)
+            log.error("run %s: given up here: %s", self.run.id, self.exit.error or error)
         # The store refuses a fenced worker again, as it should. But this worker may still be the
         # owner (its last write never arrived, and later ones built on it): then the run must not
         # stay stuck.
-        while not self.host.draining and self.reason != "killed":
+        while not self.host.draining and self.exit.reason != "killed":
             try:
                 state = str(await self.host.writer.write(settlement.returning(self)))
             except Fenced:
@@ -354,66 +357,9 @@ class Attempt(Waiting):
                 await asyncio.sleep(1)
             else:
                 return "fenced" if fenced else state
-        return "killed" if self.reason == "killed" else "unavailable"
+        return "killed" if self.exit.reason == "killed" else "unavailable"
 
-    async def _name_started(self) -> None:
-        """Report the processes about to be ended: once gone, nobody outside can name them."""
-        order = self.order
-        found = [self.started.remains(), self.started.strays() if self.started.alone else None]
-        named = [one.named(pids) for one in found if one is not None and (pids := one.look())]
-        if order is None or not named:
-            return
-        report = TargetReport(
-            stop_id=order.stop_id,
-            target=order.target,
-            stage=Stage.FENCED,
-            evidence=f"its worker has ended processes of it: {', '.join(named)}",
-        )
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(NAMED_SECONDS):
-                await self.host.writer.submit(report)
-
-    # ── services for operations ───────────────────────────────────────────────────────────────
-
-    async def in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self.loop.run_in_executor(self.host.threads, function, *args)
-
-    async def read(self, request: Callable[..., Any], *args: Any) -> Any:
-        """Query the store; if it cannot answer, the run is interrupted, not failed."""
-        try:
-            return await self.in_thread(request, *args)
-        except StoreError as error:
-            raise self.stop("unavailable", error) from None
-
-    async def body_of(self, body: str | None, blob: str | None) -> str:
-        if blob is not None:
-            found: str = await self.read(self.host.store.blob, blob)
-            return found
-        return body if body is not None else "null"
-
-    def is_quiet(self, fence: int) -> bool:
-        """Whether the worker that held the run under this fence certainly executes nothing."""
-        return self._loaded is not None and fence in self._loaded.quiet_fences
-
-    @property
-    def restored(self) -> Any:
-        """The state of the last snapshot."""
-        self.oblivious = False
-        return value.decode(self.snapshot.decode())
-
-    def refuse_oblivion(self) -> None:
-        """Raise if the code starts over although it has a snapshot: it would repeat everything."""
-        if self.oblivious:
-            raise Diverged(
-                f"run {self.run.id}: it has a snapshot, but its code does not read "
-                "ctx.restored: it would repeat finished work. Nothing was executed. Start the "
-                "code from ctx.restored, and resume the run."
-            )
-
-    @property
-    def start_body(self) -> tuple[str | None, str | None]:
-        assert self._loaded is not None
-        return self._loaded.start.body, self._loaded.start.blob
+    # ── cleaning up ───────────────────────────────────────────────────────────────────────────
 
     @property
     def scratch(self) -> Path:
@@ -423,8 +369,39 @@ class Attempt(Waiting):
         return self._scratch
 
     async def _clean_up(self) -> None:
-        if self.reason == "killed":
+        if self.exit.reason == "killed":
             self.cleanups.clear()
-        await cleanup.carry_out(self.cleanups, f"run {self.run.id}", self.host.cleanup_left)
+        await cleanup.carry_out(self.cleanups, f"run {self.run.id}", self.host.drain.left)
         if self._scratch is not None:
             await self.in_thread(functools.partial(shutil.rmtree, self._scratch, True))
+
+    # ── services for operations ───────────────────────────────────────────────────────────────
+
+    async def in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
+        return await self.loop.run_in_executor(self.host.threads, function, *args)
+
+    async def read(self, request: Callable[..., _T], *args: Any) -> _T:
+        """Query the store; if it cannot answer, the run is interrupted, not failed."""
+        try:
+            return await self.in_thread(request, *args)
+        except StoreError as error:
+            raise self.exit.stop("unavailable", error) from None
+
+    async def body_of(self, body: str | None, blob: str | None) -> str:
+        if blob is not None:
+            return await self.read(self.host.store.blob, blob)
+        return body if body is not None else "null"
+
+    async def receive_messages(self) -> None:
+        """Read the run's inbox now instead of with the next claim."""
+        found = await self.read(self.host.store.inbox, [self.run.id])
+        self.waits.receive(found.get(self.run.id, []))
+
+    def is_quiet(self, fence: int) -> bool:
+        """Whether the worker that held the run under this fence certainly executes nothing."""
+        return self._loaded is not None and fence in self._loaded.quiet_fences
+
+    @property
+    def start_body(self) -> tuple[str | None, str | None]:
+        assert self._loaded is not None
+        return self._loaded.start.body, self._loaded.start.blob

@@ -73,9 +73,11 @@ inside: contextvars.ContextVar[Any] = contextvars.ContextVar("andon_inside", def
 class Tasks:
     """The living tasks of one attempt."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self.main: asyncio.Task[Any] | None = None  # the agent's own call
         self.living: set[asyncio.Task[Any]] = set()
         self.calls: set[asyncio.Task[Any]] = set()  # calls from a plain agent's threads
+        self.waiting: set[Any] = set()  # tasks that wait for a message or a time
         self.queued: set[Any] = set()  # tasks that wait for another branch with the same key
         self.parked: set[Any] = set()  # tasks that wait for their turn in the replay order
         self._at_large: set[asyncio.Task[Any]] = set()  # living tasks that are not parked
@@ -83,13 +85,14 @@ class Tasks:
         self._most_timers = MOST_TIMERS
         self.inner: set[asyncio.Task[Any]] = set()  # tasks that steps and effects have created
         self.executing: set[object] = set()  # one mark per call in a thread or process of the run
+        self.on_change: Callable[[], None] = _nothing  # called when a task or operation has ended
         self.on_still: Callable[[], None] = _nothing  # called, from any thread, when a mark is gone
-        self.started: Any = None  # processes and threads of the run: processes.attribution.Started
-        self._on_change = on_change
+        self.started: Any = None  # processes.attribution.StartedProcesses, of the run
         _attempts.add(self)
 
     def dissolve(self) -> None:
-        self._on_change = self.on_still = _nothing
+        self.main = None
+        self.on_change = self.on_still = _nothing
         if self.started is not None:
             self.started.dissolve()
         self.timers = []  # each holds its context, which holds the branch it was set in
@@ -104,7 +107,7 @@ class Tasks:
         self._at_large.discard(task)
         if not task.cancelled() and not isinstance(task.exception(), Exception | None):
             task.exception()  # Stopped, or a group of it: retrieved, so that asyncio logs nothing
-        self._on_change()
+        self.on_change()
 
     def add_call(self, task: "asyncio.Task[Any]") -> None:
         self.calls.add(task)
@@ -154,11 +157,14 @@ class Tasks:
         """Whether some task that is not parked is about to go on."""
         return any(_runs(task) for task in self._at_large)
 
-    def all_wait(self, waiting: "set[asyncio.Task[Any]]") -> bool:
-        """Whether every task waits durably, or only for tasks that do."""
+    def all_wait(self, *, parked: bool = False) -> bool:
+        """Whether every task waits durably, or only for tasks that do.
+
+        `parked`: waiting for a turn in the replay order counts as well.
+        """
         if self._ticks():
             return False
-        waiting = waiting | self.queued
+        waiting = self.waiting | self.queued | (self.parked if parked else set())
         return all(task in waiting or _waits_for_tasks(task, self.living) for task in self.living)
 
     def add_timer(self, timer: Any) -> None:

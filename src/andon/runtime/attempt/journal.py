@@ -6,6 +6,8 @@ the order of the commits. While a transaction of the user is open, other entries
 
 import asyncio
 import functools
+import logging
+import textwrap
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
@@ -16,8 +18,11 @@ from andon.core.journal import ANSWERS, Entry, EntryKind, Mark, Replay, chain
 from andon.core.values import value
 from andon.errors import AndonError, Fenced, StoreError
 from andon.runtime.attempt import branch
-from andon.runtime.attempt.error_text import reason_of
-from andon.runtime.attempt.exit import AT_ONCE, Host, Leaving
+from andon.runtime.attempt.error_text import describe, reason_of
+from andon.runtime.attempt.exit import AT_ONCE, Exit, log
+from andon.runtime.attempt.host import Host
+from andon.runtime.attempt.replay_order import Turns
+from andon.runtime.attempt.tracebacks import trace
 from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
 
 _HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
@@ -39,33 +44,46 @@ class Draft(msgspec.Struct, kw_only=True):
     digest: str = ""
     body: bytes | None = None
     since: float = 0.0
-    along: dict[str, Any] = {}
+    fields: dict[str, Any] = {}  # further fields of the message that appends it
     answers: int = 0  # number of the entry, if it answers an operation in replay order
     effect: Callable[[Entry], EffectRow] | None = None
     parts: tuple[Blob, ...] = ()  # parts of a snapshot's state that the store does not have
 
 
-class Journaling(Leaving):
-    """The part of an attempt that writes its journal, checkpoints and log lines."""
+class Journal:
+    """Writes the journal of one attempt, its checkpoints and its log lines."""
 
-    def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
-        super().__init__(host, run, agent)
+    def __init__(
+        self, host: Host, run: Claimed, agent: Any, exit_: Exit, tasks: branch.Tasks, turns: Turns
+    ) -> None:
+        self._host, self._run, self._fence = host, run, run.fence
+        self._exit, self._tasks, self._turns = exit_, tasks, turns
+        self._is_async = agent.is_async
+        self._loop = asyncio.get_running_loop()
         self.seq, self.head = run.head_seq, run.head_hash
         self.replay = Replay([], run_id=run.id)
         self.checkpoints: dict[str, str] = {}
+        self.joining = 0  # number of open ctx.together blocks
+        self._last: asyncio.Future[Any] | None = None  # the last write that nobody awaits
+        self._held: Append | None = None  # a result that waits for the next write: ctx.together
+        self._flying = 0  # number of appends that are being written
+        self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
         self._dirty: dict[str, tuple[str, str | None]] = {}
         self._lines: list[tuple[float, str, str]] = []
         self._flushing: asyncio.TimerHandle | None = None
         self._first_checkpoint = True
-        self._flying = 0  # number of appends that are being written
-        self.joining = 0  # number of open ctx.together blocks
-        self._gate: list[tuple[list[Draft], asyncio.Future[Any]]] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether entries are not yet durable that nobody awaits."""
+        return self._last is not None or self._held is not None
 
     async def written(self) -> None:
+        """Wait for writes that were submitted without waiting."""
         if self._held is not None:
             await self._write(self._message(()))
         if self._last is not None:
-            await self._settled(self._last)
+            await self.durable(self._last)
 
     # ── results that wait for the next write ──────────────────────────────────────────────────
 
@@ -75,20 +93,20 @@ class Journaling(Leaving):
 
     def _may_hold(self, drafts: Sequence[Draft]) -> bool:
         """Whether results may wait: there is one branch, and the drafts carry only entries."""
-        if len(self.tasks.living) > 1 or not self.agent.is_async:
+        if len(self._tasks.living) > 1 or not self._is_async:
             return False
-        plain = all(value is None for draft in drafts for value in draft.along.values())
+        plain = all(value is None for draft in drafts for value in draft.fields.values())
         return plain and all(draft.state in _HELD for draft in drafts)
 
     def _hold(self, message: Append) -> None:
         """Hold a message until the next write, but at most for this turn of the loop."""
         self._held = message
-        self.loop.call_soon(self._let_go)
+        self._loop.call_soon(self._submit_held)
 
-    def _let_go(self) -> None:
+    def _submit_held(self) -> None:
         if self._held is not None:
-            self._last = self.host.writer.submit(self._message(()))
-            self._last.add_done_callback(_retrieve)
+            self._last = self._host.writer.submit(self._message(()))
+            self._last.add_done_callback(retrieve)
 
     # ── entries ───────────────────────────────────────────────────────────────────────────────
 
@@ -107,7 +125,7 @@ class Journaling(Leaving):
         return tuple(entries), tuple(blobs), tuple(rows)
 
     def _entry(self, draft: Draft, blobs: list[Blob]) -> Entry:
-        now = self.host.clock.now()
+        now = self._host.clock.now()
         raw, blob = draft.body, None
         blobs += draft.parts
         if raw is not None and len(raw) > value.INLINE_BYTES:
@@ -125,12 +143,12 @@ class Journaling(Leaving):
             digest=draft.digest,
             body=None if raw is None else raw.decode(),
             blob=blob,
-            fence=self.fence.counter,
+            fence=self._fence.counter,
             since=draft.since or now,
             at=now,
         )
         entry.hash = self.head = chain(self.head, entry)
-        if len(self.tasks.living) > 1:
+        if len(self._tasks.living) > 1:
             self._turn_of(draft, entry)
         # If the code uses a key again, it gets the same answer as on replay. After a snapshot,
         # the key is new.
@@ -140,25 +158,25 @@ class Journaling(Leaving):
 
     def _message(self, drafts: Sequence[Draft]) -> Append:
         entries, blobs, rows = self.number(drafts)
-        along = {name: value for draft in drafts for name, value in draft.along.items()}
+        fields = {name: value for draft in drafts for name, value in draft.fields.items()}
         if self._held is not None:
             held, self._held = self._held, None
             entries, blobs = (*held.entries, *entries), (*held.blobs, *blobs)
             rows = (*held.effects, *rows)
         return Append(
-            run_id=self.run.id,
-            fence=self.fence,
+            run_id=self._run.id,
+            fence=self._fence,
             entries=entries,
             blobs=blobs,
             effects=rows,
-            **along,
+            **fields,
         )
 
     def _message_of(self, draft: Draft) -> Append:
         """Like `_message`, for one draft: the fast path of every step."""
         blobs: list[Blob] = []
         entry = self._entry(draft, blobs)
-        given = {"run_id": self.run.id, "fence": self.fence, "entries": (entry,), **draft.along}
+        given = {"run_id": self._run.id, "fence": self._fence, "entries": (entry,), **draft.fields}
         if blobs:
             given["blobs"] = tuple(blobs)
         if draft.effect is not None:
@@ -167,9 +185,9 @@ class Journaling(Leaving):
 
     def append(self, *drafts: Draft) -> Awaitable[None]:
         """Make entries durable; then this process may act on them. Await the result at once."""
-        if self.reason in AT_ONCE:  # for other reasons, an operation in hand still records its end
-            self.check()
-        if self._gate is None and not self.joining and len(self.tasks.living) <= 1:
+        if self._exit.reason in AT_ONCE:  # otherwise an operation in hand still records its end
+            self._exit.check()
+        if self._gate is None and not self.joining and len(self._tasks.living) <= 1:
             one = len(drafts) == 1 and self._held is None
             return self._write(self._message_of(drafts[0]) if one else self._message(drafts))
         return self._append_in_turn(drafts)
@@ -177,78 +195,75 @@ class Journaling(Leaving):
     async def _append_in_turn(self, drafts: Sequence[Draft]) -> None:
         try:
             if self._gate is not None:
-                await self._settled(self._behind_gate(list(drafts)))
+                await self.durable(self._behind_gate(list(drafts)))
             elif self.joining and self._may_hold(drafts):
                 self._hold(self._message(drafts))
             else:
                 await self._write(self._message(drafts))
             for draft in drafts:
                 if draft.answers:
-                    await self.turns.take(draft.answers)
+                    await self._turns.take(draft.answers)
         finally:
             for draft in drafts:
                 if draft.answers:
-                    self.turns.leave(draft.answers)
+                    self._turns.leave(draft.answers)
 
     async def _write(self, message: Append) -> None:
         self._flying += 1
         try:
             # Branches, and runs of one worker, share a commit: one commit each would be slow.
-            writer = self.host.writer
-            if len(self.tasks.living) > 1 or writer.runs != 1:
+            writer = self._host.writer
+            if len(self._tasks.living) > 1 or writer.runs != 1:
                 await writer.submit(message)
             else:
                 await writer.write(message)
         except AndonError as error:
-            raise self.stop(reason_of(error), error) from None
+            raise self._exit.stop(reason_of(error), error) from None
         finally:
             self._flying -= 1
 
     def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
         """Submit an entry without waiting; writes that are awaited later come after it."""
-        self.check()
+        self._exit.check()
         if self._gate is not None:
             future = self._behind_gate([draft])
         else:
-            future = self.host.writer.submit(self._message([draft]))
-        future.add_done_callback(_retrieve)
+            future = self._host.writer.submit(self._message([draft]))
+        future.add_done_callback(retrieve)
         self._last = future
         return future
 
     def _turn_of(self, draft: Draft, entry: Entry) -> None:
         """Enter an answer into the replay order, which is the order of the entries."""
-        if draft.state in ANSWERS and draft.kind != EntryKind.VALUE and self.agent.is_async:
+        if draft.state in ANSWERS and draft.kind != EntryKind.VALUE and self._is_async:
             draft.answers = entry.seq
-            self.turns.enter(entry.seq)
-
-    async def _settled(self, future: "asyncio.Future[Any]") -> None:
-        try:
-            await asyncio.shield(future)
-        except AndonError as error:
-            raise self.stop(reason_of(error), error) from None
-        if self._last is future:
-            self._last = None
+            self._turns.enter(entry.seq)
 
     async def durable(self, future: "asyncio.Future[Any]") -> None:
         """Wait for a write that was begun by append_soon."""
-        await self._settled(future)
+        try:
+            await asyncio.shield(future)
+        except AndonError as error:
+            raise self._exit.stop(reason_of(error), error) from None
+        if self._last is future:
+            self._last = None
 
     # ── the user's own transactions ───────────────────────────────────────────────────────────
 
     def _behind_gate(self, drafts: list[Draft]) -> "asyncio.Future[Any]":
         assert self._gate is not None
-        future: asyncio.Future[Any] = self.loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._gate.append((drafts, future))
         return future
 
     async def close_gate(self) -> None:
         """Hold back other branches' entries while a transaction writes an entry of its own."""
         while self._gate is not None:
-            await self._settled(self._behind_gate([]))
+            await self.durable(self._behind_gate([]))
         self._gate = []
         try:
             if self._last is not None:
-                await self._settled(self._last)
+                await self.durable(self._last)
             while self._flying:  # noqa: ASYNC110 (earlier appends go first; it takes one commit)
                 await asyncio.sleep(0.001)
         except BaseException:
@@ -263,7 +278,7 @@ class Journaling(Leaving):
             if not drafts:
                 future.set_result(None)
                 continue
-            submitted = self.host.writer.submit(self._message(drafts))
+            submitted = self._host.writer.submit(self._message(drafts))
             submitted.add_done_callback(functools.partial(self._land, future))
             self._flying += 1
 
@@ -283,25 +298,25 @@ class Journaling(Leaving):
 
         before = self.seq, self.head
         try:
-            work = self.loop.run_in_executor(self.host.threads, self.host.store.transact, write)
+            work = self._loop.run_in_executor(self._host.threads, self._host.store.transact, write)
             await to_the_end(work)
         except (Fenced, StoreError) as error:
-            raise self.stop(reason_of(error), error) from None
+            raise self._exit.stop(reason_of(error), error) from None
         except asyncio.CancelledError:  # the transaction has committed nevertheless
-            self.turns.leave(self.seq)
+            self._turns.leave(self.seq)
             raise
         except BaseException:
-            self.turns.leave(self.seq)
+            self._turns.leave(self.seq)
             self.seq, self.head = before  # the transaction was rolled back, with its entry
             raise
-        await self.turns.take(self.seq)
+        await self._turns.take(self.seq)
         return back
 
     # ── partial progress and log lines ────────────────────────────────────────────────────────
 
     async def flush(self) -> None:
         """Make everything durable that was written without waiting."""
-        self._let_go()
+        self._submit_held()
         self._write_checkpoints()
         self._write_lines()
         last, self._last = self._last, None
@@ -309,13 +324,13 @@ class Journaling(Leaving):
             try:
                 await asyncio.shield(last)
             except (Fenced, StoreError) as error:
-                self.leave(reason_of(error), error)
+                self._exit.leave(reason_of(error), error)
 
     def keep_partial(self, place: str, body: str, progress: str | None = None) -> None:
         """Keep an operation's latest partial value, written within a second. From any thread."""
         self.checkpoints[place] = body
         self._dirty[place] = body, progress
-        self.loop.call_soon_threadsafe(self._flush_later)
+        self._loop.call_soon_threadsafe(self._flush_later)
 
     def drop_partial(self, place: str) -> str | None:
         """Forget a finished step's partial value; return its place if the store may keep one."""
@@ -323,13 +338,26 @@ class Journaling(Leaving):
         return place if self.checkpoints.pop(place, None) is not None else None
 
     def add_line(self, level: str, text: str) -> None:
-        self._lines.append((self.host.clock.now(), level, text))
-        self.loop.call_soon_threadsafe(self._flush_later)
+        self._lines.append((self._host.clock.now(), level, text))
+        self._loop.call_soon_threadsafe(self._flush_later)
 
-    def add_failure(self, text: str) -> None:
-        """Write a log line at once, so that it keeps its order with the journal's entries."""
-        self._lines.append((self.host.clock.now(), "error", text))
+    def note_failure(
+        self, error: BaseException, what: str, level: int = logging.WARNING
+    ) -> dict[str, Any]:
+        """Log an error and return it as the journal keeps it. `what`: "step 'pay' failed"."""
+        described = {name: given for name, given in describe(error).items() if name != "traceback"}
+        words = f"{what}: {described['type']}: {described['message']}"
+        mode = self._host.settings.tracebacks
+        shown = words
+        if mode != "off":
+            shown = f"{what}:\n{textwrap.indent(trace(error, brief=True), '  ')}"
+        log.log(level, "run %s: %s", self._run.id, shown)
+        if mode == "journal":
+            words, described = shown, {**described, "traceback": trace(error)}
+        # Written at once, so that it keeps its order with the journal's entries.
+        self._lines.append((self._host.clock.now(), "error", words))
         self._write_lines()
+        return described
 
     def _flush_later(self) -> None:
         if self._first_checkpoint and self._dirty:
@@ -341,7 +369,7 @@ class Journaling(Leaving):
 
     def _flush_now(self) -> None:
         self._flushing = None
-        if self.reason is None:
+        if self._exit.reason is None:
             self._write_checkpoints()
             self._write_lines()
 
@@ -349,15 +377,15 @@ class Journaling(Leaving):
         dirty, self._dirty = self._dirty, {}
         for place, (body, progress) in dirty.items():
             message = Checkpoint(
-                run_id=self.run.id, fence=self.fence, op=place, body=body, progress=progress
+                run_id=self._run.id, fence=self._fence, op=place, body=body, progress=progress
             )
-            self.host.writer.submit(message).add_done_callback(_retrieve)
+            self._host.writer.submit(message).add_done_callback(retrieve)
 
     def _write_lines(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            message = Log(run_id=self.run.id, attempt=self.run.attempt, lines=tuple(lines))
-            self.host.writer.submit(message).add_done_callback(_retrieve)
+            message = Log(run_id=self._run.id, attempt=self._run.attempt, lines=tuple(lines))
+            self._host.writer.submit(message).add_done_callback(retrieve)
 
     def end_flushing(self) -> None:
         if self._flushing is not None:
@@ -368,14 +396,14 @@ class Journaling(Leaving):
 class Durable:
     """A write that the caller may await but need not."""
 
-    def __init__(self, journal: Journaling, future: "asyncio.Future[Any]") -> None:
+    def __init__(self, journal: Journal, future: "asyncio.Future[Any]") -> None:
         self._journal, self._future = journal, future
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._journal.durable(self._future).__await__()
 
 
-def _retrieve(future: "asyncio.Future[Any]") -> None:
+def retrieve(future: "asyncio.Future[Any]") -> None:
     """Mark the error of a write as seen: the next awaited write meets the same one."""
     if not future.cancelled():
         future.exception()

@@ -9,12 +9,13 @@ import asyncio
 import json
 from typing import Any
 
-from andon.core.run import Event, State, advance
+from andon.core.run import Event, State
 from andon.errors import Diverged, Stopped
-from andon.points import point
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
-from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.journal import Draft, Journal
+from andon.runtime.attempt.settlement import settle
+from andon.runtime.attempt.waits import Waits
 from andon.store.messages.rows import InboxMessage
 from andon.store.store import Settle
 
@@ -22,9 +23,36 @@ from andon.store.store import Settle
 REHEARSAL_SECONDS = 30.0
 
 
+class _NoJournal(Journal):
+    """A journal that stops the rehearsal instead of writing."""
+
+    async def append(self, *drafts: Draft) -> None:
+        raise self._exit.stop("rehearsed")
+
+    def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
+        raise self._exit.stop("rehearsed")
+
+    def _write_checkpoints(self) -> None:
+        pass
+
+    def _write_lines(self) -> None:
+        pass
+
+
+class _NoWaits(Waits):
+    """Waits that stop the rehearsal."""
+
+    async def wait_for(
+        self, kind: str, name: str, wake_at: float | None = None
+    ) -> InboxMessage | None:
+        await self._turns.end()
+        raise self._exit.stop("rehearsed")
+
+
 class Rehearsal(Attempt):
     """An attempt that stops where it would act."""
 
+    journal_class, waits_class = _NoJournal, _NoWaits
     outcome: tuple[str, Any] | None = None  # set if the code came to its end
 
     def passes(self) -> bool:
@@ -32,58 +60,36 @@ class Rehearsal(Attempt):
 
     async def boundary(self, *, writes: bool = False) -> None:
         await self.turns.end()
-        raise self.stop("rehearsed")
-
-    async def append(self, *drafts: Draft) -> None:
-        raise self.stop("rehearsed")
-
-    def append_soon(self, draft: Draft) -> "asyncio.Future[Any]":
-        raise self.stop("rehearsed")
-
-    async def wait_for(
-        self, kind: str, name: str, wake_at: float | None = None
-    ) -> InboxMessage | None:
-        if self.turns.replayed:
-            await self.turns.end()
-        raise self.stop("rehearsed")
-
-    def keep_partial(self, place: str, body: str, progress: str | None = None) -> None:
-        pass
-
-    def add_line(self, level: str, text: str) -> None:
-        pass
-
-    def add_failure(self, text: str) -> None:
-        pass
+        raise self.exit.stop("rehearsed")
 
 
 async def rehearse(attempt: Attempt) -> Rehearsal:
     """Play the code of the attempt's agent. Raises Diverged if it does not fit the journal."""
     # The journal now ends with the entries that this attempt itself has written.
-    run = attempt.run.but(head_seq=attempt.seq, head_hash=attempt.head, start=None)
+    run = attempt.run.but(head_seq=attempt.journal.seq, head_hash=attempt.journal.head, start=None)
     rehearsal = Rehearsal(attempt.host, run, attempt.agent)
     await rehearsal._load()  # noqa: SLF001 (a subclass of Attempt)
     playing = asyncio.ensure_future(rehearsal.play())
-    ends: set[asyncio.Future[Any]] = {playing, attempt.left}
+    ends: set[asyncio.Future[Any]] = {playing, attempt.exit.left}
     try:
         await asyncio.wait(ends, timeout=REHEARSAL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not playing.done():  # the code waits for something outside andon
-            rehearsal.leave("stopped")
+            rehearsal.exit.leave("stopped")
         rehearsal.outcome = await playing
     except Stopped:
         pass
     finally:
-        rehearsal.end_flushing()
+        rehearsal.journal.end_flushing()
         await rehearsal._clean_up()  # noqa: SLF001
-    attempt.check()
-    if rehearsal.cut:
+    attempt.exit.check()
+    if rehearsal.exit.cut:
         raise Diverged(
             f"run {run.id}: its code did not reach the run's position within "
             f"{REHEARSAL_SECONDS:g} s: it waits for something outside its steps. Nothing was "
             "executed."
         )
-    if isinstance(rehearsal.error, Diverged):
-        raise rehearsal.error
+    if isinstance(rehearsal.exit.error, Diverged):
+        raise rehearsal.exit.error
     return rehearsal
 
 
@@ -95,9 +101,7 @@ async def settle_trial(attempt: Attempt) -> str:
         message = _to_queue(attempt, trial)
     except Diverged as error:
         message = _back(attempt, trial, error)
-    point("attempt:before-settle")
-    attempt.ending = message.ending
-    return str(await attempt.host.writer.write(message))
+    return await attempt.write_settlement(message)
 
 
 def _refuse_error(rehearsal: Rehearsal) -> None:
@@ -111,11 +115,10 @@ def _refuse_error(rehearsal: Rehearsal) -> None:
 
 def _to_queue(attempt: Attempt, trial: dict[str, Any]) -> Settle:
     paused = trial.get("state") == State.PAUSED  # the run goes on when somebody resumes it
-    return Settle(
-        run_id=attempt.run.id,
-        fence=attempt.fence,
-        state=advance(State.RUNNING, Event.PAUSE if paused else Event.RETURN),
-        ending="migrated",
+    return settle(
+        attempt,
+        Event.PAUSE if paused else Event.RETURN,
+        "migrated",
         error=trial.get("error") or None,
         returned=True,
         delay_seconds=_delay(attempt, trial),
@@ -131,12 +134,10 @@ def _delay(attempt: Attempt, trial: dict[str, Any]) -> float:
 
 def _back(attempt: Attempt, trial: dict[str, Any], error: Diverged) -> Settle:
     events: dict[Any, Event] = {State.STRANDED: Event.STRAND, State.PAUSED: Event.PAUSE}
-    event = events.get(trial.get("state"), Event.RETURN)
-    return Settle(
-        run_id=attempt.run.id,
-        fence=attempt.fence,
-        state=advance(State.RUNNING, event),
-        ending="refused",
+    return settle(
+        attempt,
+        events.get(trial.get("state"), Event.RETURN),
+        "refused",
         error=json.dumps(describe(error)),
         returned=True,
         version=trial["from"],

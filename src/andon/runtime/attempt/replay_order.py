@@ -11,8 +11,6 @@ wait for it is limited: then later answers are given, and a divergence is found 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
 
 from andon.runtime.attempt.branch import Tasks, call_later
 
@@ -27,8 +25,8 @@ _END = -1  # the turn of new operations, after all replayed ones
 class Turns:
     """The answers that a run's code has yet to receive, and the tasks that wait for them."""
 
-    def __init__(self, tasks: Tasks, waits: Sequence[Any]) -> None:
-        self._tasks, self._waits = tasks, waits
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self.replayed: set[int] = set()  # recorded answers that are yet to be given
         self._order: deque[int] = deque()
@@ -157,4 +155,4 @@ class Turns:
         """Whether no task will ask for the next answer: all wait for something else."""
         if self._loop.time() - self._since > PATIENCE_SECONDS:
             return True
-        return self._tasks.all_wait({wait.task for wait in self._waits} | self._tasks.parked)
+        return self._tasks.all_wait(parked=True)

@@ -6,6 +6,7 @@ An attempt ends finished, failed, suspended, returned or stranded.
 import json
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,12 +16,24 @@ from andon.core.queue import Retry
 from andon.core.run import TERMINAL, Event, State, advance
 from andon.core.values import value
 from andon.runtime.attempt.error_text import describe, places_of
-from andon.runtime.attempt.exit import Wait
 from andon.runtime.attempt.journal import Draft
+from andon.runtime.attempt.waits import Wait
 from andon.store.store import Settle
 
 if TYPE_CHECKING:
     from andon.runtime.attempt.attempt import Attempt
+
+
+def settle(attempt: "Attempt", event: Event, ending: str | None = None, **fields: Any) -> Settle:
+    """The message that settles the attempt by this event; `ending`: by default the new state."""
+    state = advance(State.RUNNING, event)
+    return Settle(
+        run_id=attempt.run.id,
+        fence=attempt.fence,
+        state=state,
+        ending=ending or state,
+        **fields,
+    )
 
 
 def checked(attempt: "Attempt", outcome: tuple[str, Any] | None) -> tuple[str, Any] | None:
@@ -44,13 +57,13 @@ def settlement(
         if kind == "result":
             return _end(attempt, Event.SUCCEED, what)
         return _failure(attempt, what, failure or {}, final=kind == "unstorable")
-    match attempt.reason:
+    match attempt.exit.reason:
         case "suspended":
             return _suspension(attempt)
         case "diverged":
             return stranding(attempt)
         case _:
-            return returning(attempt, attempt.leftovers)
+            return returning(attempt, attempt.effects.cut_off)
 
 
 def is_final_failure(attempt: "Attempt", outcome: tuple[str, Any]) -> bool:
@@ -68,7 +81,7 @@ def compensated(attempt: "Attempt", verdict: dict[str, Any]) -> Settle:
 
 
 def waiting_for_people(attempt: "Attempt", ask_ids: list[str]) -> Settle:
-    attempt.left_waits = [Wait(kind="answer", name=ask_id) for ask_id in ask_ids]
+    attempt.waits.left = [Wait(kind="answer", name=ask_id) for ask_id in ask_ids]
     return _suspension(attempt)
 
 
@@ -85,12 +98,11 @@ def _failure(
             _draft_retry(first, described, delay),
             *(_draft_retry(place, once, delay) for place in others),
         ]
-        entries, blobs, _ = attempt.number(reopened)
-        return Settle(
-            run_id=attempt.run.id,
-            fence=attempt.fence,
-            state=advance(State.RUNNING, Event.RETRY),
-            ending="failed",
+        entries, blobs, _ = attempt.journal.number(reopened)
+        return settle(
+            attempt,
+            Event.RETRY,
+            "failed",
             entries=entries,
             blobs=blobs,
             error=json.dumps(described),
@@ -122,29 +134,18 @@ def _end(
     if event is Event.BURY:
         body = msgspec.json.encode({**json.loads(body), "places": places})
     draft = Draft(kind=EntryKind.END, state=state, name=attempt.agent.name, body=body)
-    entries, blobs, _ = attempt.number([draft])
-    return Settle(
-        run_id=attempt.run.id,
-        fence=attempt.fence,
-        state=state,
-        ending=state,
-        entries=entries,
-        blobs=blobs,
-        error=error,
-        failed=failed,
-    )
+    entries, blobs, _ = attempt.journal.number([draft])
+    return settle(attempt, event, entries=entries, blobs=blobs, error=error, failed=failed)
 
 
 def _suspension(attempt: "Attempt") -> Settle:
-    times = [wait.wake_at for wait in attempt.left_waits if wait.wake_at is not None]
+    times = [wait.wake_at for wait in attempt.waits.left if wait.wake_at is not None]
     described = [
-        {"kind": wait.kind, "name": wait.name, "until": wait.wake_at} for wait in attempt.left_waits
+        {"kind": wait.kind, "name": wait.name, "until": wait.wake_at} for wait in attempt.waits.left
     ]
-    return Settle(
-        run_id=attempt.run.id,
-        fence=attempt.fence,
-        state=advance(State.RUNNING, Event.SUSPEND),
-        ending="suspended",
+    return settle(
+        attempt,
+        Event.SUSPEND,
         waits=json.dumps(described),
         wake_at=min(times, default=None),
         seen_inbox=attempt.run.inbox,
@@ -153,25 +154,20 @@ def _suspension(attempt: "Attempt") -> Settle:
 
 
 def stranding(attempt: "Attempt") -> Settle:
-    return Settle(
-        run_id=attempt.run.id,
-        fence=attempt.fence,
-        state=advance(State.RUNNING, Event.STRAND),
-        ending="stranded",
-        error=json.dumps(describe(attempt.error)) if attempt.error else None,
-    )
+    error = attempt.exit.error
+    return settle(attempt, Event.STRAND, error=json.dumps(describe(error)) if error else None)
 
 
-def returning(attempt: "Attempt", leftovers: "list[Draft] | None" = None) -> Settle:
+def returning(attempt: "Attempt", drafts: Sequence[Draft] = ()) -> Settle:
     """Return the run to the queue, ahead of new work; an untouched run keeps its place there."""
-    entries, blobs, rows = attempt.number(leftovers or [])
-    untouched = not attempt.touched and not entries and attempt.seq == attempt.run.head_seq
-    ending = "cut" if attempt.cut_short else "untouched" if untouched else "returned"
-    return Settle(
-        run_id=attempt.run.id,
-        fence=attempt.fence,
-        state=advance(State.RUNNING, Event.RETURN),
-        ending=ending,
+    entries, blobs, rows = attempt.journal.number(drafts)
+    unwritten = not entries and attempt.journal.seq == attempt.run.head_seq
+    untouched = unwritten and not attempt.touched
+    ending = "cut" if attempt.exit.cut_short else "untouched" if untouched else "returned"
+    return settle(
+        attempt,
+        Event.RETURN,
+        ending,
         entries=entries,
         blobs=blobs,
         effects=rows,

@@ -10,12 +10,14 @@ import contextvars
 import weakref
 from typing import Any
 
+import msgspec
+
 from andon.points import point
 from andon.runtime.attempt import branch
-from andon.runtime.attempt.exit import Hand, Host, Wait
-from andon.runtime.attempt.journal import Journaling
+from andon.runtime.attempt.exit import Exit
+from andon.runtime.attempt.host import Host
+from andon.runtime.attempt.replay_order import Turns
 from andon.store.messages.rows import InboxMessage
-from andon.store.store import Claimed
 
 # Holding a wait shorter than this in memory is cheaper than a suspension and a new claim.
 LINGER_SECONDS = 1.0
@@ -24,19 +26,35 @@ AGAIN_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
 
 
-class Waiting(Journaling):
-    """The part of an attempt that waits."""
+class Wait(msgspec.Struct, kw_only=True):
+    """Something a run waits for: an inbox message, a time, or the first of both."""
 
-    def __init__(self, host: Host, run: Claimed, agent: Any) -> None:
-        super().__init__(host, run, agent)
+    kind: str
+    name: str
+    wake_at: float | None = None
+    future: Any = None
+    timer: Any = None
+
+
+class Waits:
+    """The waits of an attempt, and the messages that its run has received."""
+
+    def __init__(
+        self, host: Host, exit_: Exit, tasks: branch.Tasks, turns: Turns, *, plain: bool
+    ) -> None:
+        self._host, self._exit, self._tasks, self._turns = host, exit_, tasks, turns
+        self._plain = plain  # the agent is a plain function, in a thread
+        self._loop = asyncio.get_running_loop()
+        self.open: list[Wait] = []
+        self.left: list[Wait] = []  # those that were open when the attempt left
         self.inbox: list[InboxMessage] = []
-        self.sync = False  # the agent is a plain function, in a thread
         self._taken: set[int] = set()  # ids of messages that this attempt has used
         self._considering = False
         self._again: asyncio.TimerHandle | None = None
-        self.tasks.on_still = self._from_thread
 
-    def take_message(self, kind: str, name: str) -> InboxMessage | None:
+    # ── messages ──────────────────────────────────────────────────────────────────────────────
+
+    def take(self, kind: str, name: str) -> InboxMessage | None:
         for message in self.inbox:
             if (message.kind, message.name) == (kind, name):
                 self.inbox.remove(message)
@@ -44,7 +62,7 @@ class Waiting(Journaling):
                 return message
         return None
 
-    def has_message(self, kind: str, name: str) -> bool:
+    def has(self, kind: str, name: str) -> bool:
         return any((one.kind, one.name) == (kind, name) for one in self.inbox)
 
     def put_back(self, message: InboxMessage) -> None:
@@ -52,24 +70,39 @@ class Waiting(Journaling):
         self._taken.discard(message.id)
         self.inbox.insert(0, message)
 
+    def receive(self, messages: list[InboxMessage]) -> None:
+        """Deliver new messages to waits that are held in memory."""
+        # A message that was read again before its use was committed is not a second message.
+        known = {message.id for message in self.inbox} | self._taken
+        self.inbox += [message for message in messages if message.id not in known]
+        for wait in self.open:
+            if wait.future.done():
+                continue
+            message = self.take(wait.kind, wait.name)
+            if message is not None:
+                wait.future.set_result(message)
+        self.consider_soon()
+
+    # ── waiting ───────────────────────────────────────────────────────────────────────────────
+
     async def wait_for(
         self, kind: str, name: str, wake_at: float | None = None
     ) -> InboxMessage | None:
         """Wait for a message; None once `wake_at` has come. The run may be suspended meanwhile."""
-        if self.turns.replayed:
-            await self.turns.end()
-        message = self.take_message(kind, name)
+        await self._turns.end()
+        message = self.take(kind, name)
         if message is not None:
             return message
-        if wake_at is not None and wake_at <= self.host.clock.now():
+        if wake_at is not None and wake_at <= self._host.clock.now():
             return None
-        self.check()
-        if self.stopping and not self.shielded:
-            raise await self.give_way()
-        wait = Wait(kind=kind, name=name, wake_at=wake_at, future=self.loop.create_future())
-        wait.task = asyncio.current_task()
-        self.waits.append(wait)
-        self._ring_at(wait)
+        self._exit.check()
+        if self._exit.stopping and not self._exit.shielded:
+            raise await self._exit.give_way()
+        wait = Wait(kind=kind, name=name, wake_at=wake_at, future=self._loop.create_future())
+        task = asyncio.current_task()
+        self.open.append(wait)
+        self._tasks.waiting.add(task)
+        self._end_at(wait)
         point("wait:registered")
         self.consider_soon()
         try:
@@ -79,76 +112,75 @@ class Waiting(Journaling):
                 self.put_back(wait.future.result())
             raise
         finally:
-            self.waits.remove(wait)
+            self.open.remove(wait)
+            self._tasks.waiting.discard(task)
             if wait.timer is not None:
                 wait.timer.cancel()
             # An error that ends the wait holds this frame: break the cycle back to the error.
-            wait.future = wait.task = None
+            wait.future = task = None
         return found
 
-    def _ring_at(self, wait: Wait) -> None:
+    def _end_at(self, wait: Wait) -> None:
         """End the wait at its time, in hops of a day: event loops refuse timers far ahead."""
         if wait.wake_at is None or wait.future.done():
             return
-        left = wait.wake_at - self.host.clock.now()
+        left = wait.wake_at - self._host.clock.now()
         if left <= 0:
             wait.future.set_result(None)
         else:
-            wait.timer = branch.call_later(min(left, DAY_SECONDS), self._ring_at, wait)
+            wait.timer = branch.call_later(min(left, DAY_SECONDS), self._end_at, wait)
 
-    def receive(self, messages: list[InboxMessage]) -> None:
-        """Deliver new messages to waits that are held in memory."""
-        # A message that was read again before its use was committed is not a second message.
-        known = {message.id for message in self.inbox} | self._taken
-        self.inbox += [message for message in messages if message.id not in known]
-        for wait in self.waits:
-            if wait.future.done():
-                continue
-            message = self.take_message(wait.kind, wait.name)
-            if message is not None:
-                wait.future.set_result(message)
-        self.consider_soon()
+    def stop(self) -> None:
+        """End all waits, because the attempt leaves."""
+        self.left = list(self.open)
+        for wait in self.open:
+            if not wait.future.done():
+                wait.future.set_exception(self._exit.stopped(self._exit.reason or ""))
 
-    def _from_thread(self) -> None:
+    # ── suspension ────────────────────────────────────────────────────────────────────────────
+
+    def consider_from_thread(self) -> None:
         """React to the end of a thread or process of the run. Safe from any thread."""
-        if self.waits or self.order is not None:
+        if self.open or self._exit.order is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self._grown_still)
+                self._loop.call_soon_threadsafe(self._consider_or_notify)
 
-    def _grown_still(self) -> None:
+    def _consider_or_notify(self) -> None:
         self.consider_soon()
-        if self.order is not None:
-            self.move()
+        if self._exit.order is not None:
+            self._exit.notify()
 
     def consider_soon(self) -> None:
-        if self.waits and self.reason is None and not self._considering:
+        """Check soon whether the run does nothing but wait: something has changed."""
+        if self.open and self._exit.reason is None and not self._considering:
             self._considering = True
-            self.loop.call_soon(self._consider)
+            self._loop.call_soon(self._consider)
 
     def _consider(self) -> None:
         """Suspend the run if it does nothing but wait, for longer than LINGER_SECONDS."""
         self._considering = False
-        pending = [wait for wait in self.waits if not wait.future.done()]
-        if self.active or self.reason is not None or not pending or len(pending) < len(self.waits):
+        leaving = self._exit.reason is not None
+        if leaving or self._exit.hands or any(wait.future.done() for wait in self.open):
             return
-        if self.main is None or self.main.done():
+        main = self._tasks.main
+        if not self.open or main is None or main.done():
             return  # the agent's call has ended: no code depends on the waits that are left
-        if len(self.tasks.executing) > self.sync:  # beside the thread of a plain agent itself
+        if len(self._tasks.executing) > self._plain:  # beside the thread of a plain agent itself
             # A call that ran into its timeout still executes in its thread: a stop of the
             # suspended run would be reported as proven while that thread acts.
             self._consider_again()
             return
-        if not self.sync and not self.tasks.all_wait({wait.task for wait in pending}):
+        if not self._plain and not self._tasks.all_wait():
             self._consider_again()
             return
-        soon = self.host.clock.now() + LINGER_SECONDS
-        if any(wait.wake_at is not None and wait.wake_at < soon for wait in pending):
+        soon = self._host.clock.now() + LINGER_SECONDS
+        if any(wait.wake_at is not None and wait.wake_at < soon for wait in self.open):
             return
-        if not self.host.embedded and not self.started.claim_strays():
+        if not self._host.embedded and not self._tasks.started.claim_strays():
             self._consider_again()  # a stop can be proven only while the run is held here
             return
         point("attempt:suspended")
-        self.leave("suspended")
+        self._exit.leave("suspended")
 
     def _consider_again(self) -> None:
         """Check again later: threads, processes or timers of the run may end without notice."""
@@ -157,25 +189,10 @@ class Waiting(Journaling):
                 branch.call_later, AGAIN_SECONDS, _considered_again, weakref.ref(self)
             )
 
-    def begin_operating(self, name: str, *, cuttable: bool = False) -> Hand:
-        task = asyncio.current_task(self.loop)
-        hand = Hand(name=name, since=self.loop.time(), task=task, cuttable=cuttable)
-        self.hands[hand] = None
-        return hand
 
-    def done_operating(self, hand: Hand) -> None:
-        del self.hands[hand]
-        hand.task = None  # an error that ends the operation holds it, and with it this task
-        self.host.operations += 1
-        if self.waits:
-            self.consider_soon()
-        if self.order is not None:
-            self.move()
-
-
-def _considered_again(attempt: "weakref.ref[Waiting]") -> None:
+def _considered_again(waits: "weakref.ref[Waits]") -> None:
     """Run `consider_soon` from a timer that does not keep the attempt in memory."""
-    found = attempt()
+    found = waits()
     if found is not None:
         found._again = None  # noqa: SLF001
         found.consider_soon()

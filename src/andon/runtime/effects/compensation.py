@@ -20,10 +20,12 @@ from andon.core.run import State
 from andon.core.values import value
 from andon.errors import AndonError, Stopped
 from andon.points import point
+from andon.runtime.attempt import settlement
 from andon.runtime.attempt.exit import log
-from andon.runtime.attempt.failures import noted
 from andon.runtime.attempt.journal import Draft
+from andon.runtime.effects import in_doubt, ledger
 from andon.runtime.operations import calls
+from andon.runtime.operations.operation import invoke, is_async
 from andon.store.store import Ask, EffectRow, Settle
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
     The name is also looked up in the agent's module: a program's own file (`__main__`) has another
     module name in this process.
     """
-    known = attempt.undos.get((row.name, row.key))
+    known = attempt.effects.undos.get((row.name, row.key))
     if known is not None:
         return known
     module, _, name = (row.undo or "").partition(":")
@@ -59,11 +61,10 @@ def _find(attempt: "Attempt", row: EffectRow) -> Callable[..., Any] | None:
 
 async def begin_after_failure(attempt: "Attempt", described: dict[str, Any]) -> bool:
     """Begin compensation of a run that failed for good; return whether anything is to be undone."""
-    acted = any(one.kind == EntryKind.EFFECT for one in attempt.replay.records())
-    if not attempt.undos and not acted and attempt.replay.snapshot is None:
+    acted = any(one.kind == EntryKind.EFFECT for one in attempt.journal.replay.records())
+    if not attempt.effects.undos and not acted and attempt.journal.replay.snapshot is None:
         return False
-    rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
-    if not any(_owed(row) for row in rows):
+    if not any(_owed(row) for row in await ledger.read(attempt)):
         return False
     ending = State.DEAD if attempt.agent.retry.retries else State.FAILED
     await _begin(attempt, {"ending": ending, "error": described})
@@ -77,25 +78,22 @@ def _owed(row: EffectRow) -> bool:
 async def _begin(attempt: "Attempt", verdict: dict[str, Any]) -> None:
     body = msgspec.json.encode(verdict)
     draft = Draft(kind=EntryKind.COMPENSATE, state=Mark.BEGUN, name=attempt.agent.name, body=body)
-    await attempt.append(draft)
-    attempt.replay.compensation = Entry(
-        seq=attempt.seq, kind=EntryKind.COMPENSATE, state=Mark.BEGUN, body=body.decode()
+    await attempt.journal.append(draft)
+    attempt.journal.replay.compensation = Entry(
+        seq=attempt.journal.seq, kind=EntryKind.COMPENSATE, state=Mark.BEGUN, body=body.decode()
     )
     point("undo:begun")
 
 
 async def carry_out(attempt: "Attempt") -> Settle:
     """Undo everything that is owed; return the settlement of the run."""
-    from andon.runtime.attempt import settlement
-    from andon.runtime.effects import in_doubt
-
-    if attempt.replay.compensation is None:
+    if attempt.journal.replay.compensation is None:
         wanted = json.loads(attempt.run.undoing or "{}")
         error = {"type": "Compensated", "message": wanted.get("why") or "it was asked for"}
         await _begin(attempt, {"ending": State.CANCELLED, "error": error})
-    assert attempt.replay.compensation is not None
-    verdict = json.loads(attempt.replay.compensation.body or "{}")
-    await in_doubt.look_back(attempt)
+    assert attempt.journal.replay.compensation is not None
+    verdict = json.loads(attempt.journal.replay.compensation.body or "{}")
+    await in_doubt.find_open(attempt)
     asked = await _Compensation(attempt).undo_all()
     waiting = await in_doubt.ask_about_open(attempt)
     if not waiting and not asked:
@@ -122,7 +120,7 @@ class _Compensation:
     async def undo_all(self) -> list[str]:
         """Undo effects, the last first; return the ids of open asks about undos."""
         attempt = self.attempt
-        rows: list[EffectRow] = await attempt.read(attempt.host.store.ledger, attempt.run.id)
+        rows = await ledger.read(attempt)
         owed = [row for row in rows if _owed(row) or _undoable_doubt(attempt, row)]
         if not owed:
             return []
@@ -154,7 +152,8 @@ class _Compensation:
         from andon.runtime.attempt import rehearsal
 
         try:
-            self.attempt.undos.update((await rehearsal.rehearse(self.attempt)).undos)
+            rehearsed = await rehearsal.rehearse(self.attempt)
+            self.attempt.effects.undos.update(rehearsed.effects.undos)
         except AndonError as error:
             log.warning("run %s: its code does not fit its journal: %s", self.attempt.run.id, error)
 
@@ -165,7 +164,7 @@ class _Compensation:
         noted = json.loads(last.body or "{}") if last.state == EffectState.UNDOING else {}
         asked: str | None = noted.get("asked")
         if asked is not None:
-            message = attempt.take_message("answer", asked)
+            message = attempt.waits.take("answer", asked)
             if message is None:
                 return asked
             decision = value.decode(message.body)["decision"]
@@ -179,7 +178,8 @@ class _Compensation:
             if not RETRY.again(failures) or _goes_on(attempt, row, error):
                 return await self._ask(row, error)
             delay = RETRY.delay(failures, random.random())  # noqa: S311 (not for secrets)
-            await attempt.wait_for("timer", f"undo {row.name}", attempt.host.clock.now() + delay)
+            until = attempt.host.clock.now() + delay
+            await attempt.waits.wait_for("timer", f"undo {row.name}", until)
         return None
 
     async def _try(self, row: EffectRow) -> dict[str, Any] | None:
@@ -190,7 +190,7 @@ class _Compensation:
             message = f"{row.undo or 'its undo'} is not in the code of this worker"
             return {"type": "NotFound", "message": message}
         await attempt.boundary()
-        hand = attempt.begin_operating(f"undo {row.name}")
+        hand = attempt.exit.begin_operation(f"undo {row.name}")
         undone, seq = self._draft(row, EffectState.COMPENSATED), -1
         try:
             await self._write(row, EffectState.UNDOING, {})
@@ -198,24 +198,22 @@ class _Compensation:
             await attempt.boundary()
             await self._call(row, undo)
             point("undo:executed", row)
-            seq = attempt.seq
-            await attempt.append(undone)
+            seq = attempt.journal.seq
+            await attempt.journal.append(undone)
             point("undo:confirmed", row)
         except (asyncio.CancelledError, Stopped):
-            if seq == attempt.seq:  # the undo has executed, and that is not recorded yet
-                attempt.leftovers.append(undone)
+            if seq == attempt.journal.seq:  # the undo has executed, and that is not recorded yet
+                attempt.effects.cut_off.append(undone)
             raise
         except Exception as error:
-            if attempt.reason is not None:
+            if attempt.exit.reason is not None:
                 raise
-            return noted(attempt, error, f"the undo of effect {row.name!r} raised")
+            return attempt.journal.note_failure(error, f"the undo of effect {row.name!r} raised")
         finally:
-            attempt.done_operating(hand)
+            attempt.exit.end_operation(hand)
         return None
 
     async def _call(self, row: EffectRow, undo: Callable[..., Any]) -> None:
-        from andon.runtime.operations.operation import invoke
-
         attempt = self.attempt
         entries = self.entries[row.name, row.key]
         intents = [entry for entry in entries if entry.state == EffectState.STARTED]
@@ -231,7 +229,7 @@ class _Compensation:
         await invoke(stand_in, undo, tuple(given[0]), {**given[1], **wanted}, UNDO_SECONDS)
 
     async def _ask(self, row: EffectRow, error: dict[str, Any]) -> str:
-        ask_id = f"undo:{row.name}/{row.key}#{self.attempt.seq}"
+        ask_id = f"undo:{row.name}/{row.key}#{self.attempt.journal.seq}"
         ask = Ask(
             id=ask_id,
             about="undo",
@@ -249,8 +247,9 @@ class _Compensation:
             return
         results = [e for e in self.entries[row.name, row.key] if e.state == EffectState.CONFIRMED]
         body = results[-1].body if results else None
+        raw = None if body is None else body.encode()
         left = row.but(undo=None, undo_within=None)
-        await self._write(left, EffectState.CONFIRMED, None, raw=body, take=message)
+        await self._write(left, EffectState.CONFIRMED, raw=raw, take=message)
 
     async def _write(
         self,
@@ -258,10 +257,10 @@ class _Compensation:
         state: EffectState,
         body: dict[str, Any] | None = None,
         *,
-        raw: str | None = None,
-        **along: Any,
+        raw: bytes | None = None,
+        **fields: Any,
     ) -> None:
-        await self.attempt.append(self._draft(row, state, body, raw=raw, **along))
+        await self.attempt.journal.append(self._draft(row, state, body, raw=raw, **fields))
 
     def _draft(
         self,
@@ -269,30 +268,13 @@ class _Compensation:
         state: EffectState,
         body: dict[str, Any] | None = None,
         *,
-        raw: str | None = None,
-        **along: Any,
+        raw: bytes | None = None,
+        **fields: Any,
     ) -> Draft:
-        from andon.runtime.effects import in_doubt
-
         first = self.entries[row.name, row.key][0]
-        text = raw if body is None else msgspec.json.encode(body).decode()
-
-        def changed(entry: Entry) -> EffectRow:
-            new = row.but(state=state, seq=entry.seq, fence=entry.fence)
-            in_doubt.track(self.attempt, new)
-            return new
-
-        return Draft(
-            kind=EntryKind.EFFECT,
-            state=state,
-            place=row.place,
-            name=row.name,
-            key=first.key,
-            digest=first.digest,
-            body=None if text is None else text.encode(),
-            along=along,
-            effect=changed,
-        )
+        if body is not None:
+            raw = msgspec.json.encode(body)
+        return ledger.draft(self.attempt, row, first, state, raw, **fields)
 
 
 class _Undo:
@@ -313,7 +295,5 @@ def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:
 
 def _goes_on(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
     """Whether a plain undo that ran into its timeout may still execute in its thread."""
-    from andon.runtime.operations.operation import is_async
-
     undo = _find(attempt, row)
     return error["type"] == "TimeoutError" and undo is not None and not is_async(undo)

@@ -27,9 +27,8 @@ from andon.errors import DidNotHappen, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
-from andon.runtime.attempt.failures import noted
 from andon.runtime.attempt.journal import Draft
-from andon.runtime.effects import in_doubt
+from andon.runtime.effects import in_doubt, ledger
 from andon.runtime.effects.declaration import Declaration, Happened, Postponed
 from andon.runtime.operations.calls import accepted, reference_of
 from andon.runtime.operations.operation import Operation, invoke, is_async
@@ -72,7 +71,7 @@ class _Effect:
         if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
             noted = value.decode(record.body or "{}")
             self.asked, self.until = noted.get("asked"), noted.get("until")
-            if record.stale and not self.attempt.has_message("answer", self.asked or ""):
+            if record.stale and not self.attempt.waits.has("answer", self.asked or ""):
                 self.asked = None  # that ask was closed when the code gave up waiting
             self.cause = None if self.until else noted.get("error")
             self.quiet = self.quiet or noted.get("quiet", False)
@@ -90,21 +89,21 @@ class _Effect:
             undo=None if self.declared.undo is None else reference_of(self.declared.undo),
             undo_within=self.declared.undo_within,
         )
-        in_doubt.track(self.attempt, row)
+        self.attempt.effects.track(row)
         self.state = state
         return row
 
-    def draft(self, mark: str, state: EffectState, body: Any = None, **along: Any) -> Draft:
+    def draft(self, mark: str, state: EffectState, body: Any = None, **fields: Any) -> Draft:
         raw = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
-        draft = self.operation.draft(mark, raw, **along)
+        draft = self.operation.draft(mark, raw, **fields)
         draft.effect = lambda entry: self.row(entry, state)
         return draft
 
-    async def write(self, state: EffectState, body: Any = None, **along: Any) -> None:
+    async def write(self, state: EffectState, body: Any = None, **fields: Any) -> None:
         if self.asked is not None and state is not EffectState.IN_DOUBT:
-            along.setdefault("close_ask", self.asked)
+            fields.setdefault("close_ask", self.asked)
             self.asked = None
-        await self.attempt.append(self.draft(state, state, body, **along))
+        await self.attempt.journal.append(self.draft(state, state, body, **fields))
 
     # ── doing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +132,7 @@ class _Effect:
                     return await self.operation.answer(self.decoder)
 
     def _next_move(self, verdict: Verdict) -> EffectMove:
-        if self.asked is not None and self.attempt.has_message("answer", self.asked):
+        if self.asked is not None and self.attempt.waits.has("answer", self.asked):
             return (
                 EffectMove.ASK
             )  # a person has answered: that holds, even if a probe is possible now
@@ -151,7 +150,7 @@ class _Effect:
             if self.cause is not None:
                 await self._plan_retry()
             if self.until is not None:
-                await self.attempt.wait_for("timer", self.operation.name, self.until)
+                await self.attempt.waits.wait_for("timer", self.operation.name, self.until)
                 self.until = None
         attempt = self.attempt
         with self._operating():
@@ -186,21 +185,21 @@ class _Effect:
     @contextlib.contextmanager
     def _operating(self) -> Iterator[None]:
         """Count as executing; if the effect is cut short, record as much as is known about it."""
-        hand = self.attempt.begin_operating(self.operation.name)
+        hand = self.attempt.exit.begin_operation(self.operation.name)
         self.standing = _standing(self.state)
         try:
             yield
         except (asyncio.CancelledError, Stopped):
-            if self.attempt.reason is None:
+            if self.attempt.exit.reason is None:
                 self._be_quiet()
                 self._cancel()
             elif self.state is EffectState.STARTED:
                 self._be_quiet()
                 mark, body = self.outcome or (self.standing, {"quiet": self.quiet})
-                self.attempt.leftovers.append(self.draft(mark, self.standing, body))
+                self.attempt.effects.cut_off.append(self.draft(mark, self.standing, body))
             raise
         finally:
-            self.attempt.done_operating(hand)
+            self.attempt.exit.end_operation(hand)
 
     @contextlib.contextmanager
     def _noting(self, standing: EffectState | None = None) -> Iterator[None]:
@@ -211,18 +210,19 @@ class _Effect:
         try:
             yield
         except asyncio.CancelledError:
-            if not self.attempt.stopping:
+            if not self.attempt.exit.stopping:
                 self.standing = standing or _standing(self.state)
                 self._cancel(**({} if self.asked is None else {"close_ask": self.asked}))
             raise
 
-    def _cancel(self, **along: Any) -> None:
+    def _cancel(self, **fields: Any) -> None:
         """Record that the agent's own code cancelled the effect, as it will again on replay."""
         self.attempt.cancelled.add(self.operation.place)
         standing = self.standing
-        self.attempt.append_soon(self.draft(Mark.CANCELLED, standing, **along))
+        self.attempt.journal.append_soon(self.draft(Mark.CANCELLED, standing, **fields))
         if standing not in OPEN and standing is not EffectState.CONFIRMED:
-            self.attempt.append_soon(self.draft(standing, standing))  # it certainly did not happen
+            # It certainly did not happen.
+            self.attempt.journal.append_soon(self.draft(standing, standing))
 
     async def _confirm(self, result: Any) -> Any:
         what = f"the result of effect {self.operation.name!r}"
@@ -234,12 +234,12 @@ class _Effect:
             described = self._noted_failure(error, "has a result that cannot be stored")
             body = msgspec.json.encode(described)
             self.outcome = Mark.FAILED, body
-            await self.attempt.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
+            await self.attempt.journal.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
             raise self.operation.failed(described) from error
         self.outcome = EffectState.CONFIRMED, raw
-        partial = self.attempt.drop_partial(self.operation.place)
+        partial = self.attempt.journal.drop_partial(self.operation.place)
         await self.write(EffectState.CONFIRMED, raw, checkpoint_of=partial)
-        if not self.attempt.holds:
+        if not self.attempt.journal.holds:
             point("effect:confirmed", self.operation)
         return back
 
@@ -270,7 +270,7 @@ class _Effect:
             self.quiet = self.quiet and self.attempt.started.end_of(self.operation)
 
     def _noted_failure(self, error: Exception, did: str) -> dict[str, Any]:
-        return noted(self.attempt, error, f"effect {self.operation.name!r} {did}")
+        return self.attempt.journal.note_failure(error, f"effect {self.operation.name!r} {did}")
 
     async def _fail(self) -> Exception:
         assert self.cause is not None
@@ -283,7 +283,7 @@ class _Effect:
         self.until = self.attempt.host.clock.now() + delay
         body = {"error": self.cause, "until": self.until}
         state = self.state or EffectState.PLANNED
-        await self.attempt.append(self.draft(Mark.RETRYING, state, body))
+        await self.attempt.journal.append(self.draft(Mark.RETRYING, state, body))
         self.cause = None
 
     # ── finding out ───────────────────────────────────────────────────────────────────────────
@@ -297,7 +297,8 @@ class _Effect:
                 with self.operation:
                     found = await self._call(self.declared.probe, *self.args)
             except Exception as error:  # noqa: BLE001 (an error inside a check is never a yes)
-                noted(self.attempt, error, f"the probe of effect {self.operation.name!r} raised")
+                what = f"the probe of effect {self.operation.name!r} raised"
+                self.attempt.journal.note_failure(error, what)
                 if not last:
                     continue
                 found = None
@@ -345,7 +346,7 @@ class _Effect:
                 self.asked = in_doubt.new_ask_id(self.attempt, name, self.key)
                 ask = in_doubt.question(name, self.key, self.asked, self.cause, self.args)
                 await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
-            message = await self.attempt.wait_for("answer", self.asked)
+            message = await self.attempt.waits.wait_for("answer", self.asked)
         assert message is not None
         return message
 
@@ -383,12 +384,12 @@ async def carry_out(
     timeout: float | None,  # noqa: ASYNC109 (it is journaled)
 ) -> Any:
     """Execute an effect, or answer it from the journal: implements ctx.effect."""
-    if operation.record is None and operation.key is not None and attempt.replay.snapshot:
-        await in_doubt.remember(attempt, operation.name, operation.key)
+    if operation.record is None and operation.key is not None and attempt.journal.replay.snapshot:
+        await ledger.remember(attempt, operation.name, operation.key)
         operation.find()
     if declared.undo is not None:
         key = operation.key or f"{attempt.run.id}/{operation.place}"
-        attempt.undos[operation.name, key] = declared.undo
+        attempt.effects.undos[operation.name, key] = declared.undo
     record = operation.record
     if record is not None and operation.answered and record.state != EffectState.CONFIRMED:
         return await operation.answer()

@@ -18,7 +18,7 @@ from andon.core.fleet.health import HealthVerdict
 from andon.core.fleet.metrics import Family, one
 from andon.runtime.health.http_server import HttpRequest, Response, Server
 from andon.runtime.health.pulse import FleetView, Pulse
-from andon.runtime.worker.view import WorkerView
+from andon.runtime.worker.triggers import WorkerView
 
 # The longest wait of /drain, and how many may wait at once: other requests need connections too.
 MOST_WAIT_SECONDS = 600.0
@@ -42,8 +42,8 @@ _LOCAL = "only this machine may ask for that: kubectl exec, preStop exec, or and
 class Health:
     """Serves the health endpoints until it is closed; `port` is the port in use."""
 
-    def __init__(self, told: WorkerView) -> None:
-        self._told = told
+    def __init__(self, worker: WorkerView) -> None:
+        self._worker = worker
         self._waiting = threading.Semaphore(MOST_WAITING)
         self._ended = threading.Event()
         self._routes: dict[str, tuple[tuple[str, ...], Callable[[HttpRequest], Response]]] = {
@@ -56,10 +56,10 @@ class Health:
             "/drain": (("GET",), self._drain),
             "/shutdown": (("POST",), self._leave),
         }
-        settings = told.settings
+        settings = worker.settings
         self._server = Server(settings.health_host, settings.health_port, self._answer, complaint)
         self.port = self._server.port
-        self._pulse = Pulse(told)
+        self._pulse = Pulse(worker)
 
     def close(self) -> None:
         """Stop serving; call this before the store is closed."""
@@ -88,7 +88,7 @@ class Health:
         )
 
     def _readyz(self, _: HttpRequest) -> Response:
-        if self._told.draining:  # answer at once, even if the store hangs
+        if self._worker.draining:  # answer at once, even if the store hangs
             return self._verdict(health.ready(self._pulse.seen(), self._limit))
         verdict = health.ready(self._pulse.seen(with_store=True), self._limit)
         view = self._pulse.sight.look()
@@ -106,20 +106,20 @@ class Health:
         return self._verdict(health.begun(self._pulse.seen()))
 
     def _verdict(self, verdict: HealthVerdict, **detail: Any) -> Response:
-        told = self._told
-        found: dict[str, Any] = {"status": verdict.status, "worker": told.worker_id}
+        worker = self._worker
+        found: dict[str, Any] = {"status": verdict.status, "worker": worker.worker_id}
         if verdict.why:
             found["why"] = verdict.why
-        found |= {"runs_in_hand": len(told.active), **detail}
+        found |= {"runs_in_hand": len(worker.active), **detail}
         return _json(200 if verdict.ok else 503, found)
 
     @property
     def _limit(self) -> float:
-        return self._told.settings.liveness_seconds
+        return self._worker.settings.liveness_seconds
 
     @property
     def _free(self) -> int:
-        return max(0, self._told.settings.concurrency - len(self._told.active))
+        return max(0, self._worker.settings.concurrency - len(self._worker.active))
 
     # ── the order to drain ────────────────────────────────────────────────────────────────────
 
@@ -127,7 +127,7 @@ class Health:
         refused = refusal(request)
         if refused:
             return complaint(403, refused)
-        self._told.tell(f"POST /shutdown from {request.peer}")
+        self._worker.stop(f"POST /shutdown from {request.peer}")
         return _json(202, self._progress("draining"))
 
     def _drain(self, request: HttpRequest) -> Response:
@@ -140,7 +140,7 @@ class Health:
             wait = -1.0
         if not 0 <= wait <= MOST_WAIT_SECONDS:
             return complaint(400, f"wait: expected seconds from 0 to {MOST_WAIT_SECONDS:g}")
-        self._told.tell(f"GET /drain from {request.peer}")
+        self._worker.stop(f"GET /drain from {request.peer}")
         if self._drained(wait):
             return _json(200, self._progress("drained"))
         return _json(202, self._progress("draining"))
@@ -150,7 +150,7 @@ class Health:
         if not self._waiting.acquire(blocking=False):
             return False
         try:
-            while not (self._told.draining and not self._told.active):
+            while not (self._worker.draining and not self._worker.active):
                 if time.monotonic() >= until or self._ended.wait(0.02):
                     return False
         finally:
@@ -160,8 +160,8 @@ class Health:
     def _progress(self, status: str) -> dict[str, Any]:
         return {
             "status": status,
-            "worker": self._told.worker_id,
-            "runs_in_hand": len(self._told.active),
+            "worker": self._worker.worker_id,
+            "runs_in_hand": len(self._worker.active),
         }
 
     # ── metrics ───────────────────────────────────────────────────────────────────────────────
@@ -172,10 +172,14 @@ class Health:
         return Response(200, metrics.render(families), metrics.CONTENT_TYPE)
 
     def _own_numbers(self) -> Iterator[Family]:
-        told, seen = self._told, self._pulse.seen()
-        yield one("andon_runs_in_hand", "gauge", "Runs executing on this worker.", len(told.active))
+        worker, seen = self._worker, self._pulse.seen()
+        yield one(
+            "andon_runs_in_hand", "gauge", "Runs executing on this worker.", len(worker.active)
+        )
         yield one("andon_free_slots", "gauge", "Runs that this worker could start.", self._free)
-        yield one("andon_draining", "gauge", "1 once the worker takes no new runs.", told.draining)
+        yield one(
+            "andon_draining", "gauge", "1 once the worker takes no new runs.", worker.draining
+        )
         yield one(
             "andon_loop_silent_seconds",
             "gauge",
@@ -188,7 +192,7 @@ class Health:
             "Time since the store last answered this worker.",
             seen.contact_age,
         )
-        for name, number in sorted(told.counts().items()):
+        for name, number in sorted(worker.counts().items()):
             plain = "andon_" + re.sub(r"[^a-z0-9_]", "_", name.lower())
             kind = "counter" if plain.endswith("_total") else "gauge"
             if plain != "andon_runs_in_hand":

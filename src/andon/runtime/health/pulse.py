@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from andon.core.fleet.health import Vitals
 from andon.core.run import State
-from andon.runtime.worker.view import WorkerView
+from andon.runtime.worker.triggers import WorkerView
 from andon.store.messages.rows import WaitingRuns
 from andon.store.store import Store, WorkerRow
 
@@ -150,9 +150,9 @@ def _takes(worker: WorkerRow, row: WaitingRuns) -> bool:
 class Pulse:
     """Asks the event loop repeatedly whether it answers."""
 
-    def __init__(self, told: WorkerView) -> None:
-        self._told = told
-        self.sight = StorePulse(told.store, told.settings.liveness_seconds)
+    def __init__(self, worker: WorkerView) -> None:
+        self._worker = worker
+        self.sight = StorePulse(worker.store, worker.settings.liveness_seconds)
         self._asked_at: float | None = None  # when the unanswered question was asked
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="andon-pulse", daemon=True)
@@ -160,16 +160,16 @@ class Pulse:
 
     def seen(self, *, with_store: bool = False) -> Vitals:
         """Return the current state; the store is asked only if requested or if it matters."""
-        told, now, asked_at = self._told, time.monotonic(), self._asked_at
-        contact_age = max(0.0, now - told.last_contact)
-        quiet = contact_age > told.settings.liveness_seconds / 2
+        worker, now, asked_at = self._worker, time.monotonic(), self._asked_at
+        contact_age = max(0.0, now - worker.last_contact)
+        quiet = contact_age > worker.settings.liveness_seconds / 2
         # A draining worker reports that at once, even if the store hangs.
-        asks = told.started and not told.draining and (with_store or quiet)
+        asks = worker.started and not worker.draining and (with_store or quiet)
         return Vitals(
-            started=told.started,
-            draining=told.draining,
+            started=worker.started,
+            draining=worker.draining,
             loop_silent=0.0 if asked_at is None else now - asked_at,
-            contact_age=contact_age if told.started else 0.0,
+            contact_age=contact_age if worker.started else 0.0,
             store_up_for=self.sight.up_for() if asks else 0.0,
         )
 
@@ -179,11 +179,11 @@ class Pulse:
         self.sight.close()
 
     def _beat(self) -> None:
-        limit = self._told.settings.liveness_seconds
+        limit = self._worker.settings.liveness_seconds
         while not self._ended.wait(min(BEAT_SECONDS, limit / 4)):
             self._ask()
-            quiet = time.monotonic() - self._told.last_contact > limit / 2
-            if quiet and not self._told.draining:
+            quiet = time.monotonic() - self._worker.last_contact > limit / 2
+            if quiet and not self._worker.draining:
                 self.sight.look()  # keeps up_for() measuring from the store's return
 
     def _ask(self) -> None:
@@ -191,7 +191,7 @@ class Pulse:
             return
         self._asked_at = time.monotonic()
         with contextlib.suppress(RuntimeError):  # loop closed: it will not answer
-            self._told.loop.call_soon_threadsafe(self._answered)
+            self._worker.loop.call_soon_threadsafe(self._answered)
 
     def _answered(self) -> None:
         self._asked_at = None

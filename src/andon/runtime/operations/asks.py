@@ -1,14 +1,16 @@
 """Asks: questions to a person, and their answers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from andon.core.journal import EntryKind, Mark
 from andon.core.values import value
-from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.operations.operation import Operation
 from andon.store.store import Ask
+
+if TYPE_CHECKING:
+    from andon.runtime.attempt.attempt import Attempt
 
 CHOICES = ("approve", "edit", "reject", "respond")
 
@@ -36,7 +38,7 @@ async def opened(
     with operation.noting():
         await attempt.boundary()
     # An ask that the code cancelled is closed: asking again opens another one, with another id.
-    ask_id = operation.id if operation.record is None else f"{operation.id}#{attempt.seq}"
+    ask_id = operation.id if operation.record is None else f"{operation.id}#{attempt.journal.seq}"
     until = None if expires is None else attempt.host.clock.now() + expires
     ask = Ask(
         id=ask_id,
@@ -52,7 +54,7 @@ async def opened(
 
 
 async def put(
-    attempt: Attempt, question: str, about: Any, *, key: str, given: Answer | None = None
+    attempt: "Attempt", question: str, about: Any, *, key: str, given: Answer | None = None
 ) -> Answer | None:
     """Put a question without waiting; return its answer, or None while there is none.
 
@@ -65,9 +67,8 @@ async def put(
         if not operation.answered:
             ask_id, _ = await opened(operation, question, about, None)
             attempt.unanswered.add(ask_id)
-            found = await attempt.read(attempt.host.store.inbox, [attempt.run.id])
-            attempt.receive(found.get(attempt.run.id, []))
-            message = attempt.take_message("answer", ask_id)
+            await attempt.receive_messages()
+            message = attempt.waits.take("answer", ask_id)
             if message is not None:
                 await operation.write(Mark.DONE, message.body.encode(), take=message.id)
             elif given is not None:

@@ -15,7 +15,7 @@ from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
 from andon.runtime.operations.operation import Operation, wait_noting_cancel
 from andon.runtime.requests.start import new_run, reader_of, resolve
-from andon.store.messages.rows import InboxMessage, RunRow
+from andon.store.messages.rows import InboxMessage
 from andon.store.store import NewRun
 
 
@@ -77,7 +77,7 @@ async def _prepare(
 ) -> NewRun:
     """Build the child's row; refuse an unknown agent, wrong arguments or an id in use."""
     if not isinstance(agent, str):
-        attempt.host.carry(agent)
+        attempt.host.add_agent(agent)
     run = new_run(
         await attempt.read(resolve, attempt.host.store, agent),
         args,
@@ -90,7 +90,7 @@ async def _prepare(
         reads=reader_of(agent),
     )
     if run_id is not None:
-        other: RunRow | None = await attempt.read(attempt.host.store.run, run_id)
+        other = await attempt.read(attempt.host.store.run, run_id)
         if other is not None:
             raise Conflict(
                 f"child {run_id!r}: a run with that id exists, and its result would not reach this "
@@ -100,7 +100,7 @@ async def _prepare(
 
 
 def _name(attempt: Attempt, operation: Operation) -> str:
-    again = "" if operation.record is None else f"~{attempt.seq}"
+    again = "" if operation.record is None else f"~{attempt.journal.seq}"
     return f"{attempt.run.id}~{operation.id.replace(':', '.')}{again}"
 
 
@@ -112,6 +112,7 @@ async def _take_result(
     decoder: value.Decoder | None,
 ) -> Any:
     end = await attempt.read(attempt.host.store.last_entry, child_id)
+    assert end is not None
     body = await attempt.body_of(end.body, end.blob)
     if value.decode(message.body) == State.SUCCEEDED:
         await operation.write(Mark.DONE, body.encode(), take=message.id)

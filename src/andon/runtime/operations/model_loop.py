@@ -102,10 +102,9 @@ class ModelLoop:
         operation = Operation(self._attempt, EntryKind.VALUE, "steered", None, "")
         if operation.record is None:
             attempt = self._attempt
-            found = await attempt.read(attempt.host.store.inbox, [attempt.run.id])
-            attempt.receive(found.get(attempt.run.id, []))
-            count = sum((one.kind, one.name) == ("event", EVENT) for one in attempt.inbox)
-            attempt.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(count)))
+            await attempt.receive_messages()
+            count = sum((one.kind, one.name) == ("event", EVENT) for one in attempt.waits.inbox)
+            attempt.journal.append_soon(operation.draft(Mark.DONE, msgspec.json.encode(count)))
         else:
             count = value.decode(operation.record.body or "0")
         return [Steer(**await self.event(EVENT)) for _ in range(count)]

@@ -6,7 +6,7 @@ import contextvars
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from andon import points
 from andon.core.journal import EntryKind, Mark, Record, settled
@@ -14,10 +14,12 @@ from andon.core.values import value
 from andon.core.values.function_cache import remembered
 from andon.errors import BadInput, Diverged, StepFailed, Stopped, step_failed
 from andon.runtime.attempt import branch
-from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.exit import Hand
 from andon.runtime.attempt.journal import Draft
 from andon.store.messages.rows import InboxMessage
+
+if TYPE_CHECKING:
+    from andon.runtime.attempt.attempt import Attempt
 
 _T = TypeVar("_T")
 
@@ -40,7 +42,7 @@ class Operation:
     )
 
     def __init__(
-        self, attempt: Attempt, kind: EntryKind, name: str, key: str | None, digest: str
+        self, attempt: "Attempt", kind: EntryKind, name: str, key: str | None, digest: str
     ) -> None:
         here = branch.current.get()
         if here is None or here.owner is not attempt.tasks:
@@ -61,14 +63,15 @@ class Operation:
         self.cuttable = False  # True for a step whose function is async and can be cancelled
         self.hand: Hand | None = None  # set while it executes
         self.effect: Any = None  # the function and declaration of an effect, for observers
-        if attempt.reason is not None:
-            attempt.check()  # even if the journal has an answer: catching Stopped frees no code
+        if attempt.exit.reason is not None:
+            # Even if the journal has an answer: catching Stopped frees no code.
+            attempt.exit.check()
         self.record: Record | None = None
         # Without recorded places there is nothing to find: the fast path of every new step.
-        if attempt.replay.ends or attempt.oblivious or key is not None:
+        if attempt.journal.replay.ends or attempt.state.unread or key is not None:
             self.find()
-        if attempt.outlasted:
-            self._cancel_now()
+        if attempt.postponed:
+            self._cancel_postponed()
 
     @property
     def id(self) -> str:
@@ -97,7 +100,7 @@ class Operation:
         finally:
             queued.discard(task)
         try:
-            self.attempt.check()  # the attempt may have left meanwhile
+            self.attempt.exit.check()  # the attempt may have left meanwhile
             self.find()
             yield
         finally:
@@ -106,20 +109,20 @@ class Operation:
     def find(self) -> None:
         """Look up the operation's record in the journal."""
         try:
-            self.attempt.refuse_oblivion()
-            self.record = self.attempt.replay.find(
+            self.attempt.state.refuse_unread()
+            self.record = self.attempt.journal.replay.find(
                 self.kind, self.name, self.key, self.place, self.digest
             )
         except Diverged as error:
-            raise self.attempt.stop("diverged", error) from None
+            raise self.attempt.exit.stop("diverged", error) from None
 
-    def cancel(self, **along: Any) -> None:
+    def cancel(self, **fields: Any) -> None:
         """Record that the agent's own code cancelled it; on replay the code will do so again."""
         self.attempt.cancelled.add(self.place)
-        self.attempt.append_soon(self.draft(Mark.CANCELLED, **along))
+        self.attempt.journal.append_soon(self.draft(Mark.CANCELLED, **fields))
 
     @contextlib.contextmanager
-    def noting(self, message: InboxMessage | None = None, **along: Any) -> Iterator[None]:
+    def noting(self, message: InboxMessage | None = None, **fields: Any) -> Iterator[None]:
         """Record a cancellation that arrives while a wait, or its end, is being written.
 
         The code will cancel again on replay. The message that ended the wait was not delivered, so
@@ -128,14 +131,14 @@ class Operation:
         try:
             yield
         except asyncio.CancelledError:
-            if not self.attempt.stopping:
+            if not self.attempt.exit.stopping:
                 if message is not None:
-                    self.attempt.put_back(message)
-                    along["give_back"] = message.id
-                self.cancel(**along)
+                    self.attempt.waits.put_back(message)
+                    fields["give_back"] = message.id
+                self.cancel(**fields)
             raise
 
-    def draft(self, state: str, body: bytes | None = None, **along: Any) -> Draft:
+    def draft(self, state: str, body: bytes | None = None, **fields: Any) -> Draft:
         return Draft(
             kind=self.kind,
             state=state,
@@ -145,11 +148,11 @@ class Operation:
             digest=self.digest,
             body=body,
             since=self.since,
-            along=along,
+            fields=fields,
         )
 
-    def write(self, state: str, body: bytes | None = None, **along: Any) -> Awaitable[None]:
-        return self.attempt.append(self.draft(state, body, **along))
+    def write(self, state: str, body: bytes | None = None, **fields: Any) -> Awaitable[None]:
+        return self.attempt.journal.append(self.draft(state, body, **fields))
 
     async def answer(self, decoder: value.Decoder | None = None) -> Any:
         """Give the recorded outcome: return a value, raise an error, or wait to be cancelled."""
@@ -159,7 +162,7 @@ class Operation:
             self.attempt.cancelled.add(self.place)
             await asyncio.get_running_loop().create_future()
         record = self.record
-        body = await self._outlast(lambda: self.attempt.body_of(record.body, record.blob))
+        body = await self._receive(lambda: self.attempt.body_of(record.body, record.blob))
         await self.turn()
         if self.record.state == Mark.FAILED:
             raise self.failed(value.decode(body))
@@ -169,9 +172,9 @@ class Operation:
         """Wait until it is this recorded outcome's turn."""
         record = self.record
         if record is not None and self.attempt.turns.replayed:
-            await self._outlast(lambda: self.attempt.turns.take(record.seq))
+            await self._receive(lambda: self.attempt.turns.take(record.seq))
 
-    async def _outlast(self, wait: Callable[[], Awaitable[_T]]) -> _T:
+    async def _receive(self, wait: Callable[[], Awaitable[_T]]) -> _T:
         """Give a recorded outcome even if the code's own timer cancels the wait for it.
 
         In the first execution the outcome came before the timer. A slow replay, or a process that
@@ -182,17 +185,17 @@ class Operation:
                 return await wait()
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
-                if self.attempt.stopping or task is None:
+                if self.attempt.exit.stopping or task is None:
                     raise
-                self.attempt.outlasted[task] = next(iter(error.args), None)
+                self.attempt.postponed[task] = next(iter(error.args), None)
 
-    def _cancel_now(self) -> None:
-        """Deliver a cancellation that `_outlast` held back, unless the timer's scope has ended."""
+    def _cancel_postponed(self) -> None:
+        """Deliver a cancellation that `_receive` held back, unless the timer's scope has ended."""
         task = asyncio.current_task()
         recorded = self.answered and self.record is not None and self.record.state != Mark.CANCELLED
-        if task not in self.attempt.outlasted or task is None or recorded:
+        if task not in self.attempt.postponed or task is None or recorded:
             return
-        message = self.attempt.outlasted.pop(task)  # anyio recognises its own cancellations by it
+        message = self.attempt.postponed.pop(task)  # anyio recognises its own cancellations by it
         if task.cancelling():
             task.uncancel()
             task.cancel(message)
@@ -204,17 +207,17 @@ class Operation:
 
     def __enter__(self) -> Hand:
         """Count as executing; on exit, record a cancellation by the agent's own code."""
-        self.hand = self.attempt.begin_operating(self.name, cuttable=self.cuttable)
+        self.hand = self.attempt.exit.begin_operation(self.name, cuttable=self.cuttable)
         return self.hand
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self.hand is not None
         try:
             cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-            if cancelled and not self.attempt.stopping:
+            if cancelled and not self.attempt.exit.stopping:
                 self.cancel()
         finally:
-            self.attempt.done_operating(self.hand)
+            self.attempt.exit.end_operation(self.hand)
 
 
 async def wait_noting_cancel(
@@ -223,9 +226,9 @@ async def wait_noting_cancel(
     """Wait for a message or a time; record a cancellation by the agent's own code."""
     attempt = operation.attempt
     try:
-        return await attempt.wait_for(kind, name, until)
+        return await attempt.waits.wait_for(kind, name, until)
     except asyncio.CancelledError:
-        if not attempt.stopping:
+        if not attempt.exit.stopping:
             # No code waits for the answer any more: the ask must not stay open.
             closed = {"close_ask": name} if kind == "answer" else {}
             operation.cancel(**closed)

@@ -14,7 +14,6 @@ from andon.core.queue import Retry, note_begin
 from andon.core.values import value
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
-from andon.runtime.attempt.failures import noted
 from andon.runtime.attempt.journal import Draft
 from andon.runtime.operations.operation import Operation, wait_noting_cancel
 
@@ -86,7 +85,7 @@ async def _once(
     decoder: value.Decoder | None,
     plans: Plans | None = None,
 ) -> Any:
-    attempt = operation.attempt
+    attempt, journal = operation.attempt, operation.attempt.journal
     with operation as hand:
         if not attempt.passes():
             await attempt.boundary()
@@ -105,10 +104,10 @@ async def _once(
         what = f"the result of {operation.kind} {operation.name!r}"
         raw, back = value.encode_result(result, what, decoder)
         done = operation.draft(Mark.DONE, raw)
-        if attempt.checkpoints and (kept := attempt.drop_partial(operation.place)) is not None:
-            done.along["checkpoint_of"] = kept
-        await (attempt.append(done) if plans is None else attempt.append(done, *plans(back)))
-        if points.watch is not None and not attempt.holds:
+        if journal.checkpoints and (kept := journal.drop_partial(operation.place)) is not None:
+            done.fields["checkpoint_of"] = kept
+        await (journal.append(done) if plans is None else journal.append(done, *plans(back)))
+        if points.watch is not None and not journal.holds:
             point("step:stored", operation)
         return back
 
@@ -128,30 +127,32 @@ async def _was_cut(operation: Operation) -> Stopped:
 
     Waits for operations of other branches first.
     """
-    await operation.attempt.let_others_end()
-    return operation.attempt.stop("cancelled")
+    leaves = operation.attempt.exit
+    await leaves.let_others_end()
+    return leaves.stop("cancelled")
 
 
 async def _commit(
     operation: Operation, call: Callable[[Any], Any], decoder: value.Decoder | None
 ) -> Any:
-    attempt = operation.attempt
+    journal = operation.attempt.journal
     with operation:
         if points.watch is not None:
             point("step:before", operation)
-        await attempt.boundary()
-        await attempt.close_gate()
+        await operation.attempt.boundary()
+        await journal.close_gate()
         try:
-            back = await attempt.transact(operation, call, decoder)
+            back = await journal.transact(operation, call, decoder)
         finally:
-            attempt.open_gate()
+            journal.open_gate()
         if points.watch is not None:
             point("step:stored", operation)
         return back
 
 
 async def _fail(operation: Operation, error: Exception) -> AndonError:
-    body = noted(operation.attempt, error, f"{operation.kind} {operation.name!r} failed")
+    what = f"{operation.kind} {operation.name!r} failed"
+    body = operation.attempt.journal.note_failure(error, what)
     await operation.write(Mark.FAILED, msgspec.json.encode(body))
     return operation.failed(body)
 
@@ -161,7 +162,7 @@ async def _retry_later(
 ) -> None:
     delay = policy.delay(failures, random.random())  # noqa: S311 (not for secrets)
     what = f"{operation.kind} {operation.name!r} failed, and is tried again in {delay:.3g} s"
-    found = noted(operation.attempt, error, what)
+    found = operation.attempt.journal.note_failure(error, what)
     body = {**found, "until": operation.attempt.host.clock.now() + delay}
     await operation.write(Mark.RETRYING, msgspec.json.encode(body))
     await _until_retry(operation, body)

@@ -19,7 +19,7 @@ from andon.core.values import value
 from andon.errors import BadInput, Rejected, StepFailed
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.journal import Draft
-from andon.runtime.effects import effect, in_doubt
+from andon.runtime.effects import effect
 from andon.runtime.effects.declaration import Declaration
 from andon.runtime.operations import steps
 from andon.runtime.operations.calls import refuse_wrong_arguments
@@ -74,13 +74,13 @@ def _key(operation: Operation, call: Call, *, new: bool) -> str:
     Some providers number their calls anew in each answer.
     """
     attempt = operation.attempt
-    place, key = attempt.planned.get(call.id, ("", call.id))
+    place, key = attempt.effects.planned.get(call.id, ("", call.id))
     if place != operation.place:
         other = f"{call.id}@{operation.place}"
-        knows = partial(attempt.replay.knows, EntryKind.EFFECT, call.name)
+        knows = partial(attempt.journal.replay.knows, EntryKind.EFFECT, call.name)
         again = place or attempt.root.path or knows(other) or (new and knows(call.id))
         key = other if again else call.id
-    attempt.planned[call.id] = operation.place, key
+    attempt.effects.planned[call.id] = operation.place, key
     return key
 
 
@@ -116,7 +116,7 @@ def _row(attempt: Attempt, key: str, entry: Entry) -> EffectRow:
         undo=None,
         undo_within=None,
     )
-    in_doubt.track(attempt, found)
+    attempt.effects.track(found)
     return found
 
 
@@ -126,9 +126,9 @@ def _digest(name: str, arguments: Any) -> str:
 
 def _key_of(attempt: Attempt, call_id: str) -> str:
     """The key that a call was planned under, in this attempt or an earlier one."""
-    if call_id in attempt.planned:
-        return attempt.planned[call_id][1]
-    planned = [one for one in attempt.replay.records() if _is_of(one, call_id)]
+    if call_id in attempt.effects.planned:
+        return attempt.effects.planned[call_id][1]
+    planned = [one for one in attempt.journal.replay.records() if _is_of(one, call_id)]
     last = max(planned, key=lambda one: one.seq, default=None)
     return call_id if last is None or last.key is None else last.key
 
@@ -178,7 +178,7 @@ async def _reject(operation: Operation, key: str, said: Any) -> Rejected:
     body = {"type": "Rejected", "message": str(found), "by": said.by, "why": said.value}
     draft = operation.draft(EffectState.FAILED, msgspec.json.encode(body))
     draft.effect = partial(_row, operation.attempt, key)
-    await operation.attempt.append(draft)
+    await operation.attempt.journal.append(draft)
     return found
 
 

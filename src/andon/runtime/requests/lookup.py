@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from andon.store.messages.rows import RunRow
-    from andon.store.store import Message
+    from andon.store.store import Message, Store
 
 
-def write(store: Any, message: Message) -> Any:
+def write(store: Store, message: Message) -> Any:
     """Write one message; raises the error if the store refuses it."""
     [outcome] = store.write([message])
     if isinstance(outcome, BaseException):
@@ -24,9 +24,9 @@ def write(store: Any, message: Message) -> Any:
     return outcome
 
 
-def find(store: Any, run_id: str) -> RunRow:
+def find(store: Store, run_id: str) -> RunRow:
     """Return the run with this id, or the only run whose id begins with it."""
-    row: RunRow | None = store.run(run_id)
+    row = store.run(run_id)
     if row is not None:
         return row
     near = _beginning(store, run_id) if run_id else []
@@ -38,7 +38,7 @@ def find(store: Any, run_id: str) -> RunRow:
     raise NotFound(f"there is no run {run_id!r}; andon ps --old lists them")
 
 
-def _beginning(store: Any, prefix: str) -> list[RunRow]:
+def _beginning(store: Store, prefix: str) -> list[RunRow]:
     """Find runs by prefix, roots first: the ids of children begin with their parent's id."""
-    roots: list[RunRow] = store.runs(Filter(prefix=prefix, roots=True, limit=5))
+    roots = store.runs(Filter(prefix=prefix, roots=True, limit=5))
     return roots or store.runs(Filter(prefix=prefix, limit=5))

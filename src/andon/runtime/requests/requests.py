@@ -26,7 +26,7 @@ from andon.runtime.requests.lookup import write as write  # noqa: PLC0414 (it is
 from andon.runtime.requests.start import new_run, reader_of, resolve
 from andon.store.messages.rows import AskRow, AttemptRow, Filter, RunRow
 from andon.store.messages.stops import Order, StopRow, TargetRow
-from andon.store.store import Deliver, MoveRun, NewRun, NoteEvent, Recall, Start
+from andon.store.store import Deliver, MoveRun, NewRun, NoteEvent, Recall, Start, Store
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    store: Any,
+    store: Store,
     agent: Any,
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
@@ -95,7 +95,7 @@ def prepare(
 
 
 def start(
-    store: Any,
+    store: Store,
     agent: Any,
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
@@ -107,28 +107,26 @@ def start(
     run = prepare(store, agent, args, kwargs, **options)
     if connection is None:
         write(store, Start(run=run))
-    else:
-        _refuse_no_postgres(store)
-        store.start_on(connection, run)
-    return run.id
-
-
-def _refuse_no_postgres(store: Any) -> None:
-    if not hasattr(store, "start_on"):
+        return run.id
+    start_on = getattr(store, "start_on", None)
+    if start_on is None:
         raise BadInput(
             "starting inside your own transaction needs PostgreSQL; with SQLite use "
             "ctx.transaction, or start the run after your commit"
         )
+    start_on(connection, run)
+    return run.id
 
 
-def get(store: Any, run_id: str) -> Run:
+def get(store: Store, run_id: str) -> Run:
     return described(store, find(store, run_id))
 
 
-def described(store: Any, row: RunRow) -> Run:
+def described(store: Store, row: RunRow) -> Run:
     result = None
     if row.state == State.SUCCEEDED:
-        end: Entry = store.last_entry(row.id)
+        end = store.last_entry(row.id)
+        assert end is not None
         result = value.decode(body_of(store, end))
     return Run(
         id=row.id,
@@ -150,10 +148,9 @@ def described(store: Any, row: RunRow) -> Run:
     )
 
 
-def body_of(store: Any, entry: Entry) -> str:
+def body_of(store: Store, entry: Entry) -> str:
     if entry.blob is not None:
-        body: str = store.blob(entry.blob)
-        return body
+        return store.blob(entry.blob)
     return entry.body if entry.body is not None else "null"
 
 
@@ -165,14 +162,13 @@ def refuse_unknown(states: Sequence[str], shown: Sequence[str] = ()) -> None:
         raise BadInput(f"state {', '.join(sorted(unknown))}: expected one of {', '.join(known)}")
 
 
-def list_runs(store: Any, which: Filter) -> list[RunRow]:
+def list_runs(store: Store, which: Filter) -> list[RunRow]:
     refuse_unknown(which.states)
-    found: list[RunRow] = store.runs(which)
-    return found
+    return store.runs(which)
 
 
 def send(
-    store: Any,
+    store: Store,
     run_id: str,
     name: str,
     payload: Any = None,
@@ -189,7 +185,7 @@ def send(
 
 
 def steer(
-    store: Any,
+    store: Store,
     run_id: str,
     text: str | None,
     *,
@@ -207,7 +203,7 @@ def steer(
 
 
 def answer(
-    store: Any,
+    store: Store,
     run_id: str,
     decision: str,
     given: Any = None,
@@ -246,8 +242,8 @@ def _refuse_wrong_value(decision: str, given: Any) -> None:
         raise BadInput(f"answer {decision!r} takes no value; to change it answer 'edit'")
 
 
-def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
-    asks: list[AskRow] = store.asks(row.id)
+def _open_ask(store: Store, row: RunRow, ask: str | None) -> AskRow:
+    asks = store.asks(row.id)
     if ask is not None:
         asks = [one for one in asks if one.id == ask]
     if len(asks) == 1:
@@ -258,7 +254,7 @@ def _open_ask(store: Any, row: RunRow, ask: str | None) -> AskRow:
     raise BadInput(f"run {row.id} has {len(asks)} open asks; say which with --ask: {listed}")
 
 
-def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
+def resume(store: Store, run_id: str, *, by: str = "", why: str = "") -> RunRow:
     """Let a paused, killed or stranded run continue, and its stopped children with it."""
     row = find(store, run_id)
     if row.stop is None:
@@ -289,7 +285,7 @@ def resume(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
     return row
 
 
-def _refuse_held(store: Any, row: RunRow) -> None:
+def _refuse_held(store: Store, row: RunRow) -> None:
     over = row.state in TERMINAL
     latch = None if over else scope_latches.over(store.latches(), row, store.run)
     if latch is not None:
@@ -299,37 +295,26 @@ def _refuse_held(store: Any, row: RunRow) -> None:
         )
 
 
-def _stopped_below(store: Any, run_id: str) -> list[RunRow]:
+def _stopped_below(store: Store, run_id: str) -> list[RunRow]:
     """Return the descendants that an order has stopped or is stopping, parents first."""
-    below = [store.run(one) for one in store.descendants(run_id) if one != run_id]
-    return [row for row in below if row.state in _STOPPED or row.stop is not None]
+    below = (store.run(one) for one in store.descendants(run_id) if one != run_id)
+    rows = (row for row in below if row is not None)
+    return [row for row in rows if row.state in _STOPPED or row.stop is not None]
 
 
 _STOPPED = (State.PAUSED, State.KILLED)
 
 
-def pause(
-    store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
+def order(
+    store: Store,
+    kind: StopKind,
+    run_id: str,
+    *,
+    by: str = "",
+    why: str = "",
+    within: float = WITHIN_SECONDS,
 ) -> str:
-    """Stop a run and its children at their next boundary, resumably; returns the receipt's id."""
-    return _order(store, StopKind.PAUSE, run_id, by, why, within)
-
-
-def cancel(
-    store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
-) -> str:
-    """Stop a run and its children for good and undo the effects that have an undo."""
-    return _order(store, StopKind.CANCEL, run_id, by, why, within)
-
-
-def kill(
-    store: Any, run_id: str, *, by: str = "", why: str = "", within: float = WITHIN_SECONDS
-) -> str:
-    """Take a run and its children away from their workers at once."""
-    return _order(store, StopKind.KILL, run_id, by, why, within)
-
-
-def _order(store: Any, kind: StopKind, run_id: str, by: str, why: str, within: float) -> str:
+    """Pause, cancel or kill a run and its children; returns the receipt's id."""
     if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within < inf:
         raise BadInput(f"{kind}: within={within!r}: expected seconds, 0 or more")
     row = find(store, run_id)
@@ -340,16 +325,16 @@ def _order(store: Any, kind: StopKind, run_id: str, by: str, why: str, within: f
     return str(write(store, message))
 
 
-def receipt(store: Any, receipt_id: str) -> Receipt:
+def receipt(store: Store, receipt_id: str) -> Receipt:
     """Return the proof of a stop, target by target."""
-    found: StopRow | None = store.stop(receipt_id)
+    found = store.stop(receipt_id)
     if found is None:
         raise NotFound(f"there is no receipt {receipt_id!r}; andon receipts lists them")
-    targets: list[TargetRow] = store.targets(receipt_id)
+    targets = store.targets(receipt_id)
     return Receipt(order=found, targets=targets, verdict=verdict(one.stage for one in targets))
 
 
-def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRow:
+def compensate(store: Store, run_id: str, *, by: str = "", why: str = "") -> RunRow:
     """Have a run's effects undone by the next worker that serves its agent."""
     row = find(store, run_id)
     if not store.obligations(row.id) and not _succeeded_owing(store, row):
@@ -373,12 +358,12 @@ def compensate(store: Any, run_id: str, *, by: str = "", why: str = "") -> RunRo
     return row
 
 
-def _succeeded_owing(store: Any, row: RunRow) -> bool:
+def _succeeded_owing(store: Store, row: RunRow) -> bool:
     owed = (one for one in store.ledger(row.id) if one.undo is not None and one.state in OWED)
     return row.state == State.SUCCEEDED and any(owed)
 
 
-def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
+def migrate(store: Store, run_id: str, version: str, *, by: str = "") -> RunRow:
     """Continue a run with another version, if that version's code matches its journal.
 
     A worker that serves the version checks this without executing anything.
@@ -414,7 +399,7 @@ def migrate(store: Any, run_id: str, version: str, *, by: str = "") -> RunRow:
 _MIGRATABLE = (State.QUEUED, State.SUSPENDED, State.PAUSED, State.STRANDED)
 
 
-def journal(store: Any, run_id: str) -> list[Entry]:
+def journal(store: Store, run_id: str) -> list[Entry]:
     """Return the whole journal of a run."""
     row = find(store, run_id)
     found: list[Entry] = []
@@ -433,7 +418,7 @@ def is_over(row: RunRow) -> bool:
 _OVER = (*TERMINAL, State.KILLED, State.STRANDED)
 
 
-def over(store: Any, run_ids: Sequence[str]) -> list[RunRow]:
+def over(store: Store, run_ids: Sequence[str]) -> list[RunRow]:
     """Return those of the runs for which waiting is over."""
     return [row for row in store.among(run_ids, _OVER) if is_over(row)]
 

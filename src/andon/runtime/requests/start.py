@@ -12,19 +12,19 @@ from andon.core.journal import GENESIS, Entry, EntryKind, Mark, chain
 from andon.core.values import value
 from andon.core.values.shape import ANY, OTHERS, misfit
 from andon.errors import BadInput, NotFound
-from andon.store.store import AgentRow, Blob, NewRun
+from andon.store.store import AgentRow, Blob, NewRun, Store
 
 QUEUE = re.compile(r"[\w.\-]{1,100}")
 
 
-def resolve(store: Any, agent: Any) -> AgentRow:
+def resolve(store: Store, agent: Any) -> AgentRow:
     """Return an agent's row: the promoted version for a name, an agent object's own otherwise."""
     if isinstance(agent, AgentRow):
         return agent
     if not isinstance(agent, str):
         row: AgentRow = agent.row
         return row
-    found: list[AgentRow] = store.agents(agent)
+    found = store.agents(agent)
     if found and found[0].promoted_at is None:
         there = ", ".join(row.version for row in found)
         raise NotFound(

@@ -11,11 +11,12 @@ from andon.core.effect import EffectState
 from andon.core.journal import Entry
 from andon.core.run import TERMINAL
 from andon.core.run import State as RunState
+from andon.core.stop import StopKind
 from andon.core.values import value
 from andon.errors import NotFound, Refused
 from andon.runtime.requests import requests
 from andon.runtime.requests.requests import body_of, find
-from andon.store.store import EffectRow
+from andon.store.store import EffectRow, Store
 from andon.transcript.ledger import IN_DOUBT, NOT_STARTED, Call, Done, State
 
 # A killed run acts again only if a person resumes that very run; dead runs are redriven in bulk.
@@ -24,7 +25,7 @@ HAPPENED = "It took effect. What it answered was not kept."
 UNDONE = "Undone: whatever this tool call had done was taken back."
 
 
-def take_over(store: Any, run_id: str, heir: str) -> None:
+def take_over(store: Store, run_id: str, heir: str) -> None:
     """Kill a run whose conversation another run continues, so that it acts no more.
 
     It is killed, not cancelled: its effects stand in the conversation and are not undone.
@@ -34,10 +35,11 @@ def take_over(store: Any, run_id: str, heir: str) -> None:
     except NotFound:
         return  # deleted since, or its store is not the conversation's
     if row.state not in TERMINAL | {RunState.KILLED} and row.root_id != new.root_id:
-        requests.kill(store, row.id, by=f"run {heir}", why="its conversation continues in that run")
+        why = "its conversation continues in that run"
+        requests.order(store, StopKind.KILL, row.id, by=f"run {heir}", why=why)
 
 
-def read(store: Any, run_id: str) -> Callable[[Call], State | None]:
+def read(store: Store, run_id: str) -> Callable[[Call], State | None]:
     """Return a run's ledger for `transcript.repair`; refused while the run could still act."""
     row = find(store, run_id)
     if row.state not in OVER:
@@ -48,7 +50,7 @@ def read(store: Any, run_id: str) -> Callable[[Call], State | None]:
     return known_calls(store, row.id)
 
 
-def known_calls(store: Any, run_id: str) -> Callable[[Call], State | None]:
+def known_calls(store: Store, run_id: str) -> Callable[[Call], State | None]:
     """Like `read`, for callers that have made certain that the run acts no more."""
     lines = {(one.name, one.key): _known(store, run_id, one) for one in store.ledger(run_id)}
 
@@ -64,7 +66,7 @@ def known_calls(store: Any, run_id: str) -> Callable[[Call], State | None]:
     return known
 
 
-def _known(store: Any, run_id: str, row: EffectRow) -> State:
+def _known(store: Store, run_id: str, row: EffectRow) -> State:
     match row.state:
         case EffectState.PLANNED:
             return NOT_STARTED
@@ -81,7 +83,7 @@ def _known(store: Any, run_id: str, row: EffectRow) -> State:
             return IN_DOUBT
 
 
-def _last(store: Any, run_id: str, row: EffectRow) -> tuple[Entry, Any]:
+def _last(store: Store, run_id: str, row: EffectRow) -> tuple[Entry, Any]:
     [entry] = store.journal(run_id, row.seq - 1, 1)
     return entry, value.decode(body_of(store, entry))
 

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Iterable
-from typing import Any
 
 from andon.errors import StoreError, StoreUnavailable
 from andon.runtime.attempt.journal import to_the_end
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
+from andon.store.store import Store
 
 # Notifications may be lost; this bounds how late the end of a run is then noticed.
 POLL_SECONDS = 0.5
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.5
 class Awaiting:
     """The waits of one client. It listens from the first wait until it is closed."""
 
-    def __init__(self, store: Any, *, patience_seconds: float) -> None:
+    def __init__(self, store: Store, *, patience_seconds: float) -> None:
         self._store, self._patience_seconds = store, patience_seconds
         self._ends: dict[str, set[asyncio.Future[RunRow]]] = {}  # by run
         self._rung = asyncio.Event()

@@ -35,7 +35,7 @@ REFRESH_SECONDS = 2.5
 # How often the list of workers is read again if the worker's claims do not bring it,
 UNSEEN_SECONDS = 10.0
 # and the delay after a notification: a busy store sends hundreds a second, few about workers.
-RUNG_SECONDS = 0.05
+NOTIFIED_SECONDS = 0.05
 # For processes a dead worker had started to end: killed ones are gone long before.
 REMAINS_SECONDS = 1.0
 
@@ -106,7 +106,7 @@ class Peers:
         self, store: Any, mine: WorkerRow, on_death: Callable[[str, str, float], None]
     ) -> None:
         self._store, self._mine, self._on_death = store, mine, on_death
-        self._told: set[str] = {mine.id}
+        self._reported: set[str] = {mine.id}
         self._watched: dict[int, WorkerRow] = {}  # pidfd → worker
         self._foreign: list[WorkerRow] = []
         self._every = REFRESH_SECONDS  # how often to check foreign locks
@@ -181,7 +181,7 @@ class Peers:
         watched = {worker.id for worker in self._watched.values()}
         self._foreign = []
         for worker in workers:
-            if worker.id in self._told or worker.id in watched:
+            if worker.id in self._reported or worker.id in watched:
                 continue
             gone = is_gone(self._mine, worker)
             if gone:
@@ -221,15 +221,15 @@ class Peers:
             self._every = FOREIGN_SECONDS
         for worker in gone:
             self._foreign.remove(worker)
-            self._tell(worker, f"{self._store.free_means}:its lock is free")
+            self._report(worker, f"{self._store.free_means}:its lock is free")
 
     def _end(self, worker: WorkerRow, death: str, seen_at: float = 0.0) -> None:
         """Report a worker whose process has ended, after ending what it had started."""
         if has_started_us(worker):
-            self._told.add(worker.id)  # another worker notices, or its lease ends
+            self._reported.add(worker.id)  # another worker notices, or its lease ends
         else:
-            self._tell(worker, end_remains(worker, death), seen_at)
+            self._report(worker, end_remains(worker, death), seen_at)
 
-    def _tell(self, worker: WorkerRow, evidence: str, seen_at: float = 0.0) -> None:
-        self._told.add(worker.id)
+    def _report(self, worker: WorkerRow, evidence: str, seen_at: float = 0.0) -> None:
+        self._reported.add(worker.id)
         self._on_death(worker.id, evidence, seen_at)

@@ -78,7 +78,7 @@ class WorkerProgress:
         """The longest operation in hand of each run, and its seconds."""
         found = {}
         for run_id, attempt in list(self._worker.attempts.items()):
-            hand = min(list(attempt.hands), key=lambda one: one.since, default=None)
+            hand = min(list(attempt.exit.hands), key=lambda one: one.since, default=None)
             if hand is None:
                 found[run_id] = "", 0.0
             else:

@@ -74,7 +74,7 @@ class WorkerStops:
         if result.halted:
             self._kill_all(next((one for one in told if one.kind == StopKind.HALT), _UNNAMED))
 
-    async def hear_for_ever(self) -> None:
+    async def fetch_for_ever(self) -> None:
         """Fetch orders during a drain, when the worker no longer claims."""
         worker = self._worker
         while True:
@@ -104,11 +104,11 @@ class WorkerStops:
 
     def _ask(self, told: StopNotice, run_id: str) -> None:
         attempt = self._find(run_id, told.fence)
-        if attempt is None or not _counts(told, attempt.order):
+        if attempt is None or not _counts(told, attempt.exit.order):
             return
-        attempt.be_told(told)
-        attempt.press()
-        if attempt.reason is None:
+        attempt.exit.take_order(told)
+        attempt.exit.press()
+        if attempt.exit.reason is None:
             task = self._worker.loop.create_task(_press(attempt), name=f"andon-stop-{run_id}")
             self._pressing.add(task)
             task.add_done_callback(self._pressing.discard)
@@ -120,9 +120,9 @@ class WorkerStops:
         attempt = self._find(run_id, told.fence)
         if attempt is None:
             self._end_left(told, (run_id, told.fence))
-        elif attempt.reason != "killed":
-            attempt.be_told(told)
-            attempt.leave("killed")
+        elif attempt.exit.reason != "killed":
+            attempt.exit.take_order(told)
+            attempt.exit.leave("killed")
 
     def _end_process(self, told: StopNotice) -> None:
         """End this process after a kill of one of its runs, unless a supervisor does.
@@ -138,14 +138,14 @@ class WorkerStops:
             worker.loop.call_later(OUTSIDE_SECONDS, self._go)
 
     def _go(self) -> None:
-        self._worker.tell("a run of it was killed", HALT_SECONDS)
-        self._worker.tell_again()
+        self._worker.stop("a run of it was killed", HALT_SECONDS)
+        self._worker.hurry()
 
     def _kill_all(self, told: StopNotice) -> None:
         for attempt in self._worker.active:
-            if attempt.reason != "killed":
-                attempt.be_told(told)
-                attempt.leave("killed")
+            if attempt.exit.reason != "killed":
+                attempt.exit.take_order(told)
+                attempt.exit.leave("killed")
 
     def over(self, attempt: "Attempt") -> None:
         """Note that an attempt has ended, in whatever way."""
@@ -154,9 +154,11 @@ class WorkerStops:
             attempt.tasks.on_still = partial(self._worker.post, self._worker.wake)
         key = attempt.run.id, attempt.fence.counter
         if key in self._hard:
-            self._say_ended(key, attempt.also)
-        elif attempt.also and attempt.settled.result() == "fenced":  # it turned hard meanwhile
-            self._unsaid[key] = attempt.also
+            self._say_ended(key, attempt.processes.ended)
+        elif (
+            attempt.processes.ended and attempt.settled.result() == "fenced"
+        ):  # it turned hard meanwhile
+            self._unsaid[key] = attempt.processes.ended
 
     def _end_left(self, told: StopNotice, key: _Key) -> None:
         """End the processes a finished attempt may have left behind, then report its end."""
@@ -208,8 +210,8 @@ class WorkerStops:
             if self.halted is None:
                 self.halted = told
                 worker.on_halted(told)
-                worker.tell("halted", HALT_SECONDS)
-                worker.tell_again()
+                worker.stop("halted", HALT_SECONDS)
+                worker.hurry()
         elif not worker.active and not self._lingering and told.target not in self._saying:
             self._saying.add(told.target)
             report = TargetReport(
@@ -271,6 +273,6 @@ def _counts(told: StopNotice, before: StopNotice | None) -> bool:
 
 async def _press(attempt: "Attempt") -> None:
     """Press the attempt until it leaves or ends by itself."""
-    while attempt.reason is None and not attempt.settled.done():
-        attempt.press()
-        await attempt.moved(AGAIN_SECONDS)
+    while attempt.exit.reason is None and not attempt.settled.done():
+        attempt.exit.press()
+        await attempt.exit.changed(AGAIN_SECONDS)

@@ -1,36 +1,35 @@
 """A worker: claim → load → execute → settle → announce.
 
-It sends heartbeats for the process, not for each run, from a thread of its own: agent code that
-blocks the event loop does not lose the lease. It trusts its lease for less time than the store
-grants; outside that window, no operation starts before the lease is renewed.
+It claims runs and executes each as an attempt until it is stopped; then it drains. When it loses
+its lease, it starts over under a new name.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from andon.core.lease import renew_every, trusted_until
+from andon.core.lease import renew_every
 from andon.core.queue import poll_after
 from andon.errors import AndonError, BadInput, Fenced, StoreError
 from andon.points import point
 from andon.runtime.agent import Agent, by_identity
 from andon.runtime.attempt import branch, settlement
-from andon.runtime.attempt.attempt import UNWIND_SECONDS, Attempt
+from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.journal import to_the_end
 from andon.runtime.operations import calls
 from andon.runtime.processes import attribution
 from andon.runtime.worker import cleanup
 from andon.runtime.worker.clock import StoreClock, own_time
-from andon.runtime.worker.drain import WorkerDrain, unwind_seconds
-from andon.runtime.worker.peers import RUNG_SECONDS, Peers, mark_of, this_process
+from andon.runtime.worker.drain import WorkerDrain
+from andon.runtime.worker.lease import WorkerLease
+from andon.runtime.worker.peers import NOTIFIED_SECONDS, Peers, mark_of, this_process
 from andon.runtime.worker.progress import WorkerProgress, given_by_supervisor
 from andon.runtime.worker.stop_orders import WorkerStops
 from andon.runtime.worker.strandings import Strandings
@@ -38,7 +37,6 @@ from andon.settings import Settings
 from andon.store.messages.stops import StopNotice
 from andon.store.postgres import capacity
 from andon.store.store import (
-    Beat,
     Claim,
     Claimed,
     ClaimResult,
@@ -61,7 +59,7 @@ DEPART_SECONDS = 2.0  # for the last message; without it, others notice the proc
 
 
 class Worker:
-    """Executes runs in this process until it is told to stop."""
+    """Executes runs in this process until it is stopped."""
 
     def __init__(
         self,
@@ -85,28 +83,29 @@ class Worker:
         self.promote, self._promote_known = promote, promote_known
         self.embedded = embedded  # in a user's program, which must not be ended for a run
         self.supervisor: str | None = None  # ends this process when necessary
-        self._rung = self.draining = False  # `draining` is set first on a stop
-        self.drain = WorkerDrain(self)
-        self.announced, self._told = asyncio.Event(), asyncio.Event()
+        self.active: dict[Attempt, asyncio.Task[str]] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.draining = False  # set first on a stop
+        self.drain = WorkerDrain(self.settings.grace_seconds, self.active)
+        self._stopped = asyncio.Event()
         self.started = False  # registered, and a first claim was answered
         self.last_contact = time.monotonic()  # when the store last answered
         self.endings: Counter[str] = Counter()  # how attempts have ended here
         self.clock = StoreClock()
-        self.active: dict[Attempt, asyncio.Task[str]] = {}
-        self.attempts: dict[str, Attempt] = {}
         self.worker_id = ""
         self.in_threads: set[Any] = set()  # plain functions still executing
-        self.on_told: Callable[[], None] = lambda: None
-        self.on_halted: Callable[[StopNotice], None] = lambda told: None
-        self.operations = self.unreturned = 0  # ended here; runs that the store did not take back
+        self.on_drain: Callable[[], None] = lambda: None
+        self.on_halted: Callable[[StopNotice], None] = lambda order: None
+        self.operations = 0  # that have ended in this process
         self._processes: Processes | None = None
-        self.stopping = WorkerStops(self)
+        self.orders = WorkerStops(self)
         self.progress, self.strandings = WorkerProgress(self), Strandings(self)
         self._on_settled = on_settled or (lambda run_id, ending: None)
         self._dead: dict[str, tuple[str, float]] = {}  # evidence of death, and when it was seen
         self._claim_number = 1  # repeated until answered: the outcome may be unknown
-        self._trusted_until = self._renewed_at = self._look_at = self._busy_at = 0.0
-        self._looking: asyncio.TimerHandle | None = None
+        self._look_at = self._busy_at = 0.0
+        self._notified = False  # since the peers were last refreshed
+        self._refreshing: asyncio.TimerHandle | None = None
 
     # ── the life of a worker ──────────────────────────────────────────────────────────────────
 
@@ -132,77 +131,84 @@ class Worker:
             self.threads.shutdown(wait=False)
             raise
         self.progress.begin()
-        self._stop_listening = self.store.listen_on(self.loop, self._hear)
+        self._stop_listening = self.store.listen_on(self.loop, self._on_notification)
         self.claiming = self.loop.create_task(self._claim_for_ever(), name="andon-claim")
-        if self.drain.told:  # told to stop while it was starting
-            self._go()
+        if self.drain.begun:  # stopped while it was starting
+            self._announce_drain()
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        self.tell("its program ends")
+        self.stop("its program ends")
         # A second cancellation must not interrupt this: it would leave every run behind.
         await to_the_end(self.loop.create_task(self._leave(), name="andon-leave"))
 
     async def _leave(self) -> None:
-        hearing = self.loop.create_task(self.stopping.hear_for_ever(), name="andon-hear")
-        await self.drain.carry_out()
-        hearing.cancel()
+        fetching = self.loop.create_task(self.orders.fetch_for_ever(), name="andon-orders")
+        await self.drain.carry_out(self.claiming, self._clean_up)
+        fetching.cancel()
         self.claiming.cancel()  # the departure takes back a claim in flight
-        self._ended.set()
+        self.lease.ended.set()
         # In a thread of its own: the loop's may all be in use.
         if self._processes is not None:
             await self._processes.close()
-        letting_go = self.loop.create_task(cleanup.call(self._let_go))
-        await asyncio.wait({letting_go}, timeout=self.drain.left() / 2 + CLOSE_SECONDS / 2)
+        closing = self.loop.create_task(cleanup.call(self._close_listeners))
+        await asyncio.wait({closing}, timeout=self.drain.left() / 2 + CLOSE_SECONDS / 2)
         await self._depart(self.drain.story)
         self.writer.close(min(self.drain.left(), DEPART_SECONDS) + CLOSE_SECONDS)
         self.threads.shutdown(wait=False)
         self.progress.end()
 
-    def _let_go(self) -> None:
+    async def _clean_up(self) -> None:
+        if self.only is None:
+            await cleanup.of_worker(self.drain.left)
+
+    def _close_listeners(self) -> None:
         self._stop_listening()
         self._peers.close()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Work until told to stop; `on_ready` is called once the worker is registered."""
+        """Work until stopped; `on_ready` is called once the worker is registered."""
         async with self:
             on_ready()
-            told = self.loop.create_task(self._told.wait())
-            await asyncio.wait({told, self.claiming}, return_when=asyncio.FIRST_COMPLETED)
-            told.cancel()
+            stopped = self.loop.create_task(self._stopped.wait())
+            await asyncio.wait({stopped, self.claiming}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
             if self.claiming.done() and not self.draining:
                 self.claiming.result()
 
-    def tell(self, why: str, grace_seconds: float | None = None) -> None:
+    def stop(self, why: str, grace_seconds: float | None = None) -> None:
         """Stop claiming and return the runs in hand. From any thread; later calls do nothing."""
         self.draining = True
-        if self.drain.begin(why, grace_seconds) and self.worker_id:
-            self._go()
+        if self.drain.begin(why, grace_seconds):
+            self.on_drain()
+            if self.worker_id:
+                self._announce_drain()
 
-    def tell_again(self) -> None:
+    def hurry(self) -> None:
         """End the current phase of the drain now. Safe from any thread."""
-        self.post(self.drain.harden)
+        self.post(self.drain.hurry)
 
-    def _go(self) -> None:
-        self.drain.announce()
-        self.post(self._told.set)
+    def _announce_drain(self) -> None:
+        """Tell the store, and wake what waits for the drain."""
+        message = self.drain.announcement(self.worker_id)
+        if message is not None:
+            self.writer.submit_from_thread(message).add_done_callback(self._on_announced)
+        self.post(self._stopped.set)
         self.post(self.wake)
+
+    def _on_announced(self, done: "Future[Any]") -> None:
+        if done.exception() is None:
+            self.drain.announced_after = own_time() - self.drain.begun_at
+        self.post(self.drain.announced.set)
 
     def counts(self) -> dict[str, float]:
         """Return counters for /metrics."""
         return settlement.counted(self.endings)
 
-    def cleanup_left(self) -> float:
-        return self.drain.left() if self.drain.told else float("inf")
-
-    @property
-    def unwind_seconds(self) -> float:
-        return unwind_seconds(self.drain, UNWIND_SECONDS)
-
     async def _register(self) -> None:
         row: WorkerRow = this_process()
         self.new_mark = attribution.marks_of(mark_of(row), put=not self.embedded)
-        lock = await capacity.held(self.store, row.id, lambda: bool(self.drain.told))
+        lock = await capacity.held(self.store, row.id, lambda: self.drain.begun)
         # An embedded worker takes only its program's runs, so it offers no agents.
         agents = [] if self.only is not None else [[name, version] for name, version in self.agents]
         row = row.but(
@@ -214,6 +220,14 @@ class Worker:
             **given_by_supervisor(),
         )
         self.supervisor = row.supervisor
+        lease = WorkerLease(
+            row.id,
+            self.settings.lease_seconds,
+            self.writer,
+            progress=self.progress.text,
+            on_renewed=self._on_renewed,
+            on_lost=self._on_lost,
+        )
         asked_at = own_time()
         message = Register(
             worker=row,
@@ -229,14 +243,12 @@ class Worker:
             raise
         self._promote_known = False  # once: after a lost lease, another version may be promoted
         self.worker_id = row.id
-        self._heard(now, asked_at)
-        self._peers = Peers(self.store, message.worker, partial(self.post, self._died))
-        self._ended = threading.Event()
-        threading.Thread(
-            target=self._beat_for_ever, args=(row.id, self._ended), name="andon-heart", daemon=True
-        ).start()
+        lease.renewed(now, asked_at)
+        self._peers = Peers(self.store, message.worker, partial(self.post, self._on_death))
+        self.lease = lease
+        lease.begin()
 
-    def keep_in_mind(self, work: Any) -> None:
+    def track(self, work: Any) -> None:
         """Track work that outlives its run: until it ends, this process is not gone."""
         self.in_threads.add(work)
         work.add_done_callback(self.in_threads.discard)
@@ -249,75 +261,21 @@ class Worker:
             self._processes = Processes()
         return self._processes
 
-    def carry(self, agent: Agent) -> None:
+    def add_agent(self, agent: Agent) -> None:
         """Add an agent to an embedded worker; other workers get theirs at the start."""
         if self.only is not None:
             self.agents = by_identity([*self.agents.values(), agent])
 
     # ── the lease ─────────────────────────────────────────────────────────────────────────────
 
-    def _beat_for_ever(self, worker_id: str, ended: threading.Event) -> None:
-        """Send heartbeats when due; while the event loop turns, its claims carry them."""
-        every = renew_every(self.settings.lease_seconds)
-        left = every
-        while not ended.wait(left):
-            left = self._renewed_at + every - own_time()
-            if left > 0:
-                continue
-            left = every
-            try:
-                self._beat(worker_id)
-            except Fenced as error:
-                log.warning("worker %s is fenced: its lease ended. It starts over.", worker_id)
-                self.post(self._lost, worker_id, error)
-                return
-            except StoreError as error:
-                log.warning("worker %s: no heartbeat: %s", worker_id, error)
-
-    def _heartbeat(self, worker_id: str) -> Beat:
-        return Beat(
-            worker_id=worker_id,
-            lease_seconds=self.settings.lease_seconds,
-            progress=self.progress.text(),
-        )
-
-    def _beat(self, worker_id: str) -> None:
-        asked_at, message = own_time(), self._heartbeat(worker_id)
-        self._heard(self.writer.submit_from_thread(message).result(), asked_at)
-
-    def _heard(self, now: float, asked_at: float) -> None:
-        self.clock.set(now)
-        self._renewed_at = asked_at
-        self._trusted_until = trusted_until(asked_at, self.settings.lease_seconds)
+    def _on_renewed(self, store_now: float) -> None:
+        self.clock.set(store_now)
         self.last_contact = time.monotonic()
 
-    @property
-    def trusted(self) -> bool:
-        return own_time() < self._trusted_until
-
-    async def ensure_trust(self) -> None:
-        """Return once the lease is certainly held; raise Fenced if it is not."""
-        while not self.trusted:  # loop: a freeze before the answer arrives may outlast it
-            worker_id = self.worker_id
-            try:
-                await self.loop.run_in_executor(None, self._beat, worker_id)
-            except Fenced as error:
-                self._lost(worker_id, error)
-                raise
-
-    async def _look_at_lease(self) -> None:
-        """Check the lease after a run was fenced: all may be, and the next beat is far off."""
-        self._trusted_until = 0.0
-        with contextlib.suppress(Fenced, StoreError):
-            await self.ensure_trust()
-
-    def _lost(self, worker_id: str, error: Fenced) -> None:
+    def _on_lost(self, error: Fenced) -> None:
         """Abandon every run: this process no longer holds any."""
-        if worker_id != self.worker_id or self._ended.is_set():
-            return
-        self._ended.set()
         for attempt in list(self.attempts.values()):
-            attempt.leave("fenced", error)
+            attempt.exit.leave("fenced", error)
         self.wake()
 
     async def _start_over(self) -> None:
@@ -327,8 +285,8 @@ class Worker:
         self._peers.close()
         await self._depart()
         await self._register()
-        if self.drain.told:  # meanwhile: the announcement under the old name does not count
-            self.drain.announce()
+        if self.drain.begun:  # meanwhile: the announcement under the old name does not count
+            self._announce_drain()
 
     async def _depart(self, story: str | None = None) -> None:
         """Record that this incarnation executes nothing any more, if that is so.
@@ -354,21 +312,21 @@ class Worker:
         with contextlib.suppress(RuntimeError, AttributeError):  # no loop, or a closed one
             self.loop.call_soon_threadsafe(function, *args)
 
-    def _hear(self) -> None:
-        self._rung = True
+    def _on_notification(self) -> None:
+        self._notified = True
         self.wake()
 
-    def _look_around(self) -> None:
+    def _refresh_soon(self) -> None:
         """Refresh the peers, once for many notifications: a worker may have joined."""
-        if self._rung and self._looking is None:
-            self._rung = False
-            self._looking = branch.call_later(RUNG_SECONDS, self._refresh)
+        if self._notified and self._refreshing is None:
+            self._notified = False
+            self._refreshing = branch.call_later(NOTIFIED_SECONDS, self._refresh)
 
     def _refresh(self) -> None:
-        self._looking = None
+        self._refreshing = None
         self._peers.refresh()
 
-    def _died(self, worker_id: str, evidence: str, seen_at: float = 0.0) -> None:
+    def _on_death(self, worker_id: str, evidence: str, seen_at: float = 0.0) -> None:
         log.info("worker %s is gone: %s", worker_id, evidence)
         self._dead[worker_id] = evidence, seen_at
         self.wake()
@@ -380,7 +338,7 @@ class Worker:
             every = self._look_every if self.store.notifies else None
             wait = poll_after(self.settings.poll_seconds, every, own_time() - self._busy_at)
             try:
-                if self._ended.is_set():
+                if self.lease.ended.is_set():
                     await self._start_over()
                     if self.draining:
                         break
@@ -395,19 +353,18 @@ class Worker:
                 log.warning("worker %s: cannot claim: %s", self.worker_id, error)
             except Exception:  # it must not end quietly
                 log.exception("worker %s: andon failed to claim", self.worker_id)
-            self._look_around()
+            self._refresh_soon()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self.woken.wait()
 
     async def _claim_and_look(self) -> tuple[ClaimResult, FleetState | None]:
         """Send the heartbeat and look in the claim's commit: an idle worker needs no other."""
-        asked_at, worker_id = own_time(), self.worker_id
-        if asked_at < self._look_at:
+        now = own_time()
+        if now < self._look_at:
             return await self._claim(), None
-        self._look_at = asked_at + self._look_every
-        beating = self.writer.submit(self._heartbeat(worker_id))
-        beating.add_done_callback(lambda done: self._beaten(done, worker_id, asked_at))
+        self._look_at = now + self._look_every
+        self.lease.renew_soon()
         looking = self.writer.submit(FleetQuery())
         try:
             result = await self._claim()
@@ -415,14 +372,6 @@ class Worker:
             await asyncio.wait([looking])
         failed = looking.cancelled() or looking.exception() is not None
         return result, None if failed else looking.result()
-
-    def _beaten(self, done: "asyncio.Future[Any]", worker_id: str, asked_at: float) -> None:
-        """Set the clock at once: it is the commit's time, and the claim's answer comes later."""
-        error = None if done.cancelled() else done.exception()
-        if isinstance(error, Fenced):
-            self._lost(worker_id, error)
-        elif error is None and not done.cancelled():
-            self._heard(done.result(), asked_at)
 
     async def _claim(self) -> ClaimResult:
         dead, self._dead = self._dead, {}
@@ -452,10 +401,10 @@ class Worker:
             self._begin(run)
         for run_id in result.recalled:
             if (attempt := self.attempts.get(run_id)) and attempt.run.undoing is None:
-                attempt.recall()
-        self.stopping.obey(result)
+                attempt.exit.recall()
+        self.orders.obey(result)
         if result.drain:
-            self.tell("andon drain")
+            self.stop("andon drain")
         return result
 
     def _begin(self, run: Claimed) -> None:
@@ -480,21 +429,20 @@ class Worker:
         ended = settlement.ended_as(attempt.ending, ending)
         self.endings[ended] += 1
         self.drain.count(attempt, ended)
-        self.stopping.over(attempt)
+        self.orders.over(attempt)
         if attempt.tasks.still:
             attempt.dissolve()
-        self.unreturned += ending == "unavailable"
         self._on_settled(run_id, ending)
         if ending == "fenced" and not self.draining:
-            self._doubting = self.loop.create_task(self._look_at_lease())
+            self._checking = self.loop.create_task(self.lease.check())
         self.wake()  # a slot is free: claim now, not at the next poll
 
     async def _deliver_messages(self) -> None:
         """Deliver messages to runs that wait in memory because another of their branches works."""
-        waiting = [run_id for run_id, attempt in self.attempts.items() if attempt.waits]
+        waiting = [run_id for run_id, attempt in self.attempts.items() if attempt.waits.open]
         if not waiting:
             return
         found = await self.loop.run_in_executor(self.threads, self.store.inbox, waiting)
         for run_id in waiting:
             if run_id in self.attempts:
-                self.attempts[run_id].receive(found.get(run_id, []))
+                self.attempts[run_id].waits.receive(found.get(run_id, []))

@@ -21,8 +21,8 @@ import pytest
 from tests.runtime.fakes import FakeWorker, until
 
 from andon.errors import BadInput, Refused
-from andon.runtime.worker import notices
-from andon.runtime.worker.notices import (
+from andon.runtime.worker import triggers
+from andon.runtime.worker.triggers import (
     Azure,
     Ec2,
     Gce,
@@ -383,4 +383,4 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_every_cloud_that_can_be_set_is_known() -> None:
     from andon import settings
 
-    assert {*settings._CHOICES["preemption"]} == {"", "auto", *notices.CLOUDS}
+    assert {*settings._CHOICES["preemption"]} == {"", "auto", *triggers.CLOUDS}
