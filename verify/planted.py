@@ -120,15 +120,15 @@ CANARIES = (
         "stopped-said-before-it-is",
         "simulation",
         "runtime/worker/stop_orders.py",
-        "        self._hard.add((run_id, told.fence))\n",
-        "        self._hard.add((run_id, told.fence))\n"
-        "        self._say_ended((run_id, told.fence))\n",
+        "        self._hard.add((run_id, order.fence))\n",
+        "        self._hard.add((run_id, order.fence))\n"
+        "        self._report_ended((run_id, order.fence))\n",
     ),
     Canary(
         "polite-order-ignored",
         "simulation",
         "runtime/worker/stop_orders.py",
-        "        if attempt is None or not _counts(told, attempt.exit.order):\n"
+        "        if attempt is None or not _changes(order, attempt.exit.order):\n"
         "            return\n",
         "        return\n",
     ),

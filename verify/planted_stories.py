@@ -70,7 +70,7 @@ CANARIES = (
         "ask-that-never-expires",
         "simulation",
         "runtime/context.py",
-        'wait_noting_cancel(operation, "answer", ask_id, until)',
-        'wait_noting_cancel(operation, "answer", ask_id, None)',
+        'wait_recording_cancel(operation, "answer", ask_id, until)',
+        'wait_recording_cancel(operation, "answer", ask_id, None)',
     ),
 )

@@ -245,7 +245,7 @@ async def test_many_who_wait_have_one_ear(lab: Lab, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(lab.client._store, "listen_on", counted)
     runs = [await lab.client.start(agent(hello)) for _ in range(20)]
     waiting = asyncio.gather(*(lab.client.wait(run) for run in runs * 2))
-    await until(lambda: len(lab.client._awaiting._ends) == 20)
+    await until(lambda: len(lab.client._ends._ends) == 20)
     async with lab.working(agent(hello)):
         assert {run.state for run in await waiting} == {"succeeded"}
         assert (await lab.client.wait(await lab.client.start("agent"))).state == "succeeded"
@@ -258,7 +258,7 @@ async def test_a_ring_that_is_lost_is_waited_for_in_vain_only_for_a_moment(
     monkeypatch.setattr(local.client._store, "listen_on", lambda *_: lambda: None)
     run = await local.client.start(agent(hello))
     waiting = asyncio.ensure_future(local.client.wait(run))
-    await until(lambda: bool(local.client._awaiting._ends))
+    await until(lambda: bool(local.client._ends._ends))
     async with local.working(agent(hello)):
         assert (await waiting).state == "succeeded"
 
@@ -270,7 +270,7 @@ async def test_whoever_waits_hears_that_the_store_is_away_for_too_long_and_may_w
         raise StoreUnavailable("away")
 
     run = await local.client.start(agent(hello))
-    monkeypatch.setattr(local.client._awaiting, "_patience_seconds", -1.0)
+    monkeypatch.setattr(local.client._ends, "_patience_seconds", -1.0)
     with monkeypatch.context() as patch:
         patch.setattr(requests, "over", away)
         waiting = [local.client.wait(run) for _ in range(3)]
@@ -284,7 +284,7 @@ async def test_whoever_waits_hears_that_the_client_was_closed(local: Lab) -> Non
     async with andon.Client(local.url) as client:
         run = await client.start(agent(hello))
         waiting = asyncio.ensure_future(client.wait(run))
-        await until(lambda: bool(client._awaiting._ends))
+        await until(lambda: bool(client._ends._ends))
     with pytest.raises(StoreError, match="closed"):
         await waiting
 

@@ -224,6 +224,19 @@ async def test_an_effect_of_a_plain_agent_is_cut_off_with_its_worker(lab: Lab) -
     assert done == []
 
 
+async def test_a_plain_agent_that_raises_stop_iteration_fails(local: Lab) -> None:
+    """No future can hold that error: the run must not wait for its thread for ever."""
+
+    def body(ctx: Any) -> None:
+        next(iter(()))
+
+    async with local.working(agent(body)):
+        run = await local.end(await local.client.start("agent"))
+    assert run.state == "failed"
+    assert run.error is not None
+    assert "StopIteration" in run.error["message"]
+
+
 async def test_a_plain_agent_that_leaves_the_interpreter_fails_alone(local: Lab) -> None:
     def body(ctx: Any) -> None:
         raise SystemExit(2)

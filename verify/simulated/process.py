@@ -16,6 +16,7 @@ from unittest import mock
 from andon import points
 from andon.core.lease import renew_every
 from andon.errors import StoreUnavailable
+from andon.runtime import futures
 from andon.runtime.attempt import branch
 from andon.runtime.processes import attribution
 from andon.runtime.worker import cleanup, lease, peers, progress
@@ -302,7 +303,7 @@ def without_threads(fleet: "Fleet") -> Iterator[None]:
         (runtime, "this_process", lambda: here().describe()),
         (lease, "threading", _module(lambda **k: _Heart(process=here(), **k))),
         (store_writer, "threading", _module(_NoThread)),
-        (cleanup, "threading", _module(_Inline)),
+        (futures, "threading", _module(_Inline)),
         (cleanup, "sweep", lambda _: None),
         (progress, "TICK_SECONDS", 1e9),
         (points, "watch", fleet.pass_point),

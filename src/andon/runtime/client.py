@@ -15,13 +15,13 @@ from andon.core.run import State
 from andon.core.stop import WITHIN_SECONDS, StopKind
 from andon.errors import Refused, StepFailed, StoreUnavailable, Unresolved
 from andon.runtime.agent import Agent
-from andon.runtime.attempt.journal import close
+from andon.runtime.futures import close
 from andon.runtime.operations.steer_messages import Steer
 from andon.runtime.requests import requests
 from andon.runtime.requests import tool_ledger as ledger
 from andon.runtime.requests.requests import Receipt, Run
 from andon.runtime.requests.start import resolve
-from andon.runtime.requests.waiters import POLL_SECONDS, Awaiting
+from andon.runtime.requests.waiters import POLL_SECONDS, RunEnds
 from andon.runtime.worker.clock import StoreClock, own_time
 from andon.runtime.worker.embedded_latch import EmbeddedLatch, refuse_if_pulled
 from andon.runtime.worker.worker import Worker
@@ -69,7 +69,7 @@ class Client:
 
     async def __aenter__(self) -> "Client":
         self._store = await asyncio.to_thread(open_store, self.settings.store)
-        self._awaiting = Awaiting(self._store, patience_seconds=self.settings.patience_seconds)
+        self._ends = RunEnds(self._store, patience_seconds=self.settings.patience_seconds)
         try:
             await self._set_clock()
         except BaseException:
@@ -82,7 +82,7 @@ class Client:
             if self._leaving is not None:
                 await self._leaving.leave()
         finally:
-            await self._awaiting.close()
+            await self._ends.close()
             if self._writer is not None:
                 self._writer.close(CLOSE_SECONDS)
             await close(self._store)
@@ -176,13 +176,13 @@ class Client:
             async with asyncio.timeout(timeout):
                 row = await self._find_patiently(run_id)
                 if not requests.is_over(row):
-                    row = await self._awaiting.end_of(row.id)
+                    row = await self._ends.end_of(row.id)
                 return await self._ask(requests.described, row)
         except TimeoutError:
             raise Unresolved(f"run {run_id} was not finished within {timeout} s") from None
 
     async def _find_patiently(self, run_id: str) -> RunRow:
-        """Find a run, outlasting an unavailable store as long as the run itself would."""
+        """Find a run, retrying an unavailable store for as long as the run itself would."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.settings.patience_seconds
         while True:

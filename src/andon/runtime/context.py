@@ -35,7 +35,7 @@ from andon.runtime.operations.operation import (
     invoke,
     named,
     refuse_unkeepable,
-    wait_noting_cancel,
+    wait_recording_cancel,
 )
 
 
@@ -233,8 +233,8 @@ class Context(ModelLoop):
             await operation.answer()
             return
         until = await self._deadline(operation, seconds)
-        await wait_noting_cancel(operation, "timer", "sleep", until)
-        with operation.noting():
+        await wait_recording_cancel(operation, "timer", "sleep", until)
+        with operation.recording_cancel():
             await operation.write(Mark.DONE)  # replay needs to know which operations it preceded
 
     async def event(self, name: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
@@ -245,8 +245,8 @@ class Context(ModelLoop):
         until = None
         if operation.record or timeout is not None or not self._attempt.waits.has("event", name):
             until = await self._deadline(operation, timeout)
-        message = await wait_noting_cancel(operation, "event", name, until)
-        with operation.noting(message):
+        message = await wait_recording_cancel(operation, "event", name, until)
+        with operation.recording_cancel(message):
             if message is None:
                 await operation.write(Mark.FAILED, b'{"type": "Unresolved"}')
                 raise Unresolved(f"event {name!r} did not come within {timeout} s")
@@ -279,8 +279,8 @@ class Context(ModelLoop):
         self, operation: Operation, question: str, about: Any, expires: float | None
     ) -> Any:
         ask_id, until = await asks.opened(operation, question, about, expires)
-        message = await wait_noting_cancel(operation, "answer", ask_id, until)
-        with operation.noting():
+        message = await wait_recording_cancel(operation, "answer", ask_id, until)
+        with operation.recording_cancel():
             if message is None:
                 await operation.write(Mark.FAILED, b'{"type": "Unresolved"}', close_ask=ask_id)
                 raise Unresolved(f"no answer to {question!r} within {expires} s")
@@ -309,7 +309,7 @@ class Context(ModelLoop):
         if operation.record is not None:
             until: float | None = value.decode(operation.record.body or "null")
             return until
-        with operation.noting():
+        with operation.recording_cancel():
             await self._attempt.boundary()
             until = None if seconds is None else self._attempt.host.clock.now() + seconds
             await operation.write(Mark.WAITING, msgspec.json.encode(until))

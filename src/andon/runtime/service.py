@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from andon.runtime.agent import Agent
-from andon.runtime.attempt.journal import close
+from andon.runtime.futures import close
 from andon.runtime.worker.embedded_latch import EmbeddedLatch, refuse_if_pulled
 from andon.runtime.worker.worker import Worker
 from andon.settings import Settings, load

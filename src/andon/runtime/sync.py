@@ -11,10 +11,12 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from andon.errors import BadInput, Stopped
 from andon.runtime.attempt import branch
+from andon.runtime.futures import in_new_thread
 
 # Called in the calling thread with the name and keywords of a call; the function it returns is
 # called on the loop, just before the call itself.
@@ -153,15 +155,8 @@ async def call_in_thread(
     # Not a pooled thread: a waiting agent must not take one that a step needs.
     outside = contextvars.copy_context()
     outside.run(branch.current.set, None)
-    done: asyncio.Future[Any] = attempt.loop.create_future()
     # The waiting task can be cancelled but the thread cannot, so the worker has to track it.
-    thread = threading.Thread(
-        target=_report,
-        args=(outside, _followed(attempt, run), attempt.loop, done),
-        name="andon-agent",
-        daemon=True,
-    )
-    thread.start()
+    done = in_new_thread(partial(outside.run, _followed(attempt, run)), "andon-agent")
     try:
         return await done
     finally:
@@ -204,30 +199,6 @@ def _followed(attempt: Any, run: Callable[[], Any]) -> Callable[[], Any]:
             attempt.tasks.ended_elsewhere(mark)
 
     return followed
-
-
-def _report(
-    context: contextvars.Context,
-    run: Callable[[], Any],
-    loop: asyncio.AbstractEventLoop,
-    done: "asyncio.Future[Any]",
-) -> None:
-    try:
-        result, error = context.run(run), None
-    except BaseException as raised:  # noqa: BLE001 (Stopped must reach the attempt)
-        result, error = None, raised
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(_set, done, result, error)
-    del error, done  # the error holds this frame and the future the error: a cycle
-
-
-def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(result)
-    else:
-        done.set_exception(error)
 
 
 @contextlib.contextmanager

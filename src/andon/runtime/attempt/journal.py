@@ -23,6 +23,7 @@ from andon.runtime.attempt.exit import AT_ONCE, Exit, log
 from andon.runtime.attempt.host import Host
 from andon.runtime.attempt.replay_order import Turns
 from andon.runtime.attempt.tracebacks import trace
+from andon.runtime.futures import retrieve, to_the_end
 from andon.store.store import Append, Blob, Checkpoint, Claimed, EffectRow, Log
 
 _HELD = frozenset({Mark.DONE, EffectState.CONFIRMED})
@@ -403,12 +404,6 @@ class Durable:
         return self._journal.durable(self._future).__await__()
 
 
-def retrieve(future: "asyncio.Future[Any]") -> None:
-    """Mark the error of a write as seen: the next awaited write meets the same one."""
-    if not future.cancelled():
-        future.exception()
-
-
 def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
     if future.done():
         return
@@ -417,23 +412,3 @@ def _copy(done: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_exception(error)
     else:
         future.set_result(done.result())
-
-
-async def close(store: Any) -> None:
-    """Close a store in a thread; a cancellation must not prevent the close from starting."""
-    await to_the_end(asyncio.ensure_future(asyncio.to_thread(store.close)))
-
-
-async def to_the_end(future: "asyncio.Future[Any]") -> Any:
-    """Await work that cannot be cancelled; raise a cancellation only after it has ended."""
-    cancelled = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except BaseException:  # noqa: BLE001 (`future.result()` raises it below)
-            break
-    if cancelled is not None and future.exception() is None:
-        raise cancelled
-    return future.result()

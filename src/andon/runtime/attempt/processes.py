@@ -12,7 +12,7 @@ from andon.runtime.attempt import callbacks
 from andon.runtime.attempt.branch import Tasks
 from andon.runtime.attempt.exit import log
 from andon.runtime.attempt.host import Host
-from andon.runtime.attempt.journal import retrieve
+from andon.runtime.futures import retrieve
 from andon.runtime.processes import attribution
 from andon.store.messages.stops import ProcessStarted, StopNotice, TargetReport
 from andon.store.store import Claimed

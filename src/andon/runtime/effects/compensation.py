@@ -127,8 +127,8 @@ class _Compensation:
         await self._read_journal()
         if any(_find(attempt, row) is None for row in owed):
             await self._rehearse()
-        asks = (await self._undo(row) for row in self._reversed(owed))
-        return [ask async for ask in asks if ask is not None]
+        found = [await self._undo(row) for row in self._reversed(owed)]
+        return [ask for ask in found if ask is not None]
 
     def _reversed(self, owed: list[EffectRow]) -> list[EffectRow]:
         """Sort by each effect's first entry, the last first: later entries do not change it."""
@@ -175,7 +175,7 @@ class _Compensation:
         failures = 0
         while (error := await self._try(row)) is not None:
             failures += 1
-            if not RETRY.again(failures) or _goes_on(attempt, row, error):
+            if not RETRY.again(failures) or _still_executes(attempt, row, error):
                 return await self._ask(row, error)
             delay = RETRY.delay(failures, random.random())  # noqa: S311 (not for secrets)
             until = attempt.host.clock.now() + delay
@@ -247,34 +247,17 @@ class _Compensation:
             return
         results = [e for e in self.entries[row.name, row.key] if e.state == EffectState.CONFIRMED]
         body = results[-1].body if results else None
-        raw = None if body is None else body.encode()
         left = row.but(undo=None, undo_within=None)
-        await self._write(left, EffectState.CONFIRMED, raw=raw, take=message)
+        await self._write(left, EffectState.CONFIRMED, body and body.encode(), take=message)
 
     async def _write(
-        self,
-        row: EffectRow,
-        state: EffectState,
-        body: dict[str, Any] | None = None,
-        *,
-        raw: bytes | None = None,
-        **fields: Any,
+        self, row: EffectRow, state: EffectState, body: Any = None, **fields: Any
     ) -> None:
-        await self.attempt.journal.append(self._draft(row, state, body, raw=raw, **fields))
+        await self.attempt.journal.append(self._draft(row, state, body, **fields))
 
-    def _draft(
-        self,
-        row: EffectRow,
-        state: EffectState,
-        body: dict[str, Any] | None = None,
-        *,
-        raw: bytes | None = None,
-        **fields: Any,
-    ) -> Draft:
+    def _draft(self, row: EffectRow, state: EffectState, body: Any = None, **fields: Any) -> Draft:
         first = self.entries[row.name, row.key][0]
-        if body is not None:
-            raw = msgspec.json.encode(body)
-        return ledger.draft(self.attempt, row, first, state, raw, **fields)
+        return ledger.draft(self.attempt, row, first, state, body, **fields)
 
 
 class _Undo:
@@ -293,7 +276,7 @@ def _undoable_doubt(attempt: "Attempt", row: EffectRow) -> bool:
     return row.kind == "compensatable" and row.state in OPEN and row.undo is not None and quiet
 
 
-def _goes_on(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
+def _still_executes(attempt: "Attempt", row: EffectRow, error: dict[str, Any]) -> bool:
     """Whether a plain undo that ran into its timeout may still execute in its thread."""
     undo = _find(attempt, row)
     return error["type"] == "TimeoutError" and undo is not None and not is_async(undo)

@@ -69,12 +69,12 @@ class _Effect:
         self.until: float | None = None  # the time at which it may be tried again
         self.quiet = record is not None and self.attempt.is_quiet(record.fence)
         if record is not None and record.state in (EffectState.IN_DOUBT, Mark.RETRYING):
-            noted = value.decode(record.body or "{}")
-            self.asked, self.until = noted.get("asked"), noted.get("until")
+            doubt = value.decode(record.body or "{}")
+            self.asked, self.until = doubt.get("asked"), doubt.get("until")
             if record.stale and not self.attempt.waits.has("answer", self.asked or ""):
                 self.asked = None  # that ask was closed when the code gave up waiting
-            self.cause = None if self.until else noted.get("error")
-            self.quiet = self.quiet or noted.get("quiet", False)
+            self.cause = None if self.until else doubt.get("error")
+            self.quiet = self.quiet or doubt.get("quiet", False)
 
     def row(self, entry: Entry, state: EffectState) -> EffectRow:
         row = EffectRow(
@@ -119,7 +119,7 @@ class _Effect:
                 case EffectMove.PROBE:
                     verdict, result = await self._find_out()
                 case EffectMove.RECORD:
-                    with self._noting(EffectState.CONFIRMED):
+                    with self._recording_cancel(EffectState.CONFIRMED):
                         return await self._confirm(result)
                 case EffectMove.UNDO:
                     await self._undo()
@@ -146,7 +146,7 @@ class _Effect:
         """Start, call and confirm it. (False, None): it raised, and its outcome is in doubt."""
         if not self._may_execute():
             raise await self._fail()
-        with self._noting():
+        with self._recording_cancel():
             if self.cause is not None:
                 await self._plan_retry()
             if self.until is not None:
@@ -202,7 +202,7 @@ class _Effect:
             self.attempt.exit.end_operation(hand)
 
     @contextlib.contextmanager
-    def _noting(self, standing: EffectState | None = None) -> Iterator[None]:
+    def _recording_cancel(self, standing: EffectState | None = None) -> Iterator[None]:
         """Record a cancellation by the agent's code while the effect only waits or writes.
 
         It also closes the open ask, because the code no longer needs an answer.
@@ -231,7 +231,7 @@ class _Effect:
             raw, back = value.encode_result(result, what, self.decoder)
         except NotStorable as error:
             # The effect did happen: the ledger says so, although the agent gets an error.
-            described = self._noted_failure(error, "has a result that cannot be stored")
+            described = self._note_failure(error, "has a result that cannot be stored")
             body = msgspec.json.encode(described)
             self.outcome = Mark.FAILED, body
             await self.attempt.journal.append(self.draft(Mark.FAILED, EffectState.CONFIRMED, body))
@@ -250,7 +250,7 @@ class _Effect:
         if isinstance(error, Postponed):
             self.cause = describe(error)
         else:
-            self.cause = self._noted_failure(error, "raised")
+            self.cause = self._note_failure(error, "raised")
         if isinstance(error, DidNotHappen):
             self.standing = EffectState.PLANNED
             await self.write(EffectState.PLANNED)
@@ -262,14 +262,14 @@ class _Effect:
             isinstance(error, TimeoutError) and self.timeout is not None
         )
         self._be_quiet()
-        await self.write(EffectState.IN_DOUBT, self._noted())
+        await self.write(EffectState.IN_DOUBT, self._doubt_body())
 
     def _be_quiet(self) -> None:
         """End processes that the effect started: they act for it even after its function."""
         if self.outcome is None:
             self.quiet = self.quiet and self.attempt.started.end_of(self.operation)
 
-    def _noted_failure(self, error: Exception, did: str) -> dict[str, Any]:
+    def _note_failure(self, error: Exception, did: str) -> dict[str, Any]:
         return self.attempt.journal.note_failure(error, f"effect {self.operation.name!r} {did}")
 
     async def _fail(self) -> Exception:
@@ -291,7 +291,7 @@ class _Effect:
     async def _probe(self) -> tuple[Verdict, Any]:
         assert self.declared.probe is not None
         for last in (False,) * (PROBE_TRIES - 1) + (True,):
-            with self._noting():
+            with self._recording_cancel():
                 await self.attempt.boundary()
             try:
                 with self.operation:
@@ -317,7 +317,7 @@ class _Effect:
         point("effect:probed", self.operation)
         if verdict is not Verdict.DID_NOT_HAPPEN:
             return verdict, result
-        with self._noting(EffectState.PLANNED):
+        with self._recording_cancel(EffectState.PLANNED):
             await self.write(EffectState.PLANNED)
         self.quiet = False
         return Verdict.NOT_ASKED, None
@@ -329,23 +329,23 @@ class _Effect:
         frozen could carry it out after its successor has executed the effect again.
         """
         assert self.declared.undo is not None
-        with self._noting():
+        with self._recording_cancel():
             await self._write_intent()
             await self.attempt.boundary()
         with self.operation:
             await self._call(self.declared.undo, None, *self.args)
         point("effect:undone", self.operation)
-        with self._noting(EffectState.COMPENSATED):
+        with self._recording_cancel(EffectState.COMPENSATED):
             await self.write(EffectState.COMPENSATED)
 
     async def _ask(self) -> InboxMessage:
         """Open an ask, once, and wait for a person."""
-        with self._noting():
+        with self._recording_cancel():
             if self.asked is None:
                 name = self.operation.name
                 self.asked = in_doubt.new_ask_id(self.attempt, name, self.key)
                 ask = in_doubt.question(name, self.key, self.asked, self.cause, self.args)
-                await self.write(EffectState.IN_DOUBT, self._noted(), ask=ask)
+                await self.write(EffectState.IN_DOUBT, self._doubt_body(), ask=ask)
             message = await self.attempt.waits.wait_for("answer", self.asked)
         assert message is not None
         return message
@@ -355,21 +355,21 @@ class _Effect:
         verdict, given = in_doubt.decision(message)
         self.asked = None
         if after_answer(verdict) is not EffectMove.RECORD:
-            with self._noting(EffectState.PLANNED):
+            with self._recording_cancel(EffectState.PLANNED):
                 await self.write(EffectState.PLANNED, take=message.id)
             return False, None
         try:
             raw, back = value.encode_result(given, "the answer", self.decoder)
         except NotStorable as error:  # the answer does not fit as a result: ask again
             self.cause = describe(error)
-            with self._noting(EffectState.IN_DOUBT):
-                await self.write(EffectState.IN_DOUBT, self._noted(), take=message.id)
+            with self._recording_cancel(EffectState.IN_DOUBT):
+                await self.write(EffectState.IN_DOUBT, self._doubt_body(), take=message.id)
             return False, None
-        with self._noting(EffectState.CONFIRMED):
+        with self._recording_cancel(EffectState.CONFIRMED):
             await self.write(EffectState.CONFIRMED, raw, take=message.id)
         return True, back
 
-    def _noted(self) -> dict[str, Any]:
+    def _doubt_body(self) -> dict[str, Any]:
         return {"error": self.cause, "quiet": self.quiet, "asked": self.asked}
 
 

@@ -72,7 +72,7 @@ async def ask_about_open(attempt: "Attempt") -> bool:
         if any(_is_about(row, ask.id) for ask in asks):
             continue
         ask_id = new_ask_id(attempt, row.name, row.key)
-        body = msgspec.json.encode({"asked": ask_id, "quiet": row.quiet})
+        body = {"asked": ask_id, "quiet": row.quiet}
         ask = question(row.name, row.key, ask_id, None, ())
         await _write(attempt, row, EffectState.IN_DOUBT, body, ask=ask)
     return bool(attempt.effects.open)
@@ -102,7 +102,7 @@ async def _apply_answer(attempt: "Attempt", row: EffectRow) -> bool:
 
 
 async def _write(
-    attempt: "Attempt", row: EffectRow, state: EffectState, body: bytes, **fields: Any
+    attempt: "Attempt", row: EffectRow, state: EffectState, body: Any, **fields: Any
 ) -> None:
     records = [one for one in attempt.journal.replay.records() if one.place == row.place]
     known = records[0] if records else await ledger.last_entry(attempt, row)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from andon.core.effect import OPEN, EffectState
 from andon.core.journal import Entry, EntryKind, Mark, Record
 from andon.runtime.attempt.journal import Draft, Journal
@@ -76,10 +78,11 @@ def draft(
     row: EffectRow,
     known: Entry | Record,
     state: EffectState,
-    body: bytes | None,
+    body: Any,
     **fields: Any,
 ) -> Draft:
     """An entry that changes an effect's state, with its row; `known`: any entry of the effect."""
+    raw = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
 
     def changed(entry: Entry) -> EffectRow:
         new = row.but(state=state, seq=entry.seq, fence=entry.fence)
@@ -93,7 +96,7 @@ def draft(
         name=row.name,
         key=known.key,
         digest=known.digest,
-        body=body,
+        body=raw,
         fields=fields,
         effect=changed,
     )

@@ -35,7 +35,7 @@ async def opened(
         ask_id, until = value.decode(operation.record.body or "null")
         return ask_id, until
     attempt = operation.attempt
-    with operation.noting():
+    with operation.recording_cancel():
         await attempt.boundary()
     # An ask that the code cancelled is closed: asking again opens another one, with another id.
     ask_id = operation.id if operation.record is None else f"{operation.id}#{attempt.journal.seq}"
@@ -48,7 +48,7 @@ async def opened(
         choices=msgspec.json.encode(CHOICES).decode(),
         expires_at=until,
     )
-    with operation.noting(close_ask=ask_id):
+    with operation.recording_cancel(close_ask=ask_id):
         await operation.write(Mark.WAITING, msgspec.json.encode((ask_id, until)), ask=ask)
     return ask_id, until
 
@@ -77,7 +77,7 @@ async def put(
                 return None
             attempt.unanswered.discard(ask_id)
         operation.find()
-        said = Answer(**await operation.answer())
-    if said.decision != "approve":
-        return said
-    return Answer(decision="approve", value=about, by=said.by)
+        answer = Answer(**await operation.answer())
+    if answer.decision != "approve":
+        return answer
+    return Answer(decision="approve", value=about, by=answer.by)

@@ -13,7 +13,7 @@ from andon.core.values import value
 from andon.errors import AndonError, Conflict, step_failed
 from andon.runtime.attempt.attempt import Attempt
 from andon.runtime.attempt.error_text import describe
-from andon.runtime.operations.operation import Operation, wait_noting_cancel
+from andon.runtime.operations.operation import Operation, wait_recording_cancel
 from andon.runtime.requests.start import new_run, reader_of, resolve
 from andon.store.messages.rows import InboxMessage
 from andon.store.store import NewRun
@@ -42,7 +42,7 @@ async def carry_out(
             child_id = await _begin(operation, agent, args, kwargs, wait, run_id)
         if not wait:
             return child_id
-        message: InboxMessage = await wait_noting_cancel(operation, "child", child_id, None)
+        message: InboxMessage = await wait_recording_cancel(operation, "child", child_id, None)
         return await _take_result(attempt, operation, child_id, message, decoder)
 
 
@@ -54,7 +54,7 @@ async def _begin(
     wait: bool,
     run_id: str | None,
 ) -> str:
-    with operation.noting():
+    with operation.recording_cancel():
         await operation.attempt.boundary()
         try:
             run = await _prepare(operation.attempt, operation, agent, args, kwargs, run_id)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -122,7 +123,9 @@ class Operation:
         self.attempt.journal.append_soon(self.draft(Mark.CANCELLED, **fields))
 
     @contextlib.contextmanager
-    def noting(self, message: InboxMessage | None = None, **fields: Any) -> Iterator[None]:
+    def recording_cancel(
+        self, message: InboxMessage | None = None, **fields: Any
+    ) -> Iterator[None]:
         """Record a cancellation that arrives while a wait, or its end, is being written.
 
         The code will cancel again on replay. The message that ended the wait was not delivered, so
@@ -220,7 +223,7 @@ class Operation:
             self.attempt.exit.end_operation(self.hand)
 
 
-async def wait_noting_cancel(
+async def wait_recording_cancel(
     operation: Operation, kind: str, name: str, until: float | None
 ) -> Any:
     """Wait for a message or a time; record a cancellation by the agent's own code."""
@@ -284,7 +287,8 @@ async def _call(
     if is_async(function):
         return await function(*args, **kwargs)
     context = contextvars.copy_context()
-    result = await _in_thread(operation, lambda: context.run(function, *args, **kwargs))
+    call = functools.partial(context.run, function, *args, **kwargs)
+    result = await asyncio.wrap_future(Threads(operation).submit(call))
     if not inspect.isawaitable(result):
         return result
     if isinstance(operation, Operation) and operation.hand is not None:
@@ -304,10 +308,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     inner = getattr(function, "func", function)
     call = getattr(type(inner), "__call__", None)  # noqa: B004 (not whether it is callable)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
-
-
-async def _in_thread(operation: Operation, call: Callable[[], Any]) -> Any:
-    return await asyncio.wrap_future(Threads(operation).submit(call))
 
 
 class Threads(Executor):

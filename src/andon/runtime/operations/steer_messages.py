@@ -26,21 +26,21 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
         who = f" (from {self.by})" if self.by else ""
         match self.change:
             case "revise":
-                told = f"Instead of {self.was!r}{who}: {self.text}"
+                text = f"Instead of {self.was!r}{who}: {self.text}"
             case "retract":
-                told = f"No longer{who}: {self.was}"
+                text = f"No longer{who}: {self.was}"
             case _:
-                told = f"A new goal{who}: {self.text}"
-        return {"role": "user", "content": told}
+                text = f"A new goal{who}: {self.text}"
+        return {"role": "user", "content": text}
 
 
 def new(
-    said: list[Steer], text: str | None, *, revise: str | None, retract: str | None, by: str
+    sent: list[Steer], text: str | None, *, revise: str | None, retract: str | None, by: str
 ) -> Steer:
     """Make a steer message, checked against the messages sent before."""
     if revise is not None and retract is not None:
         raise BadInput("steer: expected one of revise and retract, found both")
-    of, standing = revise or retract, _standing(said)
+    of, standing = revise or retract, _standing(sent)
     if of is not None and of not in standing:
         known = ", ".join(standing) or "none"
         raise NotFound(f"no instruction is in force under the id {of!r}; known: {known}")
@@ -53,11 +53,11 @@ def new(
     return Steer(id=uuid.uuid4().hex[:8], change=change, text=text or "", of=of, was=was, by=by)
 
 
-def _standing(said: list[Steer]) -> dict[str, str]:
+def _standing(sent: list[Steer]) -> dict[str, str]:
     """Texts of the goals in force, by each id that can change them: their own or a change's."""
     found: dict[str, str] = {}
     same: dict[str, list[str]] = {}
-    for one in said:
+    for one in sent:
         ids = same[one.id] = [*same.get(one.of or "", []), one.id]
         for name in ids:
             same[name] = ids

@@ -15,7 +15,7 @@ from andon.core.values import value
 from andon.errors import AndonError, NotStorable, Stopped
 from andon.points import point
 from andon.runtime.attempt.journal import Draft
-from andon.runtime.operations.operation import Operation, wait_noting_cancel
+from andon.runtime.operations.operation import Operation, wait_recording_cancel
 
 Plans = Callable[[Any], Sequence[Draft]]
 
@@ -169,4 +169,4 @@ async def _retry_later(
 
 
 async def _until_retry(operation: Operation, body: dict[str, Any]) -> None:
-    await wait_noting_cancel(operation, "timer", operation.name, body.get("until", 0.0))
+    await wait_recording_cancel(operation, "timer", operation.name, body.get("until", 0.0))

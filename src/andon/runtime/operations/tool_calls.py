@@ -162,20 +162,20 @@ async def tool(
     operation = Operation(attempt, EntryKind.EFFECT, call.name, key, _digest(call.name, arguments))
     _refuse_rejected(operation)
     if ask is not None and not operation.answered:
-        said = await ask(f"May the tool {call.name!r} be called?", arguments, key=f"tool/{key}")
-        if not said.approved:
-            raise await _reject(operation, key, said)
-        arguments = said.value
+        answer = await ask(f"May the tool {call.name!r} be called?", arguments, key=f"tool/{key}")
+        if not answer.approved:
+            raise await _reject(operation, key, answer)
+        arguments = answer.value
     async with operation.alone():
         return await effect.carry_out(
             attempt, operation, function, (), arguments, declared, retries, timeout
         )
 
 
-async def _reject(operation: Operation, key: str, said: Any) -> Rejected:
+async def _reject(operation: Operation, key: str, answer: Any) -> Rejected:
     """Record a rejection in the ledger too: a later repair of the conversation must not run it."""
-    found = Rejected(operation.name, by=said.by, why=said.value)
-    body = {"type": "Rejected", "message": str(found), "by": said.by, "why": said.value}
+    found = Rejected(operation.name, by=answer.by, why=answer.value)
+    body = {"type": "Rejected", "message": str(found), "by": answer.by, "why": answer.value}
     draft = operation.draft(EffectState.FAILED, msgspec.json.encode(body))
     draft.effect = partial(_row, operation.attempt, key)
     await operation.attempt.journal.append(draft)

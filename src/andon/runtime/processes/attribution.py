@@ -162,7 +162,7 @@ async def end(remains: Remains, *, at_once: bool) -> str:
     """
     begin = time.monotonic()
     patient = not at_once
-    told: set[int] = set()
+    terminated: set[int] = set()
     while remains.look() or not remains.strike():
         spent = time.monotonic() - begin
         if spent > TERM_SECONDS + GONE_SECONDS:
@@ -170,8 +170,8 @@ async def end(remains: Remains, *, at_once: bool) -> str:
         patient = patient and spent < TERM_SECONDS
         if not patient:
             remains.strike()
-        elif set(remains.survivors) - told:
-            told.update(remains.survivors)
+        elif set(remains.survivors) - terminated:
+            terminated.update(remains.survivors)
             remains.strike(signal.SIGTERM)
         await asyncio.sleep(LOOK_SECONDS)
     return remains.named(sorted(remains.known))

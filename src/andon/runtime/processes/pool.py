@@ -24,7 +24,7 @@ from andon.errors import BadInput, NotStorable
 from andon.host import proc
 from andon.runtime.attempt import branch
 from andon.runtime.attempt.error_text import Described
-from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.futures import to_the_end
 from andon.runtime.operations.calls import NAMELESS, reference_of
 from andon.runtime.operations.operation import is_async
 from andon.runtime.processes import attribution

@@ -153,9 +153,9 @@ class Conversation:
         lost: list[Any] = []
         for entry in requests.journal(store, run_id):
             if (entry.kind, entry.name, entry.state) == (EntryKind.STEP, "model", Mark.DONE):
-                said = json.loads(requests.body_of(store, entry)).get("output") or []
-                said = [self._named(_given(one)) for one in said]
-                lost += [one for one in said if _name(one) not in there]
+                output = json.loads(requests.body_of(store, entry)).get("output") or []
+                items = [self._named(_given(one)) for one in output]
+                lost += [one for one in items if _name(one) not in there]
         found = transcript.repair(
             [*known, *lost],
             format="responses",

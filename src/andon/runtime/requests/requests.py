@@ -196,10 +196,10 @@ def steer(
     """Give a run an instruction, or revise or retract an earlier one."""
     row = find(store, run_id)
     sent = store.sent(row.id, steer_messages.EVENT)
-    said = [steer_messages.Steer(**value.decode(body)) for body in sent]
-    word = steer_messages.new(said, text, revise=revise, retract=retract, by=by)
-    send(store, row.id, steer_messages.EVENT, msgspec.to_builtins(word), id=word.id)
-    return word
+    before = [steer_messages.Steer(**value.decode(body)) for body in sent]
+    new = steer_messages.new(before, text, revise=revise, retract=retract, by=by)
+    send(store, row.id, steer_messages.EVENT, msgspec.to_builtins(new), id=new.id)
+    return new
 
 
 def answer(
@@ -280,8 +280,8 @@ def resume(store: Store, run_id: str, *, by: str = "", why: str = "") -> RunRow:
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
-    said = {"scope": StopScope.RUN, "name": row.id, "value": "", "by": by, "why": why, "runs": 1}
-    write(store, NoteEvent(kind="stop.resumed", run_id=row.id, body=json.dumps(said)))
+    body = {"scope": StopScope.RUN, "name": row.id, "value": "", "by": by, "why": why, "runs": 1}
+    write(store, NoteEvent(kind="stop.resumed", run_id=row.id, body=json.dumps(body)))
     return row
 
 

@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Iterable
 
 from andon.errors import StoreError, StoreUnavailable
-from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.futures import to_the_end
 from andon.runtime.requests import requests
 from andon.store.messages.rows import RunRow
 from andon.store.store import Store
@@ -19,13 +19,13 @@ from andon.store.store import Store
 POLL_SECONDS = 0.5
 
 
-class Awaiting:
+class RunEnds:
     """The waits of one client. It listens from the first wait until it is closed."""
 
     def __init__(self, store: Store, *, patience_seconds: float) -> None:
         self._store, self._patience_seconds = store, patience_seconds
         self._ends: dict[str, set[asyncio.Future[RunRow]]] = {}  # by run
-        self._rung = asyncio.Event()
+        self._notified = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
     async def end_of(self, run_id: str) -> RunRow:
@@ -42,7 +42,7 @@ class Awaiting:
                 del self._ends[run_id]
 
     def _look(self) -> None:
-        self._rung.set()  # the run may have ended already
+        self._notified.set()  # the run may have ended already
         if self._looking is None or self._looking.done():
             # Empty context: this task belongs to no run, although agents wait for runs too.
             context = contextvars.Context()
@@ -51,14 +51,14 @@ class Awaiting:
     async def _look_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
         # Not a task either: an ending loop would cancel it and leave the listener open for ever.
-        listening = loop.run_in_executor(None, self._store.listen_on, loop, self._rung.set)
+        listening = loop.run_in_executor(None, self._store.listen_on, loop, self._notified.set)
         try:
             await to_the_end(listening)
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS if self._ends else None):
-                        await self._rung.wait()
-                self._rung.clear()
+                        await self._notified.wait()
+                self._notified.clear()
                 await self._look_once()
         except Exception as error:  # noqa: BLE001 (waiting callers must get the error)
             self._looking = None  # later waits start a new task
@@ -68,7 +68,7 @@ class Awaiting:
                 await to_the_end(loop.run_in_executor(None, listening.result()))
 
     async def _look_once(self) -> None:
-        """Resolve finished runs, outlasting an unavailable store as long as a run would."""
+        """Resolve finished runs, retrying an unavailable store for as long as a run would."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_seconds
         while self._ends:

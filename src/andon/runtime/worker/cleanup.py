@@ -10,13 +10,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from andon.host import proc
 from andon.runtime.attempt.exit import log
+from andon.runtime.futures import in_new_thread
 
 # Limit of one cleanup: it removes things nearby, so seconds are enough.
 CLEANUP_SECONDS = 5.0
@@ -35,7 +35,7 @@ async def of_worker(left: Callable[[], float]) -> None:
 
 
 async def carry_out(
-    cleanups: list[Callable[[], Any]], whose: str, left: Callable[[], float]
+    cleanups: list[Callable[[], Any]], owner: str, left: Callable[[], float]
 ) -> None:
     """Call and forget each function, the last first; `left` returns the seconds left in total."""
     while cleanups:
@@ -46,43 +46,22 @@ async def carry_out(
         # Do not wait after cancelling either: the function may ignore the cancellation.
         if not doing.done():
             doing.cancel()
-            log.error("%s: a cleanup did not end within %.1f s; going on without it", whose, limit)
+            log.error("%s: a cleanup did not end within %.1f s; going on without it", owner, limit)
         elif doing.cancelled() or doing.exception() is not None:
             failed = None if doing.cancelled() else doing.exception()
-            log.error("%s: a cleanup failed", whose, exc_info=failed)
-
-
-class _Failed:
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+            log.error("%s: a cleanup failed", owner, exc_info=failed)
 
 
 async def call(one: Callable[[], Any]) -> None:
     """Await a coroutine here; call a plain function in a thread, which dies with the process."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Any] = loop.create_future()
-
-    def work() -> None:
-        outcome: Any = None
-        try:
-            outcome = one()
-        except BaseException as error:  # noqa: BLE001 (it is raised below)
-            outcome = _Failed(error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
-            loop.call_soon_threadsafe(_resolve, ended, outcome)
-
-    threading.Thread(target=work, name="andon-cleanup", daemon=True).start()
-    outcome = await ended
-    if isinstance(outcome, _Failed):
-        what = f"it raised {type(outcome.error).__name__}"
-        raise RuntimeError(what) from outcome.error  # noqa: TRY004
+    done = in_new_thread(one, "andon-cleanup")
+    await asyncio.wait({done})
+    error = done.exception()
+    if error is not None:  # not as it is: SystemExit would end the event loop
+        raise RuntimeError(f"it raised {type(error).__name__}") from error
+    outcome = done.result()
     if asyncio.iscoroutine(outcome) or isinstance(outcome, asyncio.Future):
         await outcome
-
-
-def _resolve(ended: "asyncio.Future[Any]", outcome: Any) -> None:
-    if not ended.done():
-        ended.set_result(outcome)
 
 
 # ── the files of a run ────────────────────────────────────────────────────────────────────────
@@ -91,8 +70,8 @@ def _resolve(ended: "asyncio.Future[Any]", outcome: Any) -> None:
 def scratch(run_id: str) -> Path:
     """Create a folder for one attempt of a run; its name says which run and process own it."""
     pid = os.getpid()
-    whose = f"{_prefix(run_id)}{pid}-{proc.start_ticks(pid)}-"
-    return Path(tempfile.mkdtemp(prefix=whose))
+    prefix = f"{_prefix(run_id)}{pid}-{proc.start_ticks(pid)}-"
+    return Path(tempfile.mkdtemp(prefix=prefix))
 
 
 def _prefix(run_id: str) -> str:

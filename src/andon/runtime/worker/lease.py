@@ -101,7 +101,7 @@ class WorkerLease:
 
     async def ensure_trust(self) -> None:
         """Return once the lease is certainly held; raise Fenced if it is not."""
-        while not self.trusted:  # loop: a freeze before the answer arrives may outlast it
+        while not self.trusted:  # a freeze before the answer arrives may be longer than it
             try:
                 await self._loop.run_in_executor(None, self.renew)
             except Fenced as error:

@@ -102,7 +102,7 @@ def _ping(progress: WorkerProgress, descriptor: int) -> None:
         log.warning("ANDON_PING_FD=%d: %s", descriptor, error)
         return
 
-    def say() -> None:
+    def send() -> None:
         while True:
             try:
                 os.write(descriptor, line(progress.facts()))
@@ -114,7 +114,7 @@ def _ping(progress: WorkerProgress, descriptor: int) -> None:
                 log.debug("a ping failed", exc_info=True)
             time.sleep(TICK_SECONDS)
 
-    threading.Thread(target=say, name="andon-ping", daemon=True).start()
+    threading.Thread(target=send, name="andon-ping", daemon=True).start()
 
 
 def dump_stacks_on_request() -> None:

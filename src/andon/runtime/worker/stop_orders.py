@@ -8,7 +8,7 @@ reports an end, and something outside has to end this process.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,35 +44,35 @@ class WorkerStops:
     def __init__(self, worker: "Worker") -> None:
         self._worker = worker
         self.halted: StopNotice | None = None  # the order about this process itself
-        self._heard: set[tuple[str, str]] = set()
+        self._acknowledged: set[tuple[str, str]] = set()
         self._hard: set[_Key] = set()  # runs whose end must be reported
-        self._saying: set[object] = set()
+        self._reporting: set[object] = set()
         self._lingering: list[Attempt] = []  # over, but some of their code still executes
-        self._pressing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ending_left: set[_Key] = set()
         # By attempt that could not settle: the processes it had ended.
-        self._unsaid: dict[_Key, str] = {}
-        self._goes = False  # a run was killed, and nothing outside has ended this process yet
+        self._ended_names: dict[_Key, str] = {}
+        self._ending_process = False  # after a kill, unless something outside does so first
 
     def obey(self, result: ClaimResult) -> None:
         """Carry out the orders in a claim's answer; idempotent, as they repeat until done."""
-        told = sorted(result.told, key=lambda one: one.hard)
-        self._heard &= {(one.stop_id, one.target) for one in told}
-        self._hard &= {(one.run_id or "", one.fence) for one in told if one.hard}
-        self._lingering = [one for one in self._lingering if _goes_on(one)]
-        if told:
+        orders = sorted(result.told, key=lambda one: one.hard)
+        self._acknowledged &= {(one.stop_id, one.target) for one in orders}
+        self._hard &= {(one.run_id or "", one.fence) for one in orders if one.hard}
+        self._lingering = [one for one in self._lingering if _still_executes(one)]
+        if orders:
             point("stop:told")
-            self._hear([one for one in told if not one.hard])
-        for one in told:
+            self._acknowledge([one for one in orders if not one.hard])
+        for one in orders:
             if one.run_id is None:
                 self._halt(one)
             elif one.hard:
                 self._kill(one, one.run_id)
                 self._end_process(one)
             else:
-                self._ask(one, one.run_id)
+                self._stop_politely(one, one.run_id)
         if result.halted:
-            self._kill_all(next((one for one in told if one.kind == StopKind.HALT), _UNNAMED))
+            self._kill_all(next((one for one in orders if one.kind == StopKind.HALT), _UNNAMED))
 
     async def fetch_for_ever(self) -> None:
         """Fetch orders during a drain, when the worker no longer claims."""
@@ -80,96 +80,96 @@ class WorkerStops:
         while True:
             worker.woken.clear()
             with contextlib.suppress(StoreError):
-                heard = worker.loop.run_in_executor(None, worker.store.orders_for, worker.worker_id)
-                self.obey(await heard)
+                fetching = worker.loop.run_in_executor(None, worker.store.orders_for, worker.worker_id)
+                self.obey(await fetching)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(worker.settings.poll_seconds):
                     await worker.woken.wait()
 
     # ── polite orders ─────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, told: list[StopNotice]) -> None:
+    def _acknowledge(self, orders: list[StopNotice]) -> None:
         """Confirm receipt, once, of the orders about runs in hand."""
-        news = {
+        new = {
             (one.stop_id, one.target): one.run_id
-            for one in told
+            for one in orders
             if one.run_id is not None and self._find(one.run_id, one.fence) is not None
         }
-        news = {key: run_id for key, run_id in news.items() if key not in self._heard}
-        if news:
-            self._heard |= news.keys()
-            runs = tuple(run_id for run_id in news.values() if run_id is not None)
-            message = Heard(worker_id=self._worker.worker_id, run_ids=runs)
-            self._say(message, lambda: self._heard.difference_update(news))
+        new = {key: run_id for key, run_id in new.items() if key not in self._acknowledged}
+        if new:
+            self._acknowledged |= new.keys()
+            message = Heard(worker_id=self._worker.worker_id, run_ids=tuple(new.values()))
+            self._send(message, failed=lambda: self._acknowledged.difference_update(new))
 
-    def _ask(self, told: StopNotice, run_id: str) -> None:
-        attempt = self._find(run_id, told.fence)
-        if attempt is None or not _counts(told, attempt.exit.order):
+    def _stop_politely(self, order: StopNotice, run_id: str) -> None:
+        attempt = self._find(run_id, order.fence)
+        if attempt is None or not _changes(order, attempt.exit.order):
             return
-        attempt.exit.take_order(told)
+        attempt.exit.take_order(order)
         attempt.exit.press()
         if attempt.exit.reason is None:
-            task = self._worker.loop.create_task(_press(attempt), name=f"andon-stop-{run_id}")
-            self._pressing.add(task)
-            task.add_done_callback(self._pressing.discard)
+            self._spawn(_press(attempt))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._worker.loop.create_task(work, name="andon-stop")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # ── hard orders ───────────────────────────────────────────────────────────────────────────
 
-    def _kill(self, told: StopNotice, run_id: str) -> None:
-        self._hard.add((run_id, told.fence))
-        attempt = self._find(run_id, told.fence)
+    def _kill(self, order: StopNotice, run_id: str) -> None:
+        self._hard.add((run_id, order.fence))
+        attempt = self._find(run_id, order.fence)
         if attempt is None:
-            self._end_left(told, (run_id, told.fence))
+            self._end_left(order, (run_id, order.fence))
         elif attempt.exit.reason != "killed":
-            attempt.exit.take_order(told)
+            attempt.exit.take_order(order)
             attempt.exit.leave("killed")
 
-    def _end_process(self, told: StopNotice) -> None:
+    def _end_process(self, order: StopNotice) -> None:
         """End this process after a kill of one of its runs, unless a supervisor does.
 
         A command on this host ends the process sooner. A command elsewhere can neither reach the
         process nor prove its end.
         """
         worker = self._worker
-        if told.kind != StopKind.KILL or told.mark is not None or worker.supervisor is not None:
+        if order.kind != StopKind.KILL or order.mark is not None or worker.supervisor is not None:
             return
-        if ends_worker(told.spare, embedded=worker.embedded) and not self._goes:
-            self._goes = True
-            worker.loop.call_later(OUTSIDE_SECONDS, self._go)
+        if ends_worker(order.spare, embedded=worker.embedded) and not self._ending_process:
+            self._ending_process = True
+            worker.loop.call_later(OUTSIDE_SECONDS, self._end_worker)
 
-    def _go(self) -> None:
+    def _end_worker(self) -> None:
         self._worker.stop("a run of it was killed", HALT_SECONDS)
         self._worker.hurry()
 
-    def _kill_all(self, told: StopNotice) -> None:
+    def _kill_all(self, order: StopNotice) -> None:
         for attempt in self._worker.active:
             if attempt.exit.reason != "killed":
-                attempt.exit.take_order(told)
+                attempt.exit.take_order(order)
                 attempt.exit.leave("killed")
 
-    def over(self, attempt: "Attempt") -> None:
+    def attempt_ended(self, attempt: "Attempt") -> None:
         """Note that an attempt has ended, in whatever way."""
-        if _goes_on(attempt):
+        if _still_executes(attempt):
             self._lingering.append(attempt)
             attempt.tasks.on_still = partial(self._worker.post, self._worker.wake)
         key = attempt.run.id, attempt.fence.counter
         if key in self._hard:
-            self._say_ended(key, attempt.processes.ended)
+            self._report_ended(key, attempt.processes.ended)
         elif (
             attempt.processes.ended and attempt.settled.result() == "fenced"
         ):  # it turned hard meanwhile
-            self._unsaid[key] = attempt.processes.ended
+            self._ended_names[key] = attempt.processes.ended
 
-    def _end_left(self, told: StopNotice, key: _Key) -> None:
+    def _end_left(self, order: StopNotice, key: _Key) -> None:
         """End the processes a finished attempt may have left behind, then report its end."""
-        if told.mark is None:
-            self._say_ended(key, self._unsaid.get(key, ""))
+        if order.mark is None:
+            self._report_ended(key, self._ended_names.get(key, ""))
         elif key not in self._ending_left:
             self._ending_left.add(key)
-            late = OUTSIDE_SECONDS if told.kind == StopKind.KILL else 0.0
-            task = self._worker.loop.create_task(self._end_marked(told.mark, key, late))
-            self._pressing.add(task)
-            task.add_done_callback(self._pressing.discard)
+            late = OUTSIDE_SECONDS if order.kind == StopKind.KILL else 0.0
+            self._spawn(self._end_marked(order.mark, key, late))
 
     async def _end_marked(self, mark: int, key: _Key, late: float) -> None:
         await asyncio.sleep(late)
@@ -179,48 +179,46 @@ class WorkerStops:
         except TimeoutError as error:
             log.error("run %s: processes that it has started cannot be ended: %s", key[0], error)
         else:
-            self._say_ended(key, also)
+            self._report_ended(key, also)
         finally:
             self._ending_left.discard(key)
 
-    def _say_ended(self, key: _Key, also: str = "") -> None:
+    def _report_ended(self, key: _Key, also: str = "") -> None:
         """Report that nothing of a run executes any more, if that is certain."""
-        if key in self._saying or any(_key(one) == key for one in self._lingering):
+        if key in self._reporting or any(_key(one) == key for one in self._lingering):
             return
         run_id, fence = key
-        self._saying.add(key)
+        self._reporting.add(key)
         worker_id = self._worker.worker_id
         message = Ended(worker_id=worker_id, run_id=run_id, fence=fence, also=also)
-        self._say(message, then=lambda: self._said(key), at_last=lambda: self._forget(key))
 
-    def _said(self, key: _Key) -> None:
-        self._unsaid.pop(key, None)
-        point("stop:ended")
+        def succeeded() -> None:
+            self._ended_names.pop(key, None)
+            point("stop:ended")
 
-    def _forget(self, key: object) -> None:
-        self._saying.discard(key)
+        self._send(message, succeeded, finished=lambda: self._reporting.discard(key))
 
     # ── a halt of everything ──────────────────────────────────────────────────────────────────
 
-    def _halt(self, told: StopNotice) -> None:
+    def _halt(self, order: StopNotice) -> None:
         """End this process, unless the worker is embedded in a user's program."""
         worker = self._worker
-        self._kill_all(told)
+        self._kill_all(order)
         if worker.only is None:
             if self.halted is None:
-                self.halted = told
-                worker.on_halted(told)
+                self.halted = order
+                worker.on_halted(order)
                 worker.stop("halted", HALT_SECONDS)
                 worker.hurry()
-        elif not worker.active and not self._lingering and told.target not in self._saying:
-            self._saying.add(told.target)
+        elif not worker.active and not self._lingering and order.target not in self._reporting:
+            self._reporting.add(order.target)
             report = TargetReport(
-                stop_id=told.stop_id,
-                target=told.target,
+                stop_id=order.stop_id,
+                target=order.target,
                 stage="verified",
                 evidence="its worker: it holds nothing, and nothing of a run executes",
             )
-            self._say(report, at_last=lambda: self._forget(told.target))
+            self._send(report, finished=lambda: self._reporting.discard(order.target))
 
     # ── messages to the store ─────────────────────────────────────────────────────────────────
 
@@ -228,26 +226,26 @@ class WorkerStops:
         key = run_id, fence
         return next((one for one in self._worker.active if _key(one) == key), None)
 
-    def _say(
+    def _send(
         self,
         message: Heard | Ended | TargetReport,
-        otherwise: Callable[[], object] = lambda: None,
+        succeeded: Callable[[], object] = lambda: None,
         *,
-        then: Callable[[], object] = lambda: None,
-        at_last: Callable[[], object] = lambda: None,
+        failed: Callable[[], object] = lambda: None,
+        finished: Callable[[], object] = lambda: None,
     ) -> None:
         """Submit a message without waiting. The store repeats an order whose message was lost."""
 
-        def said(done: "asyncio.Future[Any]") -> None:
-            at_last()
+        def sent(done: "asyncio.Future[Any]") -> None:
+            finished()
             error = None if done.cancelled() else done.exception()
             if done.cancelled() or error is not None:
-                otherwise()
+                failed()
                 log.warning("a stop could not be confirmed yet: %s", error)
             else:
-                then()
+                succeeded()
 
-        self._worker.writer.submit(message).add_done_callback(said)
+        self._worker.writer.submit(message).add_done_callback(sent)
 
 
 _UNNAMED = StopNotice(
@@ -259,15 +257,15 @@ def _key(attempt: "Attempt") -> _Key:
     return attempt.run.id, attempt.fence.counter
 
 
-def _goes_on(attempt: "Attempt") -> bool:
+def _still_executes(attempt: "Attempt") -> bool:
     """Whether any task or thread of an attempt executes, including threads its code started."""
     return not attempt.tasks.still or bool(attempt.started.threads)
 
 
-def _counts(told: StopNotice, before: StopNotice | None) -> bool:
+def _changes(order: StopNotice, before: StopNotice | None) -> bool:
     """Whether an order changes what is already being done."""
     return before is None or (
-        not before.hard and replaces(StopKind(told.kind), StopKind(before.kind))
+        not before.hard and replaces(StopKind(order.kind), StopKind(before.kind))
     )
 
 

@@ -40,24 +40,24 @@ class Strandings:
         if nothing or own_time() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = own_time()
-        stranded, said = await worker.loop.run_in_executor(worker.threads, self._find)
-        self._open = bool(stranded or said)
+        stranded, reported = await worker.loop.run_in_executor(worker.threads, self._find)
+        self._open = bool(stranded or reported)
         for version, runs in stranded.items():
-            if version not in said:
+            if version not in reported:
                 log.warning(
                     "%d runs of %s (version %s) wait: no running worker serves it", runs, *version
                 )
-                await self._note("version.stranded", version, runs=runs)
-        for version in sorted(said - stranded.keys()):
-            await self._note("version.carried", version)
+                await self._report("version.stranded", version, runs=runs)
+        for version in sorted(reported - stranded.keys()):
+            await self._report("version.carried", version)
 
     def _find(self) -> tuple[dict[Version, int], set[Version]]:
         """The runs of versions without a worker, and the versions reported before."""
         store = self._worker.store
-        said = store.stranded_versions()
-        return {(one.agent, one.version): one.runs for one in store.forsaken()}, said
+        reported = store.stranded_versions()
+        return {(one.agent, one.version): one.runs for one in store.forsaken()}, reported
 
-    async def _note(self, kind: str, version: Version, **more: Any) -> None:
+    async def _report(self, kind: str, version: Version, **more: Any) -> None:
         body = json.dumps({"agent": version[0], "version": version[1], **more})
         await self._worker.writer.write(NoteEvent(kind=kind, body=body))
 

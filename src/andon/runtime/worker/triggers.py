@@ -316,7 +316,7 @@ class Preemption(_Watch):
 
 @contextlib.contextmanager
 def reachable(
-    worker: WorkerView, say: Callable[[str], None] = lambda text: None
+    worker: WorkerView, note: Callable[[str], None] = lambda text: None
 ) -> Iterator["Health | None"]:
     """Start the probes and triggers that the settings ask for, and yield the probes' server.
 
@@ -333,7 +333,7 @@ def reachable(
             stack.callback(server.close)
             host = settings.health_host
             at = f"[{host}]" if ":" in host else host
-            say(f"health: http://{at}:{server.port}/readyz")
+            note(f"health: http://{at}:{server.port}/readyz")
         if settings.stop_file:
             stack.callback(StopFile(worker, settings.stop_file).close)
         if settings.preemption:

@@ -22,7 +22,7 @@ from andon.points import point
 from andon.runtime.agent import Agent, by_identity
 from andon.runtime.attempt import branch, settlement
 from andon.runtime.attempt.attempt import Attempt
-from andon.runtime.attempt.journal import to_the_end
+from andon.runtime.futures import to_the_end
 from andon.runtime.operations import calls
 from andon.runtime.processes import attribution
 from andon.runtime.worker import cleanup
@@ -429,7 +429,7 @@ class Worker:
         ended = settlement.ended_as(attempt.ending, ending)
         self.endings[ended] += 1
         self.drain.count(attempt, ended)
-        self.orders.over(attempt)
+        self.orders.attempt_ended(attempt)
         if attempt.tasks.still:
             attempt.dissolve()
         self._on_settled(run_id, ending)
