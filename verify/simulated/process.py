@@ -204,11 +204,11 @@ class _NoThread:
 class _Inline(_NoThread):
     """A thread that has ended before anybody looks."""
 
-    def __init__(self, *, target: Callable[[], None], **_: Any) -> None:
-        self._target = target
+    def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...], **_: Any) -> None:
+        self._target, self._args = target, args
 
     def start(self) -> None:
-        self._target()
+        self._target(*self._args)
 
 
 class _Heart(_NoThread):

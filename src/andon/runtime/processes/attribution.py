@@ -204,19 +204,21 @@ def marks_of(process: int, *, put: bool) -> Callable[[], int]:
 
 def _starter() -> tuple[Any, Any] | None:
     """The tasks of the attempt whose code executes here, and the operation if it is inside one."""
-    operation = branch.inside.get()
+    operation, here = branch.inside.get(), branch.current.get()
+    found: tuple[Any, Any] | None
     if operation is not None:
-        return operation.attempt.tasks, operation
-    here = branch.current.get()
-    if here is not None:
-        return here.owner, None
-    return getattr(_here, "starter", None)
+        found = operation.attempt.tasks, operation
+    elif here is not None:
+        found = here.owner, None
+    else:
+        found = getattr(_here, "starter", None)
+    return None if found is None or found[0].started is None else found
 
 
 def mark_here() -> int | None:
     """The mark for processes started by the code that executes here; None outside of runs."""
     found = _starter()
-    if found is None or found[0].started is None:
+    if found is None:
         return None
     mark: int = found[0].started.mark_for(found[1])
     return mark
@@ -297,7 +299,7 @@ class _Forks:
 def _attribute(thread: threading.Thread) -> None:
     """Record a thread with its run, and pass the run on to what the thread starts itself."""
     starter = _starter()
-    if starter is None or starter[0].started is None or _is_of_a_pool(thread):
+    if starter is None or _is_of_a_pool(thread):
         return
     run = thread.run
 
@@ -337,7 +339,7 @@ class _LowThread:
 def _start_low(function: Callable[..., Any], args: Any, kwargs: Any = None) -> int:
     """Replacement for `_thread.start_new_thread`; `threading` keeps the original."""
     starter = _starter()
-    if starter is None or starter[0].started is None:
+    if starter is None:
         return _start_new_thread(function, args, kwargs or {})
     thread = _LowThread()
     starter[0].started.add_thread(thread)
@@ -386,14 +388,16 @@ def follow() -> None:
 
     def submit_attributed(executor: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         starter = _starter()
-        if starter is not None and starter[0].started is not None:
-            function = starter[0].marked(_as(starter, function))
+        if starter is not None:
+            function = starter[0].marked(_on_behalf(starter, function))
         return submit(executor, function, *args, **kwargs)
 
     ThreadPoolExecutor.submit = submit_attributed  # type: ignore[method-assign]
 
 
-def _as(starter: tuple[Any, Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _on_behalf(starter: tuple[Any, Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function for a thread of a pool: what it starts there belongs to the starter."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         before = getattr(_here, "starter", None)
         _here.starter = starter

@@ -73,24 +73,23 @@ def prepare(
     kwargs: dict[str, Any] | None = None,
     *,
     id: str | None = None,  # noqa: A002 (the word users know)
-    priority: int = 0,
-    queue: str | None = None,
-    labels: dict[str, str] | None = None,
     at: float | datetime | None = None,
     now: float | None = None,
+    **options: Any,
 ) -> NewRun:
-    """Check a run and make it ready to start; `now` is the store's time, if known."""
+    """Check a run and make it ready to start; `now` is the store's time, if known.
+
+    `options`: priority, queue and labels.
+    """
     return new_run(
         resolve(store, agent),
         args,
         kwargs or {},
         run_id=id,
-        priority=priority,
-        queue=queue,
-        labels=labels,
         at=at.timestamp() if isinstance(at, datetime) else at,
         now=store.now() if now is None else now,
         reads=reader_of(agent),
+        **options,
     )
 
 
@@ -222,16 +221,11 @@ def answer(
         )
     _refuse_wrong_value(decision, given)
     body = value.encode({"decision": decision, "value": given, "by": by}, "the answer").decode()
-    write(
-        store,
-        Deliver(
-            run_id=row.id,
-            kind="answer",
-            name=chosen.id,
-            body=body,
-            message_id=f"answer:{chosen.id}:{uuid.uuid4().hex}",
-        ),
+    message_id = f"answer:{chosen.id}:{uuid.uuid4().hex}"
+    message = Deliver(
+        run_id=row.id, kind="answer", name=chosen.id, body=body, message_id=message_id
     )
+    write(store, message)
     return chosen.id
 
 
@@ -345,16 +339,13 @@ def compensate(store: Store, run_id: str, *, by: str = "", why: str = "") -> Run
         raise Conflict(f"run {row.id} is being undone already; andon show {row.id}")
     undoing = json.dumps({"why": why or "somebody asked for it", "by": by})
     note = NoteEvent(kind="run.undoing", run_id=row.id, body=undoing)
-    if row.state == State.RUNNING:
-        write(store, Recall(run_id=row.id, undoing=undoing, note=note))
-        return row
-    state = advance(State(row.state), Event.COMPENSATE, run_id=row.id)
-    write(
-        store,
-        MoveRun(
+    message: Recall | MoveRun = Recall(run_id=row.id, undoing=undoing, note=note)
+    if row.state != State.RUNNING:
+        state = advance(State(row.state), Event.COMPENSATE, run_id=row.id)
+        message = MoveRun(
             run_id=row.id, seen=row.state, state=state, undoing=undoing, forgets=False, note=note
-        ),
-    )
+        )
+    write(store, message)
     return row
 
 
