@@ -348,7 +348,7 @@ CANARIES = (
         "latch-unseen-by-programs",
         "points",
         "runtime/worker/embedded_latch.py",
-        "        self.worker.stop(found, LEAVE_SECONDS)\n",
+        "        self.worker.tell(found, LEAVE_SECONDS)\n",
         "        return\n",
     ),
     Canary(

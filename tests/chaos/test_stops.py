@@ -6,6 +6,7 @@ import pytest
 from tests.chaos import agents, laws
 from tests.chaos.fleet import Site, until
 
+from andon.core.stop import StopKind
 from andon.points import POINTS
 from andon.runtime.requests import requests
 
@@ -25,7 +26,7 @@ def test_a_process_killed_while_it_obeys_is_stopped_all_the_same(
     site.start(agents.held, run="held")
     worker = site.worker(settings=SETTINGS, faults=f"{name}=kill")
     until(lambda: site.count("step", "held/step-1"), "the held step")
-    receipt_id = getattr(requests, kind)(site.store, "held", by="ana")
+    receipt_id = requests.order(site.store, StopKind(kind), "held", by="ana")
     if kind == "pause":
         until(lambda: worker.status is not None or _heard(site, receipt_id), "its ear")
         site.sign("go")  # the step in hand ends

@@ -90,7 +90,7 @@ async def _work(order: Order) -> None:
 
     def told() -> None:
         world.record("told", own)
-        worker.stop("SIGTERM")
+        worker.tell("SIGTERM")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
     await worker.run()

@@ -89,7 +89,7 @@ class FakeWorker:
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
-    def stop(self, why: str, grace_seconds: float | None = None) -> None:
+    def tell(self, why: str, grace_seconds: float | None = None) -> None:
         self.told.append((why, grace_seconds))
         self.draining = True
 

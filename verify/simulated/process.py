@@ -107,7 +107,7 @@ class Process:
 
     def be_told(self, grace: float) -> None:
         self.leaving = True
-        self.worker.stop("SIGTERM", grace)
+        self.worker.tell("SIGTERM", grace)
 
     def stop_listening(self) -> None:
         self.listener = None

@@ -314,7 +314,7 @@ class Client:
     def let_go(self, seconds: float) -> None:
         """Release the runs executing in this program within `seconds`, then cut them off."""
         if self._worker is not None:
-            self._worker.stop("its program released it", seconds)
+            self._worker.tell("its program released it", seconds)
 
     async def _wait_unless_halted(self, run_id: str, leaving: EmbeddedLatch) -> Run:
         """Wait for the run, and give up when this host's latch stops it."""

@@ -292,7 +292,7 @@ async def test_what_a_worker_leaves_behind_is_undone_if_nobody_resumes_it(
         if how != "drained":
             claim = Claim(worker_id="-", agents=(), limit=0, dead=((lost.worker_id, f"{how}:so"),))
             lab.store.write([claim])
-            lost.stop("test")  # else it would start over and go on with the run
+            lost.tell("test")  # else it would start over and go on with the run
             held.release.set()
     assert [one.undo_at is not None for one in lab.store.obligations()] == [True]
     async with lab.working(Agent(other, name="agent", version="2")):
@@ -400,7 +400,7 @@ async def test_the_drain_of_a_worker_in_the_middle_of_an_undo_hands_the_rest_ove
     async with lab.working(agent(body)) as worker:
         run_id = await lab.client.start("agent")
         await going.wait()
-        worker.stop("test")
+        worker.tell("test")
         let_go.set()
     assert world == ["pay a", "pay b", "undo b"], "the undo in hand ended, none began"
     async with lab.working(agent(body)):

@@ -134,7 +134,7 @@ async def test_a_worker_that_leaves_before_it_knows_leaves_the_question_open(lab
         def writes(batch: Any) -> Any:
             outcomes = write(batch)
             if any(getattr(outcome, "runs", None) for outcome in outcomes):
-                worker.stop("test")
+                worker.tell("test")
             return outcomes
 
         worker.store.write = writes

@@ -26,7 +26,7 @@ def told_at_the_claim(worker: Worker) -> None:
     def writes(batch: Any) -> Any:
         outcomes = write(batch)
         if any(getattr(outcome, "runs", None) for outcome in outcomes):
-            worker.stop("test")
+            worker.tell("test")
         return outcomes
 
     worker.store.write = writes
@@ -77,7 +77,7 @@ async def test_a_claim_that_is_slow_is_waited_for_and_what_it_claimed_goes_back(
         def writes(batch: Any) -> Any:
             outcomes = write(batch)
             if any(getattr(outcome, "runs", None) for outcome in outcomes):
-                worker.stop("test")
+                worker.tell("test")
                 answered.wait(0.3)
             return outcomes
 
@@ -115,7 +115,7 @@ async def test_a_worker_that_starts_over_while_it_is_told_to_go_takes_nothing(la
         worker._start_over = starting_over  # type: ignore[method-assign]
         worker.lease.lose(Fenced("", worker=first))
         await begun.wait()
-        worker.stop("test")
+        worker.tell("test")
         stubborn.release.set()
     assert worker.worker_id != first
     assert lab.store.attempts(other) == []
@@ -133,7 +133,7 @@ async def test_being_told_by_several_is_announced_once(lab: Lab) -> None:
 
     async def registering() -> None:
         await register()
-        told = [threading.Thread(target=worker.stop, args=(f"told {n}",)) for n in range(4)]
+        told = [threading.Thread(target=worker.tell, args=(f"told {n}",)) for n in range(4)]
         for one in told:
             one.start()
         for one in told:
@@ -159,7 +159,7 @@ async def test_told_again_at_once_still_means_not_to_wait_for_steps(local: Lab) 
     async with local.working(agent(body), grace_seconds=1000) as worker:
         run_id = await local.client.start("agent")
         await held.reached.wait()
-        worker.stop("test")
+        worker.tell("test")
         worker.hurry()
     assert [one.ending for one in local.store.attempts(run_id)] == ["cut"]
 

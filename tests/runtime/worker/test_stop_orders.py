@@ -586,7 +586,7 @@ async def test_orders_are_heard_when_every_slot_is_taken_and_while_a_worker_drai
     async with lab.working(long, concurrency=1, poll_seconds=30.0, grace_seconds=600.0) as worker:
         run = await lab.client.start(long)
         await seen.reached.wait()
-        worker.stop("SIGTERM")
+        worker.tell("SIGTERM")
         await until(worker.claiming.done)
         leaving = asyncio.ensure_future(worker.__aexit__())
         await ended_by_word(lab, await lab.client.kill(run))

@@ -231,7 +231,7 @@ async def test_a_run_that_was_claimed_and_not_begun_goes_back_to_where_it_waited
 
         def tell(here: str) -> None:
             if here == "claim:claimed":
-                worker.stop("test")
+                worker.tell("test")
 
         monkeypatch.setattr("andon.runtime.worker.worker.point", tell)
         run = await lab.client.start(one, "patient")

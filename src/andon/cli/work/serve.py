@@ -81,7 +81,7 @@ def run_one(
 
     def settled(settled_id: str, ending: str) -> None:
         if settled_id == run_id and (ending in TERMINAL or ending == State.STRANDED):
-            worker.stop(OVER)
+            worker.tell(OVER)
 
     worker = Worker(
         store, [agent], settings, only=Counter([run_id]), on_settled=settled, embedded=False
@@ -107,7 +107,7 @@ def _watch(worker: Worker, run_id: str, gone: threading.Event) -> None:
         with contextlib.suppress(StoreError):
             row = worker.store.run(run_id)
             if requests.is_over(row):
-                worker.stop(OVER)
+                worker.tell(OVER)
             else:
                 advice.look(row)
 

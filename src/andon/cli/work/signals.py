@@ -120,7 +120,7 @@ class SignalHandler:
                 return
             for number in _bytes_of(self._wakeup_read):
                 if number in SIGNALS:  # counted when Python calls the handler
-                    self.worker.stop(signal.Signals(number).name)
+                    self.worker.tell(signal.Signals(number).name)
             for number in _bytes_of(self._read):
                 if number != _NOTIFIED:
                     self._order(number)
@@ -140,7 +140,7 @@ class SignalHandler:
         name = signal.Signals(number).name
         match self._signals:
             case 1:
-                self.worker.stop(name)
+                self.worker.tell(name)
                 if self.worker.active:
                     note(f"{name}: {self._describe()} Again: cut the steps off now.")
             case 2:

@@ -127,7 +127,7 @@ class Health:
         refused = refusal(request)
         if refused:
             return complaint(403, refused)
-        self._worker.stop(f"POST /shutdown from {request.peer}")
+        self._worker.tell(f"POST /shutdown from {request.peer}")
         return _json(202, self._progress("draining"))
 
     def _drain(self, request: HttpRequest) -> Response:
@@ -140,7 +140,7 @@ class Health:
             wait = -1.0
         if not 0 <= wait <= MOST_WAIT_SECONDS:
             return complaint(400, f"wait: expected seconds from 0 to {MOST_WAIT_SECONDS:g}")
-        self._worker.stop(f"GET /drain from {request.peer}")
+        self._worker.tell(f"GET /drain from {request.peer}")
         if self._drained(wait):
             return _json(200, self._progress("drained"))
         return _json(202, self._progress("draining"))

@@ -57,7 +57,7 @@ class EmbeddedLatch:
     def _pulled(self, found: str) -> None:
         """Stop the worker; called from the thread that watches the latch."""
         self.why = found
-        self.worker.stop(found, LEAVE_SECONDS)
+        self.worker.tell(found, LEAVE_SECONDS)
         self.worker.hurry()
         self.worker.post(self._begin)
 

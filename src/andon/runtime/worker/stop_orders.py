@@ -140,7 +140,7 @@ class WorkerStops:
             worker.loop.call_later(OUTSIDE_SECONDS, self._end_worker)
 
     def _end_worker(self) -> None:
-        self._worker.stop("a run of it was killed", HALT_SECONDS)
+        self._worker.tell("a run of it was killed", HALT_SECONDS)
         self._worker.hurry()
 
     def _kill_all(self, order: StopNotice) -> None:
@@ -208,7 +208,7 @@ class WorkerStops:
             if self.halted is None:
                 self.halted = order
                 worker.on_halted(order)
-                worker.stop("halted", HALT_SECONDS)
+                worker.tell("halted", HALT_SECONDS)
                 worker.hurry()
         elif not worker.active and not self._lingering and order.target not in self._reporting:
             self._reporting.add(order.target)

@@ -48,7 +48,7 @@ class WorkerView(Protocol):
     # time.monotonic() when the store last answered a claim or heartbeat.
     last_contact: float
 
-    def stop(self, why: str, grace_seconds: float | None = None) -> None:
+    def tell(self, why: str, grace_seconds: float | None = None) -> None:
         """Drain the worker. Safe from any thread; a second call changes nothing."""
         ...
 
@@ -88,7 +88,7 @@ class StopFile(_Watch):
         while not self._ended.wait(STOP_FILE_SECONDS):
             found = stop_order(self._path)
             if found:
-                self._worker.stop(found)
+                self._worker.tell(found)
                 return
 
 
@@ -277,7 +277,7 @@ class Preemption(_Watch):
             notice = self._look(cloud)
             if notice is not None:
                 own = self._worker.settings.grace_seconds
-                self._worker.stop(notice.why, grace(own, notice))
+                self._worker.tell(notice.why, grace(own, notice))
                 return
             if self._ended.wait(cloud.every_seconds):
                 return

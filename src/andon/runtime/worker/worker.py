@@ -138,7 +138,7 @@ class Worker:
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        self.stop("its program ends")
+        self.tell("its program ends")
         # A second cancellation must not interrupt this: it would leave every run behind.
         await to_the_end(self.loop.create_task(self._leave(), name="andon-leave"))
 
@@ -176,7 +176,7 @@ class Worker:
             if self.claiming.done() and not self.draining:
                 self.claiming.result()
 
-    def stop(self, why: str, grace_seconds: float | None = None) -> None:
+    def tell(self, why: str, grace_seconds: float | None = None) -> None:
         """Stop claiming and return the runs in hand. From any thread; later calls do nothing."""
         self.draining = True
         if self.drain.begin(why, grace_seconds):
@@ -404,7 +404,7 @@ class Worker:
                 attempt.exit.recall()
         self.orders.obey(result)
         if result.drain:
-            self.stop("andon drain")
+            self.tell("andon drain")
         return result
 
     def _begin(self, run: Claimed) -> None:
