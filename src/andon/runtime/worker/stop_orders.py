@@ -80,7 +80,9 @@ class WorkerStops:
         while True:
             worker.woken.clear()
             with contextlib.suppress(StoreError):
-                fetching = worker.loop.run_in_executor(None, worker.store.orders_for, worker.worker_id)
+                fetching = worker.loop.run_in_executor(
+                    None, worker.store.orders_for, worker.worker_id
+                )
                 self.obey(await fetching)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(worker.settings.poll_seconds):
