@@ -1,4 +1,4 @@
-"""The grace period of a worker that is told to go is divided, not exceeded."""
+"""A drain divides the worker's grace period into phases and never exceeds it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +18,12 @@ def test_the_phases_follow_each_other_and_end_with_the_grace_period(grace: float
 
 
 @given(graces)
-def test_the_steps_in_hand_get_half_of_it_and_more(grace: float) -> None:
+def test_the_steps_in_hand_get_at_least_half_of_the_grace_period(grace: float) -> None:
     assert plan(grace).share[Phase.BOUNDARY] >= grace / 2 - 1e-9
 
 
 @given(graces)
-def test_others_hear_of_it_within_50_ms(grace: float) -> None:
+def test_the_drain_is_announced_within_50_ms(grace: float) -> None:
     assert plan(grace).ends[Phase.ANNOUNCE] <= 0.05
 
 

@@ -1,4 +1,4 @@
-"""One way to say how long."""
+"""Durations are written in one format everywhere."""
 
 import pytest
 from hypothesis import given
@@ -29,16 +29,16 @@ from andon.core.duration import MOST_SECONDS, UNITS, seconds
         ("1h30m", None),
     ],
 )
-def test_how_long(text: str, found: float | None) -> None:
+def test_a_duration_is_parsed_into_seconds(text: str, found: float | None) -> None:
     assert seconds(text) == found
 
 
 @given(st.text())
-def test_every_text_is_a_time_that_ends_or_none(text: str) -> None:
+def test_any_text_is_a_finite_duration_or_none(text: str) -> None:
     found = seconds(text)
     assert found is None or 0 <= found <= MOST_SECONDS
 
 
 @given(st.integers(0, 10_000), st.sampled_from(sorted(UNITS)))
-def test_a_unit_multiplies(count: int, unit: str) -> None:
+def test_a_unit_multiplies_its_number(count: int, unit: str) -> None:
     assert seconds(f"{count}{unit}") == count * UNITS[unit]

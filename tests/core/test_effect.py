@@ -53,45 +53,45 @@ def moves(cases: Iterable[Case]) -> set[EffectMove]:
 # ── the laws ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_irreversible_effect_that_was_started_is_never_executed_again() -> None:
+def test_a_started_irreversible_effect_is_never_executed_again() -> None:
     assert moves(case for case in OPEN_CASES if case.kind is K.IRREVERSIBLE) == {M.ASK}
 
 
-def test_what_somebody_may_still_execute_is_not_probed_undone_or_executed() -> None:
+def test_an_effect_whose_owner_may_still_act_is_not_probed_undone_or_executed() -> None:
     restless = (case for case in OPEN_CASES if not case.quiet and case.kind not in REPEATABLE)
     assert moves(restless) == {M.ASK}
 
 
-def test_an_outcome_that_is_known_is_answered_and_nothing_else_is() -> None:
+def test_a_known_outcome_is_answered_and_nothing_else_is() -> None:
     assert moves(case for case in CASES if case.state in SETTLED) == {M.ANSWER}
     assert M.ANSWER not in moves(case for case in CASES if case.state not in SETTLED)
 
 
-def test_what_is_certainly_not_there_is_done() -> None:
+def test_an_effect_that_certainly_did_not_happen_is_executed() -> None:
     certainly_not = (case for case in CASES if case.state in (None, S.PLANNED, S.COMPENSATED))
     assert moves(certainly_not) == {M.EXECUTE}
 
 
 @pytest.mark.parametrize("kind", EffectKind)
-def test_what_is_being_undone_is_not_executed(kind: EffectKind) -> None:
+def test_an_effect_that_is_being_undone_is_not_executed(kind: EffectKind) -> None:
     assert next_move(S.UNDOING, kind, quiet=True) is M.ASK
 
 
-def test_nobody_is_asked_about_what_may_be_repeated() -> None:
+def test_an_effect_that_may_be_repeated_asks_no_person() -> None:
     assert moves(case for case in OPEN_CASES if case.kind in REPEATABLE) == {M.EXECUTE}
 
 
-def test_only_what_can_be_probed_is_probed_and_only_once() -> None:
+def test_only_a_probeable_effect_is_probed_and_only_once() -> None:
     probed = {(case.kind, case.verdict) for case in CASES if case.move is M.PROBE}
     assert probed == {(K.PROBEABLE, V.NOT_ASKED)}
 
 
-def test_only_what_can_be_undone_is_undone_and_only_when_nobody_acts() -> None:
+def test_only_a_compensatable_effect_is_undone_and_only_when_its_owner_is_quiet() -> None:
     undone = {(case.state, case.kind, case.quiet) for case in CASES if case.move is M.UNDO}
     assert undone == {(state, K.COMPENSATABLE, True) for state in OPEN}
 
 
-def test_only_the_outside_makes_an_outcome_of_a_doubt() -> None:
+def test_only_a_probe_that_found_the_effect_records_an_outcome() -> None:
     recorded = {(case.kind, case.verdict) for case in CASES if case.move is M.RECORD}
     assert recorded == {(K.PROBEABLE, V.HAPPENED)}
 
@@ -106,14 +106,14 @@ def test_only_the_outside_makes_an_outcome_of_a_doubt() -> None:
         (V.UNKNOWN, M.ASK),
     ],
 )
-def test_a_probe_decides_unless_it_does_not_know(
+def test_a_probe_decides_unless_its_verdict_is_unknown(
     state: EffectState, verdict: Verdict, move: EffectMove
 ) -> None:
     assert next_move(state, K.PROBEABLE, quiet=True, verdict=verdict) is move
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
-def test_what_can_be_undone_is_undone_before_it_is_done_again(state: EffectState) -> None:
+def test_a_compensatable_effect_is_undone_before_it_is_executed_again(state: EffectState) -> None:
     assert next_move(state, K.COMPENSATABLE, quiet=True) is M.UNDO
     assert next_move(S.COMPENSATED, K.COMPENSATABLE, quiet=True) is M.EXECUTE
 
@@ -134,11 +134,11 @@ def test_a_person_who_does_not_know_is_asked_again(verdict: Verdict, move: Effec
 # ── the table of states ───────────────────────────────────────────────────────────────────────────
 
 
-def test_every_state_has_a_row() -> None:
+def test_every_effect_state_has_a_row_in_the_table() -> None:
     assert set(TRANSITIONS) == set(EffectState)
 
 
-def test_every_state_can_be_reached() -> None:
+def test_every_effect_state_can_be_reached() -> None:
     found, new = {S.PLANNED}, [S.PLANNED]
     while new:
         targets = TRANSITIONS[new.pop()] - found
@@ -147,18 +147,18 @@ def test_every_state_can_be_reached() -> None:
     assert found == set(EffectState)
 
 
-# Where a move leads, when it is carried out.
+# The state that a move leads to, once it is carried out.
 LEADS_TO: dict[EffectMove, set[EffectState]] = {
     M.EXECUTE: {S.STARTED},
     M.PROBE: {S.PLANNED, S.CONFIRMED, S.IN_DOUBT},
     M.RECORD: {S.CONFIRMED},
-    M.UNDO: {S.STARTED, S.COMPENSATED},  # it is written down before it is done
+    M.UNDO: {S.STARTED, S.COMPENSATED},  # the intent is written before the effect is executed
     M.ASK: {S.IN_DOUBT},
     M.ANSWER: set(),
 }
 
 
-def test_the_table_allows_what_every_move_leads_to() -> None:
+def test_the_table_allows_the_state_that_each_move_leads_to() -> None:
     for case in CASES:
         assert LEADS_TO[case.move] <= TRANSITIONS[case.state or S.PLANNED], case
 
@@ -168,17 +168,17 @@ def test_nothing_happens_that_was_not_written_down_as_started_before() -> None:
     assert before == OPEN | {S.UNDOING}
 
 
-def test_what_happened_can_only_be_undone() -> None:
+def test_an_effect_that_happened_can_only_be_undone() -> None:
     assert TRANSITIONS[S.CONFIRMED] == {S.UNDOING}
 
 
-def test_doubt_comes_only_from_a_start() -> None:
+def test_only_a_started_effect_can_be_in_doubt() -> None:
     before = {state for state, targets in TRANSITIONS.items() if S.IN_DOUBT in targets}
     assert before == OPEN
 
 
 @pytest.mark.parametrize("state", EffectState)
-def test_an_effect_is_open_settled_or_certainly_not_there(state: EffectState) -> None:
+def test_an_effect_is_open_settled_or_certainly_did_not_happen(state: EffectState) -> None:
     others = {S.PLANNED, S.COMPENSATED}, {S.UNDOING}
     assert [state in kind for kind in (OPEN, SETTLED, *others)].count(True) == 1
 
@@ -188,25 +188,25 @@ def test_every_effect_can_be_settled(state: EffectState) -> None:
     assert state in SETTLED or TRANSITIONS[state] & (SETTLED | OPEN)
 
 
-# ── what an effect is ─────────────────────────────────────────────────────────────────────────────
+# ── the kind of an effect ─────────────────────────────────────────────────────────────────────────
 
 
-def test_what_declares_nothing_is_irreversible() -> None:
+def test_an_effect_that_declares_nothing_is_irreversible() -> None:
     assert kind_of(None, probe=False, undo=False) is K.IRREVERSIBLE
 
 
 @pytest.mark.parametrize("undo", [False, True])
-def test_asking_is_preferred_to_undoing(undo: bool) -> None:
+def test_a_probe_is_preferred_to_an_undo(undo: bool) -> None:
     assert kind_of(None, probe=True, undo=undo) is K.PROBEABLE
 
 
-def test_what_can_only_be_undone_is_compensatable() -> None:
+def test_an_effect_with_only_an_undo_is_compensatable() -> None:
     assert kind_of(None, probe=False, undo=True) is K.COMPENSATABLE
 
 
 @pytest.mark.parametrize("kind", EffectKind)
 @pytest.mark.parametrize("functions", list(product((False, True), repeat=2)))
-def test_a_declared_kind_counts_more_than_its_functions(
+def test_a_declared_kind_wins_over_the_declared_functions(
     kind: EffectKind, functions: tuple[bool, bool]
 ) -> None:
     probe, undo = functions
@@ -218,7 +218,7 @@ def test_an_unknown_kind_is_refused() -> None:
         kind_of("harmless", probe=False, undo=False)
 
 
-# ── whose end is certain ──────────────────────────────────────────────────────────────────────────
+# ── when the end of an owner is certain ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("sight", Sight)
@@ -228,7 +228,7 @@ def test_an_owner_is_gone_when_nothing_of_it_can_act(sight: Sight, has_started: 
     assert is_certain(sight, has_started=has_started) == seen_whole
 
 
-def test_whoever_sees_more_is_never_less_certain() -> None:
+def test_an_observer_that_sees_more_is_never_less_certain() -> None:
     for more, less in ((Sight.ALL, Sight.PROCESS), (Sight.PROCESS, Sight.NOTHING)):
         for started in (False, True):
             assert is_certain(more, has_started=started) >= is_certain(less, has_started=started)

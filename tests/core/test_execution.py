@@ -1,4 +1,4 @@
-"""How often a step was executed, by its journal."""
+"""The journal says how many times a step was executed."""
 
 import pytest
 
@@ -36,18 +36,18 @@ def test_a_step_is_counted_as_often_as_its_journal_can_know(
     assert counts(step(*states), 0, attempts) == expected
 
 
-def test_an_attempt_that_ended_before_what_comes_before_cannot_have_executed_it() -> None:
+def test_an_attempt_that_ended_before_the_previous_place_cannot_have_executed_the_step() -> None:
     lost = [(1, "interrupted"), (2, "interrupted"), (3, "succeeded")]
     assert counts(step((3, "done")), 1, lost) == (1, 3)
     assert counts(step((3, "done")), 2, lost) == (1, 2)
     assert counts(step((3, "done")), 3, lost) == (1, 1)
 
 
-def test_the_place_before_is_in_the_same_branch() -> None:
+def test_the_previous_place_is_in_the_same_branch() -> None:
     assert place_before("0:4") == "0:3"
     assert place_before("0:1/2:1") == "0:1/2:0"
 
 
-def test_what_is_named_by_a_key_stands_nowhere() -> None:
+def test_an_operation_with_a_key_has_no_previous_place() -> None:
     for place in ("@step/send/a:5", "@step/send/mail", ""):
         assert place_before(place) == ""

@@ -1,4 +1,4 @@
-"""The hash chain: nothing that is written can be changed, taken out, moved or slipped in unseen."""
+"""The hash chain: no entry can be changed, removed, moved or inserted unnoticed."""
 
 from random import Random
 from typing import Any
@@ -44,7 +44,7 @@ def linked(raw: list[dict[str, Any]]) -> list[Entry]:
 
 
 def journal(seed: int, size: int) -> list[Entry]:
-    """One draw for all of it: what is in the entries matters less than what is done to them."""
+    """One draw for all of it: the changes made to the entries matter more than their contents."""
     chance = Random(seed)
     return linked([contents(chance) for _ in range(size)])
 
@@ -74,7 +74,7 @@ def test_every_field_of_an_entry_can_be_tampered_with_here() -> None:
 
 
 def intact(entries: list[Entry], head: str) -> bool:
-    """What `andon verify` asks: does the chain hold, and does it end where the run's row says?"""
+    """The two checks of `andon verify`: the chain holds, and it ends where the run's row says."""
     try:
         return check_chain(entries, run_id="r-1") == head
     except Corrupt:
@@ -106,7 +106,7 @@ def test_any_removed_entry_is_noticed(entries: list[Entry], data: st.DataObject)
 
 
 @given(journals, st.data())
-def test_any_other_order_is_noticed(entries: list[Entry], data: st.DataObject) -> None:
+def test_any_change_of_order_is_noticed(entries: list[Entry], data: st.DataObject) -> None:
     other = data.draw(st.permutations(entries))
     assume([entry.seq for entry in other] != [entry.seq for entry in entries])
     assert not intact(other, entries[-1].hash)
@@ -128,7 +128,7 @@ def test_any_inserted_entry_is_noticed(
 
 
 @given(journals, st.data())
-def test_the_rest_of_a_journal_is_checked_from_where_it_was_trusted(
+def test_the_rest_of_a_journal_is_checked_from_its_last_trusted_entry(
     entries: list[Entry], data: st.DataObject
 ) -> None:
     n = data.draw(st.integers(1, len(entries) - 1))
@@ -140,7 +140,7 @@ def test_the_rest_of_a_journal_is_checked_from_where_it_was_trusted(
 
 
 @given(journals, st.data())
-def test_after_a_first_entry_that_is_trusted_every_change_is_noticed(
+def test_every_change_after_a_trusted_first_entry_is_noticed(
     entries: list[Entry], data: st.DataObject
 ) -> None:
     n = data.draw(st.integers(1, len(entries) - 1))
@@ -155,7 +155,7 @@ def test_an_empty_journal_ends_where_it_begins() -> None:
     assert check_chain([], run_id="r-1", previous=None) == GENESIS
 
 
-def test_a_changed_entry_is_named() -> None:
+def test_a_changed_entry_is_reported_by_its_place() -> None:
     entries = linked([{"kind": "step", "state": "done", "name": "pay"}])
     entries[0].body = '"forged"'
     with pytest.raises(Corrupt) as found:
@@ -166,7 +166,7 @@ def test_a_changed_entry_is_named() -> None:
     )
 
 
-def test_a_missing_entry_is_named() -> None:
+def test_a_missing_entry_is_reported_by_its_place() -> None:
     entries = linked([{"kind": "step", "state": "done"}] * 4)
     del entries[2]
     with pytest.raises(Corrupt) as found:
@@ -177,7 +177,7 @@ def test_a_missing_entry_is_named() -> None:
     )
 
 
-def test_missing_entries_are_said_to_be_missing_also_when_the_first_is_trusted() -> None:
+def test_entries_missing_after_a_trusted_first_one_are_reported_as_missing() -> None:
     entries = linked([{"kind": "step", "state": "done"}] * 4)
     with pytest.raises(Corrupt, match="expected journal entry 1, found 2; entries are missing"):
         check_chain([entries[0], *entries[2:]], run_id="r-1", previous=None)

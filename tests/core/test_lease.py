@@ -1,4 +1,4 @@
-"""A holder stops early, never late."""
+"""The holder of a lease stops early, never late."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +11,15 @@ counts = st.integers(min_value=0, max_value=2**63 - 1)
 
 
 @given(times, leases, st.floats(min_value=0, max_value=3600))
-def test_the_trust_ends_before_the_lease(asked_at: float, lease: float, travel: float) -> None:
+def test_the_holder_stops_trusting_its_lease_before_it_ends(
+    asked_at: float, lease: float, travel: float
+) -> None:
     granted_at = asked_at + travel  # the store counts from when the request reached it
     assert asked_at < trusted_until(asked_at, lease) < granted_at + lease
 
 
 @given(times, leases)
-def test_a_clock_that_runs_a_tenth_slow_is_forgiven(asked_at: float, lease: float) -> None:
+def test_a_clock_that_runs_a_tenth_slow_is_tolerated(asked_at: float, lease: float) -> None:
     believed = trusted_until(0, lease)
     assert believed * 1.1 < lease
     assert trusted_until(asked_at, lease) <= asked_at + lease * 0.81
@@ -40,7 +42,7 @@ def test_a_fence_is_shown_with_its_epoch() -> None:
 
 
 @given(times, leases, leases)
-def test_whoever_was_away_waits_one_lease_before_judging(
+def test_a_worker_that_was_away_waits_one_lease_before_it_expires_others(
     back_at: float, lease: float, later: float
 ) -> None:
     now = back_at + later
@@ -48,6 +50,6 @@ def test_whoever_was_away_waits_one_lease_before_judging(
     assert not may_expire_others(back_at, back_at, lease)
 
 
-def test_after_exactly_one_lease_others_may_be_declared_overdue() -> None:
+def test_after_exactly_one_lease_a_worker_may_expire_others() -> None:
     assert not may_expire_others(100.0, 109.9, 10.0)
     assert may_expire_others(100.0, 110.0, 10.0)

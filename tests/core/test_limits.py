@@ -1,4 +1,4 @@
-"""What limits admit: never more than they say, and everything that they do not hold back."""
+"""Limits never admit more than they allow, and admit every run that they do not hold back."""
 
 import pytest
 from hypothesis import assume, given
@@ -78,7 +78,7 @@ def test_no_slot_ever_has_more_than_its_limit(
 
 
 @given(candidates, limits, counts, buckets, rooms)
-def test_whatever_is_left_out_is_held_back_by_a_limit_or_finds_no_room(
+def test_a_run_is_left_out_only_because_of_a_limit_or_for_lack_of_room(
     waiting: list[Candidate],
     limits: list[Limit],
     running: dict[LimitSlot, int],
@@ -112,7 +112,7 @@ def test_a_second_page_admits_what_one_long_page_would_have(
 
 
 @given(candidates, limits, counts, buckets)
-def test_part_of_what_was_admitted_may_start_without_the_rest(
+def test_part_of_the_admitted_runs_may_start_without_the_rest(
     waiting: list[Candidate],
     limits: list[Limit],
     running: dict[LimitSlot, int],
@@ -125,7 +125,7 @@ def test_part_of_what_was_admitted_may_start_without_the_rest(
 
 
 @given(st.integers(1, 50), st.floats(0.1, 3600), st.lists(st.floats(0, 100), max_size=60))
-def test_a_rate_holds_over_every_time_but_for_one_full_bucket(
+def test_a_rate_holds_over_any_period_but_for_one_full_bucket(
     rate: int, period: float, pauses: list[float]
 ) -> None:
     limit = Limit(LimitScope.QUEUE, "q", None, rate, period)
@@ -139,7 +139,9 @@ def test_a_rate_holds_over_every_time_but_for_one_full_bucket(
 
 
 @given(st.integers(1, 50), st.floats(0.1, 3600), st.floats(0, 0.99))
-def test_who_waits_as_long_as_told_is_admitted(rate: int, period: float, unspent: float) -> None:
+def test_a_run_that_waits_the_announced_time_is_admitted(
+    rate: int, period: float, unspent: float
+) -> None:
     limit = Limit(LimitScope.AGENT, "a", None, rate, period)
     left = {LimitSlot(LimitScope.AGENT, "a"): Bucket(unspent, NOW)}
     found = admit([run()], [limit], {}, left, now=NOW, room=1)
@@ -149,7 +151,7 @@ def test_who_waits_as_long_as_told_is_admitted(rate: int, period: float, unspent
     assert later.ids == ["r"]
 
 
-def test_a_run_that_is_held_back_holds_up_nobody_behind_it() -> None:
+def test_a_run_that_is_held_back_does_not_block_the_runs_behind_it() -> None:
     limits = [
         Limit(LimitScope.QUEUE, "slow", at_most=1),
         Limit(LimitScope.LABEL, "tenant", at_most=1),
@@ -171,7 +173,7 @@ def test_a_run_that_is_held_back_holds_up_nobody_behind_it() -> None:
     }
 
 
-def test_what_was_begun_before_is_not_held_back_by_a_rate_but_counts_as_running() -> None:
+def test_a_run_that_had_begun_is_not_held_back_by_a_rate_but_counts_as_running() -> None:
     limits = [Limit(LimitScope.AGENT, "a", at_most=2, rate=1, per_seconds=60)]
     empty = {LimitSlot("agent", "a"): Bucket(0.0, NOW)}
     waiting = [run("new"), *(run(str(n), spends=False) for n in range(3))]
@@ -181,7 +183,7 @@ def test_what_was_begun_before_is_not_held_back_by_a_rate_but_counts_as_running(
     assert found.spent == {LimitSlot("agent", "a"): 60.0}
 
 
-def test_a_clock_that_was_set_back_stops_no_bucket_from_filling() -> None:
+def test_a_clock_that_was_set_back_does_not_keep_a_bucket_from_filling() -> None:
     limits = [Limit(LimitScope.QUEUE, "q", rate=1, per_seconds=10)]
     ahead = {LimitSlot("queue", "q"): Bucket(0.0, NOW + 3600)}
     found = admit([run()], limits, {}, ahead, now=NOW, room=1)
@@ -193,20 +195,20 @@ def test_a_clock_that_was_set_back_stops_no_bucket_from_filling() -> None:
     ("text", "rate"),
     [("10/1m", (10, 60.0)), ("100/1h", (100, 3600.0)), ("5/s", (5, 1.0)), ("1/0.5d", (1, 43200.0))],
 )
-def test_a_rate_is_read_as_people_write_it(text: str, rate: tuple[int, float]) -> None:
+def test_a_rate_is_parsed_as_people_write_it(text: str, rate: tuple[int, float]) -> None:
     assert rate_of(text) == rate
 
 
 @pytest.mark.parametrize(
     "text", ["", "10", "10/m1", "0/1m", "1/0s", "-1/1m", "1.5/1m", "1/1w", "1/."]
 )
-def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadInput, match="100/1h"):
         rate_of(text)
 
 
 @pytest.mark.parametrize("value", ["x" * 5000, "\ud800"])
-def test_a_value_that_no_database_keeps_still_counts_alone(value: str) -> None:
+def test_a_label_value_that_no_database_can_store_still_has_its_own_count(value: str) -> None:
     limit = Limit("label", "tenant", at_most=1)
     found = [
         limit.slot(Candidate("a", "q", "a", {"tenant": one}, spends=True))
@@ -216,7 +218,7 @@ def test_a_value_that_no_database_keeps_still_counts_alone(value: str) -> None:
     assert all(len(slot.value.encode()) < 100 for slot in found if slot is not None)
 
 
-def test_runs_are_counted_in_each_slot_that_they_are_in() -> None:
+def test_a_run_is_counted_in_each_of_its_slots() -> None:
     limits = [Limit(LimitScope.QUEUE, "q", 3, 0, 1.0), Limit(LimitScope.LABEL, "tenant", 1, 0, 1.0)]
     found = tally([(run(tenant="x"), 2), (run("s"), 1)], limits)
     assert found == {

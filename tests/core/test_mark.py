@@ -1,4 +1,4 @@
-"""A mark says for which worker, attempt and operation a process was started."""
+"""A mark names the worker, attempt and operation that started a process."""
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ numbers = st.integers(min_value=1, max_value=2**40)
 
 
 @given(workers, numbers, numbers)
-def test_a_process_belongs_to_its_worker_its_attempt_and_its_operation(
+def test_a_process_belongs_to_its_worker_attempt_and_operation(
     worker: int, attempt: int, operation: int
 ) -> None:
     of_attempt = mark.of_attempt(worker, attempt)
@@ -55,7 +55,7 @@ def test_a_process_belongs_to_no_other_worker(one: int, other: int, attempt: int
 
 
 @given(workers, numbers, numbers)
-def test_numbers_that_begin_anew_name_neither_the_worker_nor_the_attempt(
+def test_numbers_that_wrap_around_collide_with_neither_worker_nor_attempt(
     worker: int, attempt: int, operation: int
 ) -> None:
     of_attempt = mark.of_attempt(worker, attempt)
@@ -72,7 +72,7 @@ def test_all_numbers_of_one_round_differ() -> None:
 
 
 @given(workers, numbers, numbers)
-def test_a_mark_fits_into_a_limit_and_is_not_taken_for_another_one(
+def test_a_mark_fits_into_the_resource_limit_and_is_distinct(
     worker: int, attempt: int, operation: int
 ) -> None:
     found = mark.of_operation(mark.of_attempt(worker, attempt), operation)

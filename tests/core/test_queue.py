@@ -1,4 +1,4 @@
-"""Who is next, how long a retry waits, and when it is given up."""
+"""The order of the queue, the delays of retries, and when a run is buried."""
 
 import math
 from random import Random
@@ -66,7 +66,7 @@ def test_returned_work_precedes_priority_and_priority_precedes_age() -> None:
 
 
 @given(waiting, waiting)
-def test_the_first_difference_decides(one: Waiting, other: Waiting) -> None:
+def test_the_first_difference_decides_the_order(one: Waiting, other: Waiting) -> None:
     if one.returned != other.returned:
         first = one.returned
     elif one.priority != other.priority:
@@ -79,7 +79,7 @@ def test_the_first_difference_decides(one: Waiting, other: Waiting) -> None:
 
 
 @given(st.lists(waiting, unique_by=lambda run: run.run_id), st.randoms())
-def test_the_order_is_total(runs: list[Waiting], chance: Random) -> None:
+def test_the_order_of_the_queue_is_total(runs: list[Waiting], chance: Random) -> None:
     in_order = sorted(runs, key=Waiting.place)
     chance.shuffle(runs)
     assert sorted(runs, key=Waiting.place) == in_order
@@ -87,7 +87,7 @@ def test_the_order_is_total(runs: list[Waiting], chance: Random) -> None:
 
 
 @given(retries, st.integers(1, 10**9), chances)
-def test_a_delay_stays_in_the_upper_half_of_its_limit(
+def test_a_retry_delay_stays_in_the_upper_half_of_its_limit(
     retry: Retry, failures: int, chance: float
 ) -> None:
     full = retry.delay(failures, 0) * 2
@@ -97,18 +97,18 @@ def test_a_delay_stays_in_the_upper_half_of_its_limit(
 
 
 @given(retries, st.integers(1, 200), chances)
-def test_a_delay_never_shrinks_with_more_failures(
+def test_a_retry_delay_never_shrinks_with_more_failures(
     retry: Retry, failures: int, chance: float
 ) -> None:
     assert retry.delay(failures, chance) <= retry.delay(failures + 1, chance)
 
 
-def test_a_delay_doubles_until_its_limit() -> None:
+def test_a_retry_delay_doubles_until_its_limit() -> None:
     fulls = [Retry(9).delay(failures, 0) * 2 for failures in range(1, 12)]
     assert fulls == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
-def test_chance_spreads_over_the_upper_half() -> None:
+def test_retry_jitter_spreads_over_the_upper_half() -> None:
     assert Retry(1, first_seconds=8).delay(1, 0) == 4
     assert Retry(1, first_seconds=8).delay(1, 0.5) == 6
 
@@ -119,11 +119,11 @@ def test_a_huge_number_of_failures_does_not_overflow(failures: int) -> None:
 
 
 @given(st.integers(0, 1000), st.integers(1, 2000))
-def test_it_is_tried_again_as_often_as_was_said(limit: int, failures: int) -> None:
+def test_an_operation_is_tried_as_often_as_its_retries_allow(limit: int, failures: int) -> None:
     assert Retry(limit).again(failures) == (failures <= limit)
 
 
-def test_without_a_word_nothing_is_retried() -> None:
+def test_an_operation_without_declared_retries_is_not_retried() -> None:
     assert not Retry().again(1)
 
 
@@ -150,7 +150,7 @@ def test_a_finished_step_or_a_new_checkpoint_is_progress(before: int) -> None:
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), unique_by=lambda pair: pair[0]), st.randoms())
-def test_checkpoints_are_the_same_in_any_order(kept: list[tuple[str, str]], chance: Any) -> None:
+def test_the_order_of_checkpoints_does_not_matter(kept: list[tuple[str, str]], chance: Any) -> None:
     mixed = list(kept)
     chance.shuffle(mixed)
     assert checkpoint_digest(mixed) == checkpoint_digest(kept)
@@ -158,7 +158,7 @@ def test_checkpoints_are_the_same_in_any_order(kept: list[tuple[str, str]], chan
     assert checkpoint_digest([*kept, ("\0", "more")]) != checkpoint_digest(kept)
 
 
-def test_a_run_that_was_told_no_limit_is_buried_at_the_default() -> None:
+def test_a_run_without_a_limit_of_its_own_is_buried_at_the_default() -> None:
     assert not bury(INTERRUPTION_LIMIT - 1)
     assert bury(INTERRUPTION_LIMIT)
 
@@ -169,7 +169,7 @@ def test_a_run_is_suspected_before_it_is_buried(limit: int) -> None:
     assert limit == 1 or not bury(suspect_from(limit), limit)
 
 
-def test_a_step_is_noted_beforehand_only_once_a_worker_was_lost() -> None:
+def test_the_start_of_a_step_is_recorded_only_once_a_worker_was_lost() -> None:
     assert [note_begin(interruptions) for interruptions in (0, 1, 2)] == [False, True, True]
 
 
@@ -182,7 +182,7 @@ def test_a_step_is_noted_beforehand_only_once_a_worker_was_lost() -> None:
         (0.5, None, IDLE_SECONDS + 1, 1.5),
     ],
 )
-def test_an_idle_worker_that_hears_nothing_looks_less_often(
+def test_an_idle_worker_without_notifications_polls_less_often(
     poll: float, beats_every: float | None, idle: float, wait: float
 ) -> None:
     assert poll_after(poll, beats_every, idle) == wait

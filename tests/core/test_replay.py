@@ -1,4 +1,4 @@
-"""A replaying run is answered from its journal, or refused; it is never answered wrongly."""
+"""Replay answers a run from its journal or refuses; it never gives a wrong answer."""
 
 from collections.abc import Callable
 from random import Random
@@ -55,7 +55,7 @@ def test_recorded_operations_are_answered_in_turn_and_the_next_is_new() -> None:
     replay.check_end(3)
 
 
-def test_an_empty_journal_has_nothing_and_refuses_nothing() -> None:
+def test_an_empty_journal_answers_nothing_and_refuses_nothing() -> None:
     replay = Replay([], run_id="r-1")
     assert find(replay, ":0") is None
     assert find(replay, "@step/look/k", key="k") is None
@@ -84,7 +84,7 @@ def test_only_an_outcome_settles_an_operation(state: str) -> None:
         ({"digest": ""}, "step 'look' with arguments -"),
     ],
 )
-def test_other_code_is_refused_with_both_sides_shown(changed: dict[str, str], asked: str) -> None:
+def test_changed_code_is_refused_with_both_sides_shown(changed: dict[str, str], asked: str) -> None:
     replay = Journal().write(":0").replay()
     with pytest.raises(Diverged) as refused:
         find(replay, ":0", **changed)
@@ -94,13 +94,13 @@ def test_other_code_is_refused_with_both_sides_shown(changed: dict[str, str], as
     )
 
 
-def test_an_operation_without_arguments_is_shown_so() -> None:
+def test_an_operation_without_arguments_shows_a_dash_for_them() -> None:
     replay = Journal().write(":0", kind=EntryKind.VALUE, name="now", digest="").replay()
     with pytest.raises(Diverged, match=r"value 'now' with arguments - at place :0"):
         find(replay, ":0")
 
 
-def test_a_gap_is_refused() -> None:
+def test_a_gap_in_the_journal_is_refused() -> None:
     replay = Journal().write(":1").replay()
     with pytest.raises(Diverged) as refused:
         find(replay, ":0")
@@ -182,14 +182,14 @@ def cancelled_effect() -> Journal:
     return journal.write(":0", Mark.CANCELLED, **PAY)
 
 
-def test_what_the_code_cancelled_stays_cancelled_whatever_is_found_out_later() -> None:
+def test_an_effect_that_the_code_cancelled_stays_cancelled_when_it_is_confirmed_later() -> None:
     journal = cancelled_effect().write(":0", EffectState.CONFIRMED, **PAY, body="paid")
     record = found(journal.replay(), ":0", **PAY)
     assert (record.state, record.later, record.body) == (Mark.CANCELLED, "confirmed", "paid")
     assert settled(record)
 
 
-def test_a_step_that_is_heard_of_again_after_its_cancellation_is_not_cancelled() -> None:
+def test_a_step_with_an_outcome_after_its_cancellation_is_not_cancelled() -> None:
     journal = Journal().write(":0", Mark.CANCELLED).write(":0", body="1")
     record = found(journal.replay(), ":0")
     assert (record.state, record.body) == (Mark.DONE, "1")
@@ -204,13 +204,13 @@ def test_a_wait_that_was_cancelled_while_its_end_was_written_is_waited_for_again
     assert (record.state, record.body) == (Mark.CANCELLED, "99.5")
 
 
-def test_an_event_that_was_there_and_given_back_has_no_end_to_wait_until() -> None:
+def test_an_event_that_was_taken_and_given_back_has_no_deadline() -> None:
     go = {"kind": EntryKind.EVENT, "name": "go"}
     journal = Journal().write(":0", **go, body='"went"').write(":0", Mark.CANCELLED, **go)
     assert found(journal.replay(), ":0", **go).body is None
 
 
-def test_what_the_code_cancelled_twice_is_cancelled() -> None:
+def test_an_operation_that_the_code_cancelled_twice_is_cancelled() -> None:
     journal = cancelled_effect().write(":0", Mark.CANCELLED, **PAY)
     record = found(journal.replay(), ":0", **PAY)
     assert (record.state, record.later) == (Mark.CANCELLED, None)
@@ -225,7 +225,7 @@ def test_an_effect_belongs_to_the_claim_that_started_it_not_to_one_that_asked_ab
     assert found(journal.replay(), ":0", **PAY).fence == 4
 
 
-def test_a_retried_agent_tries_the_step_that_failed_it_again() -> None:
+def test_a_retried_agent_retries_the_step_that_failed_it() -> None:
     journal = Journal().write(":0", body="kept").write(":1", Mark.RETRYING, body="e")
     journal.write(":1", Mark.FAILED, body="e")
     journal.write(":1", Mark.REOPENED, kind=EntryKind.RETRY, name="", digest="")
@@ -238,7 +238,7 @@ def test_a_retried_agent_tries_the_step_that_failed_it_again() -> None:
     assert found(replay, ":1").state == Mark.DONE
 
 
-def test_a_retry_reopens_nothing_but_what_failed_at_its_place() -> None:
+def test_a_retry_reopens_only_the_operation_that_failed_at_its_place() -> None:
     journal = Journal().write(":0", Mark.FAILED).write(":1").write(":2", Mark.FAILED)
     journal.write(":1", Mark.REOPENED, kind=EntryKind.RETRY)
     states = [record.state for record in journal.replay().records()]
@@ -251,7 +251,7 @@ def test_a_failed_operation_with_a_key_is_reopened_too() -> None:
     assert found(journal.replay(), "@step/look/k", key="k").state == Mark.REOPENED
 
 
-def test_what_was_cancelled_because_of_the_failure_is_reopened_with_it() -> None:
+def test_operations_cancelled_because_of_the_failure_are_reopened_with_it() -> None:
     """E.g. the other branches of a TaskGroup: nothing would cancel them when the step succeeds."""
     journal = Journal().write(".0:0", Mark.CANCELLED).write(".1:0", Mark.FAILED)
     journal.write(".2:0", Mark.CANCELLED).write("@step/look/k", Mark.CANCELLED, key="k")
@@ -265,7 +265,7 @@ def test_what_was_cancelled_because_of_the_failure_is_reopened_with_it() -> None
     }
 
 
-def test_what_was_cancelled_before_the_first_of_several_failures_stays_cancelled() -> None:
+def test_an_operation_cancelled_before_the_first_of_several_failures_stays_cancelled() -> None:
     journal = Journal().write("@step/look/k", Mark.FAILED, key="k").write(":0", Mark.CANCELLED)
     journal.write("@step/look/k", Mark.REOPENED, kind=EntryKind.RETRY)
     assert {record.state for record in journal.replay().records()} == {Mark.REOPENED}
@@ -283,7 +283,7 @@ def test_what_was_cancelled_before_the_first_of_several_failures_stays_cancelled
         (EffectState.FAILED, Mark.REOPENED),
     ],
 )
-def test_a_cancelled_effect_is_reopened_only_as_far_as_it_is_known_not_to_have_happened(
+def test_a_cancelled_effect_is_reopened_only_if_it_certainly_did_not_happen(
     later: str | None, again: str
 ) -> None:
     journal = Journal().write(":0", Mark.FAILED).write(".0:0", EffectState.STARTED, **PAY)
@@ -294,7 +294,7 @@ def test_a_cancelled_effect_is_reopened_only_as_far_as_it_is_known_not_to_have_h
     assert found(journal.replay(), ".0:0", **PAY).state == again
 
 
-def test_a_reopened_effect_that_was_found_to_have_happened_is_not_done_again() -> None:
+def test_a_reopened_effect_that_was_found_to_have_happened_is_not_repeated() -> None:
     journal = Journal().write(":0", Mark.FAILED).write(".0:0", Mark.CANCELLED, **PAY)
     journal.write(".0:0", EffectState.CONFIRMED, **PAY, body="paid")
     journal.write(":0", Mark.REOPENED, kind=EntryKind.RETRY)
@@ -302,7 +302,7 @@ def test_a_reopened_effect_that_was_found_to_have_happened_is_not_done_again() -
     assert (record.state, record.body) == (EffectState.CONFIRMED, "paid")
 
 
-def test_an_effect_that_was_confirmed_while_it_was_being_cancelled_is_not_done_again() -> None:
+def test_an_effect_that_was_confirmed_while_it_was_being_cancelled_is_not_repeated() -> None:
     journal = Journal().write(":0", Mark.FAILED).write(".0:0", EffectState.STARTED, **PAY)
     journal.write(".0:0", EffectState.CONFIRMED, **PAY, body="paid")
     journal.write(".0:0", Mark.CANCELLED, **PAY)
@@ -321,7 +321,7 @@ def test_an_agent_that_failed_by_itself_reopens_what_it_cancelled_after_its_last
     assert states == [Mark.CANCELLED, Mark.DONE, Mark.REOPENED]
 
 
-def test_an_agent_that_was_never_answered_reopens_all_it_cancelled() -> None:
+def test_an_agent_that_was_never_answered_reopens_everything_it_cancelled() -> None:
     journal = Journal().write("", kind=EntryKind.START).write(":0", Mark.CANCELLED)
     journal.write("", Mark.REOPENED, kind=EntryKind.RETRY)
     assert [record.state for record in journal.replay().records()] == [Mark.REOPENED]
@@ -377,7 +377,7 @@ def after_a_snapshot() -> Replay:
     return journal.write("3:0", body="after").replay()
 
 
-def test_a_snapshot_forgets_what_came_before_and_counts_anew() -> None:
+def test_a_snapshot_drops_the_earlier_entries_and_restarts_the_count() -> None:
     replay = after_a_snapshot()
     assert replay.snapshot is not None
     assert (replay.root, replay.snapshot.body) == ("3", '{"n": 3}')
@@ -396,7 +396,7 @@ def test_after_a_snapshot_code_that_returns_too_early_is_refused() -> None:
     assert "must continue from ctx.restored. Give changed code" in str(refused.value)
 
 
-def test_without_a_snapshot_nobody_is_told_about_one() -> None:
+def test_without_a_snapshot_no_snapshot_is_offered_to_the_code() -> None:
     replay = Journal().write(":0").replay()
     assert replay.snapshot is None
     with pytest.raises(Diverged) as refused:
@@ -491,7 +491,7 @@ def identity(item: Any) -> dict[str, Any]:
 
 
 @given(programs(st.booleans()), st.randoms(), st.randoms(), st.data())
-def test_any_prefix_answers_what_it_has_to_the_right_place_and_the_rest_is_new(
+def test_any_prefix_of_a_journal_is_answered_at_the_right_places_and_the_rest_is_new(
     program: Program, once: Random, again: Random, data: st.DataObject
 ) -> None:
     journal = Journal()
@@ -526,11 +526,11 @@ def test_any_prefix_answers_what_it_has_to_the_right_place_and_the_rest_is_new(
 
 
 def void(_: object) -> None:
-    """For a lambda that is called for what it does."""
+    """For a lambda that is called for its side effect."""
 
 
 @given(programs(st.just(value=True)), st.randoms(), st.data())
-def test_a_program_that_changed_anywhere_in_what_is_recorded_is_refused(
+def test_a_program_that_changed_anywhere_in_the_recorded_part_is_refused(
     program: Program, once: Random, data: st.DataObject
 ) -> None:
     journal = Journal()
@@ -561,7 +561,7 @@ def effect(journal: Journal, state: str, **fields: Any) -> Journal:
 
 
 @pytest.mark.parametrize("after", [[], ["compensated"], ["undoing", "compensated"], ["confirmed"]])
-def test_code_that_is_rehearsed_sees_its_undone_effects_as_it_first_saw_them(
+def test_rehearsed_code_sees_its_undone_effects_as_it_first_saw_them(
     after: list[str],
 ) -> None:
     journal = effect(Journal(), "started")
@@ -572,7 +572,7 @@ def test_code_that_is_rehearsed_sees_its_undone_effects_as_it_first_saw_them(
     assert (record.state, record.body, record.undone) == ("confirmed", "7", True)
 
 
-def test_an_effect_in_doubt_that_is_undone_was_never_confirmed() -> None:
+def test_an_undone_effect_in_doubt_was_never_confirmed() -> None:
     journal = effect(effect(Journal(), "started"), "in_doubt")
     effect(effect(journal, "undoing"), "compensated")
     record = found(journal.replay(), ":0", kind=EntryKind.EFFECT, name="pay")
@@ -588,7 +588,7 @@ def test_a_journal_says_that_its_run_goes_no_further() -> None:
     assert found(replay, ":0").state == Mark.DONE
 
 
-def test_a_replay_knows_what_has_a_key() -> None:
+def test_a_replay_knows_which_operations_have_a_key() -> None:
     entry = Entry(seq=1, kind="effect", state="planned", place="@x", name="pay", key="k")
     found = Replay([entry], run_id="r")
     assert found.knows("effect", "pay", "k")

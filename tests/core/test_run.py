@@ -1,4 +1,4 @@
-"""The life of a run is a table, and the table has no traps."""
+"""The life of a run is a table of transitions, and no state in it is a trap."""
 
 import pytest
 from hypothesis import given
@@ -22,16 +22,16 @@ def reachable_from(state: State) -> set[State]:
     return found
 
 
-def test_every_state_has_a_row() -> None:
+def test_every_run_state_has_a_row_in_the_table() -> None:
     assert set(TRANSITIONS) == set(State)
 
 
-def test_every_event_can_befall_some_run() -> None:
+def test_every_event_can_happen_to_some_run() -> None:
     assert {event for _, event in LEGAL} == set(Event)
 
 
 @every_state
-def test_every_state_can_be_reached_from_the_queue(state: State) -> None:
+def test_every_run_state_can_be_reached_from_the_queue(state: State) -> None:
     assert state in reachable_from(State.QUEUED)
 
 
@@ -62,8 +62,8 @@ def test_every_run_that_could_move_by_itself_can_be_paused(state: State) -> None
 
 
 @pytest.mark.parametrize("state", [State.PAUSED, State.STRANDED, State.KILLED])
-def test_what_waits_for_a_person_goes_on_only_by_a_person(state: State) -> None:
-    stops = {Event.PAUSE, Event.KILL}  # from one way of being held to another
+def test_a_run_that_waits_for_a_person_goes_on_only_by_a_person(state: State) -> None:
+    stops = {Event.PAUSE, Event.KILL}  # from one held state to another
     assert set(TRANSITIONS[state]) - stops == {Event.RESUME, Event.CANCEL, Event.COMPENSATE}
     assert {TRANSITIONS[state].get(event, "killed") for event in stops} <= {"paused", "killed"}
 
@@ -79,7 +79,7 @@ def test_a_run_starts_to_run_only_by_a_claim_from_the_queue() -> None:
 
 
 @pytest.mark.parametrize("end", sorted(TERMINAL - {State.CANCELLED}))
-def test_a_verdict_comes_only_from_whoever_runs_it(end: State) -> None:
+def test_only_the_owner_of_a_run_settles_it(end: State) -> None:
     dropped = {State.DEAD} if end == State.FAILED else set()  # a person has given it up
     givers = {state for state, row in TRANSITIONS.items() if end in row.values()}
     assert givers == {State.RUNNING} | dropped

@@ -35,7 +35,7 @@ def test_a_stop_after_the_end_changes_nothing(kind: StopKind, state: State) -> N
 
 
 @pytest.mark.parametrize("kind", StopKind)
-def test_only_polite_orders_ask(kind: StopKind) -> None:
+def test_only_polite_orders_ask_and_hard_ones_fence(kind: StopKind) -> None:
     asks = deed(kind, State.RUNNING, owes=False) is Deed.ASK
     assert asks == (kind in (StopKind.PAUSE, StopKind.CANCEL))
     assert asks or deed(kind, State.RUNNING, owes=False) is Deed.FENCE
@@ -55,7 +55,7 @@ def test_only_polite_orders_ask(kind: StopKind) -> None:
         (StopKind.KILL, State.KILLED, False, Deed.NOTHING),
     ],
 )
-def test_what_becomes_of_a_run_that_nobody_executes(
+def test_an_order_decides_about_a_run_that_no_worker_executes(
     kind: StopKind, state: State, owes: bool, what: Deed
 ) -> None:
     assert deed(kind, state, owes=owes) is what
@@ -77,14 +77,14 @@ def test_the_severest_latch_on_the_path_is_in_force(found: list[StopKind]) -> No
     assert severest(found) == (max(found, key=list(StopKind).index) if found else None)
 
 
-def test_a_cancelled_scope_may_be_used_again_and_a_run_is_held_by_its_state() -> None:
+def test_a_cancel_and_a_stop_of_one_run_leave_no_latch() -> None:
     held = {(k, s) for k in StopKind for s in StopScope if latches(k, s)}
     assert held == {
         (k, s) for k in StopKind for s in StopScope if k != StopKind.CANCEL and s != StopScope.RUN
     }
 
 
-def test_to_start_again_after_a_hard_stop_costs_more_than_a_word() -> None:
+def test_a_hard_stop_is_lifted_only_by_a_reauthorization() -> None:
     assert {kind: lifted_by(kind) for kind in (StopKind.PAUSE, StopKind.KILL, StopKind.HALT)} == {
         StopKind.PAUSE: "resume",
         StopKind.KILL: "reauthorize",
@@ -99,7 +99,7 @@ def test_a_milder_order_does_not_soften_a_severer_one(new: StopKind, old: StopKi
 
 
 @given(st.lists(st.sampled_from(list(Stage))))
-def test_stopped_is_said_only_when_every_target_is_proved(stages: list[Stage]) -> None:
+def test_an_order_is_stopped_only_when_every_target_is_proved(stages: list[Stage]) -> None:
     said = verdict(stages)
     assert (said == "proved") == all(stage is Stage.VERIFIED for stage in stages)
     assert (said == "stopping") == any(stage in OPEN for stage in stages)
@@ -107,7 +107,7 @@ def test_stopped_is_said_only_when_every_target_is_proved(stages: list[Stage]) -
 
 @given(st.text())
 @example("odd \ud800 and \0")
-def test_every_reason_can_be_kept_and_an_ordinary_one_as_it_is(text: str) -> None:
+def test_every_reason_can_be_stored_and_an_ordinary_one_as_it_is(text: str) -> None:
     found = storable(text)
     assert "\0" not in found
     assert found.encode("utf-8").decode("utf-8") == found
@@ -134,7 +134,9 @@ def test_a_hard_stop_ends_the_process_unless_it_is_spared(
 
 @pytest.mark.parametrize("kind", StopKind)
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_word_proves_polite_stops_and_no_hard_one(kind: StopKind, ends: bool) -> None:
+def test_the_word_of_a_worker_proves_polite_stops_and_no_hard_one(
+    kind: StopKind, ends: bool
+) -> None:
     stage = after_word(kind, ends=ends)
     if kind in POLITE:
         assert stage is Stage.VERIFIED

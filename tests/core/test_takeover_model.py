@@ -1,7 +1,7 @@
 """No interleaving of two workers and one effect ends in an accident: see verify/takeover.py.
 
-A check that cannot fail proves nothing, so each rule is also taken away, and the search has to
-find the accident that the rule prevents.
+A check that cannot fail proves nothing, so each rule is also taken away, and the search has to find
+the accident that the rule prevents.
 """
 
 from functools import cache
@@ -38,7 +38,7 @@ def accident(model: Model, what: Accident) -> list[str]:
 
 
 def in_order(path: list[str], *labels: str) -> bool:
-    """Whether these happen in the path, in this order."""
+    """Whether these steps happen in the path, in this order."""
     left = iter(path)
     return all(label in left for label in labels)
 
@@ -58,7 +58,7 @@ def test_no_effect_happens_twice(kind: EffectKind) -> None:
 
 
 @every_kind
-def test_what_is_confirmed_did_happen(kind: EffectKind) -> None:
+def test_a_confirmed_effect_did_happen(kind: EffectKind) -> None:
     assert not [w for w in searched(kind).came_from if confirmed_in_vain(w)]
 
 
@@ -77,24 +77,24 @@ def test_every_run_can_still_end(kind: EffectKind) -> None:
 
 
 @every_kind
-def test_only_what_needs_a_person_asks_one(kind: EffectKind) -> None:
+def test_only_an_idempotent_effect_never_asks_a_person(kind: EffectKind) -> None:
     asked = any(world.asking for world in searched(kind).came_from)
     assert asked == (kind is not EffectKind.IDEMPOTENT)
 
 
-def test_the_search_meets_every_state_of_an_open_effect() -> None:
+def test_the_search_reaches_every_state_of_an_open_effect() -> None:
     for kind in CHANGING:
         assert {world.ledger.state for world in searched(kind).came_from} >= OPEN
 
 
 def test_an_effect_that_acts_through_a_program_happens_once_and_its_run_can_end() -> None:
-    """The other kinds too, in the model of `make verify`; this one has the most to go wrong."""
+    """`make verify` models the other kinds too; this one can go wrong in the most ways."""
     search = Search(Model(EffectKind.PROBEABLE, apart=True))
     assert not [w for w in search.came_from if twice(w) or confirmed_in_vain(w)]
     assert not stuck(search, MOST_CLAIMS)
 
 
-# ── and what happens without each rule ────────────────────────────────────────────────────────────
+# ── the accidents that happen without each rule ───────────────────────────────────────────────────
 
 
 def test_a_rule_that_ignores_quiet_lets_a_frozen_worker_act_after_the_probe() -> None:
@@ -113,13 +113,13 @@ def test_a_rule_that_ignores_quiet_lets_a_frozen_worker_act_after_the_probe() ->
     assert in_order(path, "B probes: did_not_happen", "A acts")
 
 
-def test_a_rule_that_ignores_quiet_lets_a_late_one_follow_an_undoing() -> None:
+def test_a_rule_that_ignores_quiet_lets_a_late_effect_follow_its_undo() -> None:
     path = accident(Model(EffectKind.COMPENSATABLE, rule=always_quiet), twice)
     assert in_order(path, "A starts", "A freezes", "B claims", "B undoes", "B acts")
     assert in_order(path, "B undoes", "A acts")
 
 
-def test_a_rule_that_repeats_an_irreversible_effect_does_it_twice() -> None:
+def test_a_rule_that_repeats_an_irreversible_effect_executes_it_twice() -> None:
     path = accident(Model(EffectKind.IRREVERSIBLE, rule=repeats), twice)
     assert in_order(path, "A acts, and sees an error", "A doubts", "A starts", "A acts")
 
@@ -129,7 +129,7 @@ def test_a_provider_that_ignores_keys_makes_an_idempotent_effect_happen_twice() 
     assert in_order(accident(model, twice), "A acts, and sees an error", "A acts")
 
 
-def test_the_end_of_a_worker_that_only_asked_says_nothing_about_the_one_that_started() -> None:
+def test_the_end_of_a_worker_that_only_asked_proves_nothing_about_the_one_that_started() -> None:
     path = accident(Model(EffectKind.PROBEABLE, fold=last_writer), twice)
     assert in_order(
         path,
@@ -146,7 +146,7 @@ def test_the_end_of_a_worker_that_only_asked_says_nothing_about_the_one_that_sta
     assert in_order(path, "B probes: did_not_happen", "A acts")
 
 
-def test_an_undoing_that_is_not_written_first_takes_back_what_another_worker_did() -> None:
+def test_an_undo_that_is_not_written_first_takes_back_what_another_worker_did() -> None:
     model = Model(EffectKind.COMPENSATABLE, undo_is_written_first=False)
     path = accident(model, confirmed_in_vain)
     assert in_order(path, "A freezes", "A has its lease end", "B undoes", "B acts", "A undoes")
@@ -155,7 +155,7 @@ def test_an_undoing_that_is_not_written_first_takes_back_what_another_worker_did
 @pytest.mark.parametrize(
     "kind", [EffectKind.IRREVERSIBLE, EffectKind.PROBEABLE, EffectKind.COMPENSATABLE]
 )
-def test_a_person_who_says_no_while_the_first_worker_may_still_act_causes_a_second_one(
+def test_a_persons_no_while_the_first_worker_may_still_act_causes_a_second_effect(
     kind: EffectKind,
 ) -> None:
     path = accident(Model(kind, person_makes_certain=False), twice)
@@ -176,7 +176,7 @@ def test_a_successor_that_leaves_orphans_alive_acts_beside_one() -> None:
     )
 
 
-def test_a_process_that_is_gone_says_nothing_of_what_it_had_started() -> None:
+def test_a_process_that_is_gone_proves_nothing_about_the_processes_it_had_started() -> None:
     path = accident(Model(EffectKind.PROBEABLE, apart=True, certain=process_is_enough), twice)
     assert in_order(
         path,
@@ -187,7 +187,7 @@ def test_a_process_that_is_gone_says_nothing_of_what_it_had_started() -> None:
     )
 
 
-def test_a_program_that_is_noted_after_its_start_is_unknown_to_another_host() -> None:
+def test_a_program_that_is_recorded_after_its_start_is_unknown_to_another_host() -> None:
     path = accident(Model(EffectKind.PROBEABLE, apart=True, programs_are_noted_first=False), twice)
     assert in_order(path, "A starts a program", "A dies", "A probes: did_not_happen")
     assert "A notes that it has started a program" not in path

@@ -1,4 +1,4 @@
-"""Text for people: visible, short, and nothing that acts on a terminal."""
+"""Text for people: visible, short, and without anything that acts on a terminal."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from andon.core import text
         (7, None, "7"),
     ],
 )
-def test_a_line_is_visible_and_cut(given: object, limit: int | None, shown: str) -> None:
+def test_a_line_is_made_visible_and_cut(given: object, limit: int | None, shown: str) -> None:
     assert text.clean(given, limit) == shown
 
 
@@ -55,12 +55,12 @@ def test_a_command_can_be_copied_whatever_its_names_are() -> None:
     assert text.command("show", "-r", options=("--json",)) == "andon show --json -- -r"
 
 
-def test_an_error_is_one_line_and_a_stop_says_it_once() -> None:
+def test_an_error_is_one_line_and_a_stop_shows_no_class_name() -> None:
     assert text.failure({"type": "ValueError", "message": "bad"}) == "ValueError: bad"
     assert text.failure({"type": "Held", "message": "paused by ana"}) == "paused by ana"
     assert text.failure({"type": "Killed", "message": "killed by ana"}) == "killed by ana"
     assert text.failure({}) == "error: "
 
 
-def test_a_sentence_ends_with_a_stop() -> None:
+def test_a_sentence_ends_with_a_full_stop() -> None:
     assert (text.sentence("It is away"), text.sentence("Why?")) == ("It is away.", "Why?")

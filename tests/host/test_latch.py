@@ -1,4 +1,4 @@
-"""The latch of a host: what is in the way makes it pulled, and nothing makes it free but clear."""
+"""The latch of a host: any obstacle leaves it pulled, and only a clear lifts it."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ def latch(folder: Path) -> Latch:
 
 
 def other(latch: Latch) -> Latch:
-    """Another process: it knows nothing but what is on the disk."""
+    """Another process: it knows only what is on the disk."""
     return Latch(latch.home)
 
 
@@ -44,7 +44,7 @@ def test_a_home_that_never_existed_is_not_pulled(folder: Path) -> None:
     assert oct((folder / "latch").stat().st_mode & 0o777) == "0o600"
 
 
-def test_a_pull_is_there_for_everybody_in_two_places(latch: Latch, folder: Path) -> None:
+def test_a_pull_is_visible_to_every_process_in_two_places(latch: Latch, folder: Path) -> None:
     pulled = latch.pull("ana", "odd", "cli")
     assert (pulled.pulled, pulled.epoch, pulled.by, pulled.why) == (True, 1, "ana", "odd")
     assert pulled.unwritten == ""
@@ -72,7 +72,7 @@ def test_a_pull_after_a_clear_is_another_order(latch: Latch) -> None:
     assert latch.pull("ana").order != first.order
 
 
-def test_nobody_lifts_a_pull_that_they_have_not_seen(latch: Latch) -> None:
+def test_a_pull_cannot_be_lifted_by_a_process_that_has_not_seen_it(latch: Latch) -> None:
     seen = latch.pull("ana")
     other(latch).pull("bo")
     refused = latch.clear(seen.epoch, "cy", "fine")
@@ -89,7 +89,7 @@ def test_a_stop_file_is_a_pull_and_deleting_it_lifts_nothing(latch: Latch, folde
     assert latch.read() == found
 
 
-def test_a_stop_file_touched_since_wins_over_a_clear(latch: Latch, folder: Path) -> None:
+def test_a_stop_file_touched_after_a_clear_pulls_again(latch: Latch, folder: Path) -> None:
     seen = latch.pull("ana")
     os.utime(folder / "STOP", ns=(1, 1))
     refused = latch.clear(seen.epoch, "bo", "fine")
@@ -100,7 +100,7 @@ def test_a_stop_file_touched_since_wins_over_a_clear(latch: Latch, folder: Path)
     assert not (folder / "STOP").exists()
 
 
-def test_many_who_find_a_stop_file_record_it_once(latch: Latch, folder: Path) -> None:
+def test_processes_that_find_a_stop_file_record_it_once(latch: Latch, folder: Path) -> None:
     (folder / "STOP").touch()
     readers = [threading.Thread(target=other(latch).read) for _ in range(8)]
     for reader in readers:
@@ -110,7 +110,7 @@ def test_many_who_find_a_stop_file_record_it_once(latch: Latch, folder: Path) ->
     assert (folder / "latch").read_text().count("pulled") == 1
 
 
-def test_a_pull_that_died_after_its_stop_file_keeps_its_name(latch: Latch, folder: Path) -> None:
+def test_a_pull_that_died_after_its_stop_file_keeps_its_order(latch: Latch, folder: Path) -> None:
     pulled = latch.pull("ana", "odd")
     (folder / "latch").write_text('{"cleared": 0}\n')
     found = other(latch).read()
@@ -159,7 +159,7 @@ HOSTILE: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("spoil", HOSTILE)
-def test_a_latch_that_cannot_be_read_is_pulled_and_says_why(
+def test_an_unreadable_latch_is_pulled_and_says_why(
     spoil: Callable[[Path], None], latch: Latch, folder: Path
 ) -> None:
     spoil(folder / "latch")
@@ -171,7 +171,7 @@ def test_a_latch_that_cannot_be_read_is_pulled_and_says_why(
 
 
 @pytest.mark.parametrize("spoil", [binary, huge, torn, empty, missing])
-def test_what_was_spoilt_can_be_lifted_by_who_has_seen_it(
+def test_an_unreadable_latch_can_be_lifted_once_it_was_seen(
     spoil: Callable[[Path], None], latch: Latch, folder: Path
 ) -> None:
     spoil(folder / "latch")
@@ -181,7 +181,7 @@ def test_what_was_spoilt_can_be_lifted_by_who_has_seen_it(
 
 
 @pytest.mark.parametrize("spoil", [binary, directory, symlink, fifo])
-def test_a_stop_of_any_kind_is_a_stop(
+def test_a_stop_file_of_any_file_type_pulls_the_latch(
     spoil: Callable[[Path], None], latch: Latch, folder: Path
 ) -> None:
     (folder / "STOP").touch()
@@ -192,7 +192,7 @@ def test_a_stop_of_any_kind_is_a_stop(
     assert not latch.read().pulled
 
 
-def test_a_stop_that_cannot_be_removed_is_not_lifted(latch: Latch, folder: Path) -> None:
+def test_a_stop_file_that_cannot_be_removed_is_not_lifted(latch: Latch, folder: Path) -> None:
     (folder / "STOP").touch()
     seen = latch.read()
     (folder / "STOP.lifted").mkdir()
@@ -202,7 +202,7 @@ def test_a_stop_that_cannot_be_removed_is_not_lifted(latch: Latch, folder: Path)
     assert "cannot be removed" in found.refused
 
 
-def test_a_home_that_was_taken_away_is_pulled(latch: Latch, folder: Path) -> None:
+def test_a_home_whose_folder_was_moved_away_is_pulled(latch: Latch, folder: Path) -> None:
     folder.rename(folder.with_name("away"))
     assert latch.read().unreadable == f"{folder}/latch is missing"
 
@@ -225,7 +225,7 @@ print(eval(sys.argv[2], {"latch": Latch(sys.argv[1])}))
 """
 
 
-def elsewhere(code: str, home: Path, expression: str) -> str:
+def in_new_process(code: str, home: Path, expression: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code, str(home), expression],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -233,12 +233,14 @@ def elsewhere(code: str, home: Path, expression: str) -> str:
     ).stdout.strip()  # fmt: skip
 
 
-def test_a_home_that_may_not_be_looked_into_is_pulled(latch: Latch, folder: Path) -> None:
+def test_a_home_without_read_permission_is_pulled(latch: Latch, folder: Path) -> None:
     folder.chmod(0)
     try:
-        assert "Permission denied" in elsewhere(UNPRIVILEGED, folder, "latch.read().unreadable")
-        assert "Permission denied" in elsewhere(UNPRIVILEGED, folder, "latch.pull().unwritten")
-        assert elsewhere(UNPRIVILEGED, folder, "latch.init().pulled") == "True"
+        assert "Permission denied" in in_new_process(
+            UNPRIVILEGED, folder, "latch.read().unreadable"
+        )
+        assert "Permission denied" in in_new_process(UNPRIVILEGED, folder, "latch.pull().unwritten")
+        assert in_new_process(UNPRIVILEGED, folder, "latch.init().pulled") == "True"
     finally:
         folder.chmod(0o700)
 
@@ -252,13 +254,13 @@ latch = Latch(sys.argv[1])
 """
 
 
-def test_a_full_disk_has_room_for_stop(latch: Latch, folder: Path) -> None:
+def test_a_full_disk_has_room_for_the_stop_file(latch: Latch, folder: Path) -> None:
     code = FULL + "found = latch.pull('ana'); print(found.pulled, found.unwritten)"
-    assert elsewhere(code, folder, "0") == "True"
+    assert in_new_process(code, folder, "0") == "True"
     assert latch.read().via == "STOP"
 
 
-def test_a_pull_of_which_only_stop_is_left_is_written_when_that_is_on_the_disk(
+def test_a_pull_of_which_only_the_stop_file_is_left_is_written_when_that_is_on_disk(
     latch: Latch, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "latch").unlink()
@@ -275,19 +277,19 @@ def test_a_pull_of_which_only_stop_is_left_is_written_when_that_is_on_the_disk(
     assert latch.pull("ben").unwritten
 
 
-def test_a_clear_that_found_no_room_has_lifted_nothing(latch: Latch, folder: Path) -> None:
+def test_a_clear_that_found_no_room_lifts_nothing(latch: Latch, folder: Path) -> None:
     epoch = latch.pull("ana").epoch
     room = (folder / "latch").stat().st_size + 9
     code = FULL + f"found = latch.clear({epoch}); print(found.pulled, found.refused)"
-    assert elsewhere(code, folder, str(room)).startswith("True ")
+    assert in_new_process(code, folder, str(room)).startswith("True ")
     assert "not complete" in latch.read().unreadable
     assert (folder / "STOP").exists()
 
 
-def test_a_disk_without_room_for_a_name_takes_the_one_that_was_ready(
+def test_a_disk_without_room_for_a_new_file_uses_the_prepared_one(
     latch: Latch, folder: Path
 ) -> None:
-    """No descriptor is left, which stands for no inode: the file that is there is renamed."""
+    """No file descriptor is left, which stands for no inode: the existing file is renamed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -331,7 +333,7 @@ def _clear_for_ever(home: str, ended: "multiprocessing.synchronize.Event") -> No
             latch.clear(found.epoch, "clearer", "racing")
 
 
-def test_a_pull_that_was_answered_holds_until_somebody_has_seen_it(latch: Latch) -> None:
+def test_an_acknowledged_pull_holds_until_it_is_seen(latch: Latch) -> None:
     """Pulls race clears: no pull is lifted by a clear of an older epoch."""
     context = multiprocessing.get_context("fork")
     ended = context.Event()
@@ -359,23 +361,23 @@ def test_a_pull_that_was_answered_holds_until_somebody_has_seen_it(latch: Latch)
 # ── home ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_home_is_where_it_is_told_else_in_the_users_folder(tmp_path: Path) -> None:
+def test_home_is_the_configured_folder_or_else_the_users(tmp_path: Path) -> None:
     assert homes.find({"ANDON_HOME": str(tmp_path / "a"), "HOME": "/x"}) == str(tmp_path / "a")
     assert homes.find({"HOME": str(tmp_path)}) == str(tmp_path / ".andon")
     assert homes.find({})  # no HOME at all
 
 
-def test_a_home_that_cannot_be_made_is_in_tmp(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_created_is_in_tmp(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert homes.find({"HOME": str(tmp_path / "file")}) == f"/tmp/andon-{os.geteuid()}"
 
 
-def test_a_home_that_exists_is_kept_though_it_cannot_be_written(tmp_path: Path) -> None:
+def test_an_existing_home_is_kept_even_if_it_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / ".andon").mkdir(0o500)
     assert homes.find({"HOME": str(tmp_path)}) == str(tmp_path / ".andon")
 
 
-def test_the_living_are_listed_and_the_dead_are_swept(latch: Latch, folder: Path) -> None:
+def test_live_processes_are_listed_and_dead_ones_are_swept(latch: Latch, folder: Path) -> None:
     me = homes.this_process("me", "supervisor", socket=homes.socket_path(str(folder), "me"))
     dead = me._replace(id="dead", start_ticks=me.start_ticks + 1)
     rebooted = me._replace(id="rebooted", boot="another")
@@ -406,7 +408,7 @@ def test_a_verdict_is_a_plain_value() -> None:
 
 
 def test_a_file_that_does_not_fit_is_not_written_at_all(tmp_path: Path) -> None:
-    """A disk that fills up takes the first part of a write without an error."""
+    """A disk that fills up accepts the first part of a write without an error."""
     code = (
         "import resource, sys\n"
         "from andon.host import home\n"

@@ -1,4 +1,4 @@
-"""A mark is inherited, is read of every process of the host, and is taken off again."""
+"""A mark is inherited, can be read from every process of the host, and is removed again."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ os.wait()
 
 @pytest.fixture
 def number() -> int:
-    """A mark that nobody else on this host has."""
+    """A mark that no other process on this host has."""
     worker = marks.of_process(proc.boot_id(), "test", os.getpid(), time.monotonic_ns())
     return marks.of_operation(marks.of_attempt(worker, 1), 1)
 
@@ -47,7 +47,7 @@ def marked(number: int) -> Iterator[None]:
 
 @contextmanager
 def waiting(number: int, code: str = WAITS) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process with that mark; everything that it starts ends with its standard input."""
+    """A process with that mark; all its descendants end with its standard input."""
     with marked(number):
         process = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE)
     with process:
@@ -75,14 +75,14 @@ def test_a_process_that_is_started_under_a_mark_carries_it(number: int) -> None:
         assert carriers(number) == [process.pid]
 
 
-def test_the_limit_of_this_process_is_back_afterwards(number: int) -> None:
+def test_the_limit_of_this_process_is_restored_afterwards(number: int) -> None:
     before = resource.getrlimit(10)
     with marked(number):
         assert mark.own() == number
     assert resource.getrlimit(10) == before
 
 
-def test_a_mark_inside_another_one_gives_the_outer_one_back(number: int) -> None:
+def test_a_mark_inside_another_one_restores_the_outer_one(number: int) -> None:
     with marked(number):
         with marked(number + 1):
             assert mark.own() == number + 1
@@ -97,7 +97,7 @@ def test_an_orphan_of_another_session_without_environment_carries_the_mark(numbe
         assert proc.stat(orphan).parent != os.getpid()  # type: ignore[union-attr]
 
 
-def test_a_process_that_nobody_has_waited_for_is_among_the_carriers(number: int) -> None:
+def test_a_zombie_is_among_the_carriers(number: int) -> None:
     with marked(number):
         process = subprocess.Popen(["true"])
     with process:
@@ -106,15 +106,15 @@ def test_a_process_that_nobody_has_waited_for_is_among_the_carriers(number: int)
     assert carriers(number) == []
 
 
-def test_the_process_that_looks_is_never_among_the_carriers(number: int) -> None:
+def test_the_searching_process_is_never_among_the_carriers(number: int) -> None:
     with marked(number):
         assert carriers(number) == []
 
 
-def test_the_mark_of_a_process_that_may_not_be_asked_is_read_from_its_file(
+def test_the_mark_of_a_process_that_refuses_prlimit_is_read_from_its_limits_file(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of another user's process."""
+    """As for another user's process."""
 
     def refuse(*_: Any) -> Any:
         raise PermissionError(1, "Operation not permitted")
@@ -132,7 +132,7 @@ def test_a_process_that_is_gone_and_one_without_a_mark_belong_to_nobody() -> Non
     assert not marks.is_mark(mark.of(1))
 
 
-def test_where_the_limit_was_lowered_no_mark_is_put_on_and_that_is_said(number: int) -> None:
+def test_where_the_limit_was_lowered_no_mark_is_set_and_that_is_reported(number: int) -> None:
     code = f"""
 import resource
 from andon.host import mark
@@ -143,7 +143,7 @@ print(mark.put({number}), mark.own())
     assert done.stdout.split() == ["False", "7"]
 
 
-def test_one_thread_at_a_time_starts_something_under_a_mark(number: int) -> None:
+def test_one_thread_at_a_time_starts_a_process_under_a_mark(number: int) -> None:
     """A process has one limit for all its threads: two marks at once would be mixed up."""
     seen: list[int] = []
     tries, ended = threading.Event(), threading.Event()
@@ -165,10 +165,8 @@ def test_one_thread_at_a_time_starts_something_under_a_mark(number: int) -> None
     assert seen == [number + 1]
 
 
-def test_the_limit_of_this_process_is_not_reached_by_locks_on_files(
-    number: int, tmp_path: Any
-) -> None:
-    """Linux has not enforced it since 2.4.25, however small it is: a mark costs nobody a lock."""
+def test_locks_on_files_do_not_reach_the_limit_of_this_process(number: int, tmp_path: Any) -> None:
+    """Linux has not enforced this limit since 2.4.25, however small it is: a mark costs no lock."""
     code = """
 import fcntl, resource, sys
 resource.setrlimit(10, (0, resource.getrlimit(10)[1]))

@@ -1,4 +1,4 @@
-"""The life of a process is read in one place, and no shape of it is taken for another."""
+"""The state of a process is read in one place, and no kind is mistaken for another."""
 
 import ctypes
 import os
@@ -41,7 +41,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 @contextmanager
 def running(code: str, *args: str, **more: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """A Python program that has said that it is up."""
+    """A Python program that has reported that it is up."""
     line = [sys.executable, "-c", code, *args]
     with subprocess.Popen(line, stdout=subprocess.PIPE, **more) as process:
         try:
@@ -83,7 +83,7 @@ def test_a_process_whose_main_thread_has_ended_is_alive() -> None:
         until(lambda: proc.thread_states(pid) == "ZS", "the sleep of its other thread")
 
 
-def test_a_process_that_nobody_has_waited_for_is_not_alive() -> None:
+def test_a_zombie_is_not_alive() -> None:
     with zombie() as pid:
         found = proc.stat(pid)
         assert found is not None
@@ -108,7 +108,7 @@ def test_threads_that_a_tracer_keeps_after_their_end_are_not_alive() -> None:
         os.waitpid(thread, 0x40000000)
 
 
-def test_a_process_of_another_start_time_is_not_that_process() -> None:
+def test_a_process_with_another_start_time_is_a_different_process() -> None:
     me = os.getpid()
     ticks = proc.start_ticks(me)
     assert ticks > 0
@@ -119,11 +119,11 @@ def test_a_process_of_another_start_time_is_not_that_process() -> None:
 
 
 @pytest.mark.parametrize("pid", [0, -1])
-def test_a_number_of_many_is_no_process(pid: int) -> None:
+def test_the_number_of_a_process_group_is_no_process(pid: int) -> None:
     assert not proc.alive(pid)
 
 
-def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead() -> None:
+def test_a_process_that_cannot_be_examined_is_not_taken_for_dead() -> None:
     with zombie() as dead, without_leader() as living:
         highest = max(int(one) for one in os.listdir("/proc/self/fd")) + 1
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -141,10 +141,10 @@ def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead() -> None:
     assert answers == [True, True, False]
 
 
-# ── still ─────────────────────────────────────────────────────────────────────────────────────
+# ── frozen ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_process_is_still_when_every_thread_of_it_is() -> None:
+def test_a_process_is_frozen_when_all_its_threads_are() -> None:
     with without_leader() as pid:
         assert not proc.is_still(pid), "its main thread has ended, and the other one moves"
         os.kill(pid, signal.SIGSTOP)
@@ -152,10 +152,10 @@ def test_a_process_is_still_when_every_thread_of_it_is() -> None:
         assert proc.is_still(pid)
 
 
-# ── what it is ────────────────────────────────────────────────────────────────────────────────
+# ── command and namespace ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_process_without_its_main_thread_still_has_its_words_and_its_namespace() -> None:
+def test_a_process_without_its_main_thread_still_has_its_command_and_namespace() -> None:
     with without_leader() as pid:
         assert Path(f"/proc/{pid}/cmdline").read_bytes() == b""
         assert proc.command(pid).startswith(f"{sys.executable} -c import ctypes")
@@ -232,7 +232,7 @@ threading.Thread(target=start).start()
 # ── signals ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_signal_reaches_that_process_and_no_later_one_of_its_number() -> None:
+def test_a_signal_reaches_that_process_and_no_later_one_with_its_number() -> None:
     with running("print('up', flush=True); input()", stdin=subprocess.PIPE) as own:
         ticks = proc.start_ticks(own.pid)
         assert not proc.send(own.pid, ticks + 1, signal.SIGKILL)
@@ -291,7 +291,7 @@ assert os.waitpid(second, os.WNOHANG) == (0, 0), "the second one has been hit"
 """
 
 
-def test_a_process_that_got_the_number_of_another_one_is_never_hit() -> None:
+def test_a_process_that_reused_a_number_is_never_signalled() -> None:
     if os.geteuid() != 0:
         pytest.skip("a pid namespace takes root")
     done = subprocess.run(
@@ -300,13 +300,13 @@ def test_a_process_that_got_the_number_of_another_one_is_never_hit() -> None:
     assert done.returncode == 0, done.stderr
 
 
-# ── the one place ─────────────────────────────────────────────────────────────────────────────
+# ── the one place ─────────────────────────────────────────────────────────────────────────────────
 
 SOURCES = Path(proc.__file__).parent.parent
 LIFE = re.compile(r"/proc.{0,40}\bstat\b|\bstat\b.{0,40}rpartition|task/.{0,30}/(stat|children)\b")
 
 
-def test_nothing_else_reads_the_life_of_a_process() -> None:
+def test_no_other_module_reads_the_state_of_a_process() -> None:
     found = [
         f"{path.relative_to(SOURCES)}: {line.strip()}"
         for path in sorted(SOURCES.rglob("*.py"))

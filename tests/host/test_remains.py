@@ -1,4 +1,4 @@
-"""Processes that are to end are hit, looked at, and hit again until none is left."""
+"""Processes that are to end are signalled, looked for, and signalled again until none is left."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ SHAPES = (
     *("detached", "double-fork", "zombie-leader", "subreaper"),
     *("respawned", "disguised", "fork-storm"),
 )
-# Takes its mark off, and starts a process that has none either.
+# Removes its mark, and starts a process that has none either.
 ESCAPED = """
 import resource, subprocess, sys
 resource.setrlimit(10, (5, resource.getrlimit(10)[1]))
@@ -39,7 +39,7 @@ BELOW = (
 
 @pytest.fixture
 def number() -> int:
-    """A mark that nobody else on this host has."""
+    """A mark that no other process on this host has."""
     worker = marks.of_process(proc.boot_id(), "remains", os.getpid(), time.monotonic_ns())
     return marks.of_operation(marks.of_attempt(worker, 1), 1)
 
@@ -53,7 +53,7 @@ def of_process(process: "subprocess.Popen[Any]", **more: Any) -> Remains:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_carries_a_mark_is_ended_whatever_its_shape(
+def test_a_process_with_the_mark_is_ended_whatever_its_kind(
     number: int, tmp_path: Path, shape: str
 ) -> None:
     witness = tmp_path / "witness"
@@ -70,7 +70,7 @@ def test_what_carries_a_mark_is_ended_whatever_its_shape(
         assert (left, witness.stat().st_size) == ([], acted)
 
 
-def test_a_process_that_took_its_mark_off_is_ended_below_one_that_has_it(number: int) -> None:
+def test_a_process_that_removed_its_mark_is_ended_below_one_that_has_it(number: int) -> None:
     with marked(number):
         line = [sys.executable, "-S", "-c", BELOW]
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -84,8 +84,8 @@ def test_a_process_that_took_its_mark_off_is_ended_below_one_that_has_it(number:
         assert not proc.alive(child)
 
 
-def test_a_process_that_was_seen_is_ended_also_once_nothing_leads_to_it(number: int) -> None:
-    """Its parent, and the mark of that, are gone by the second look."""
+def test_a_process_that_was_seen_is_ended_even_if_nothing_leads_to_it_any_more(number: int) -> None:
+    """By the second look its parent, with the mark, is gone."""
     with marked(number):
         line = [sys.executable, "-S", "-c", BELOW]
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -103,7 +103,7 @@ def test_a_process_that_was_seen_is_ended_also_once_nothing_leads_to_it(number: 
         assert not proc.alive(child)
 
 
-def test_a_later_process_of_the_same_number_is_not_hit(number: int) -> None:
+def test_a_later_process_with_the_same_number_is_not_signalled(number: int) -> None:
     with waiting(number) as process:
         found = Remains({process.pid: proc.start_ticks(process.pid) - 1})
         assert found.end(LIMIT_SECONDS)
@@ -117,7 +117,7 @@ def test_another_mark_and_a_spared_process_are_left_alone(number: int) -> None:
         assert (other.poll(), spared.poll()) == (None, None)
 
 
-def test_the_process_that_looks_is_spared(number: int) -> None:
+def test_the_searching_process_is_spared(number: int) -> None:
     found = Remains({}, matches=lambda _: False)
     before = mark.begin(number)
     try:
@@ -133,10 +133,10 @@ def test_a_polite_signal_comes_first_if_the_caller_wants_that(number: int) -> No
         assert process.wait(LIMIT_SECONDS) == -signal.SIGTERM
 
 
-def test_what_cannot_be_ended_is_named_when_the_time_is_over(
+def test_a_process_that_cannot_be_ended_is_named_when_the_time_is_over(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process that the kernel holds: no signal arrives."""
+    """Like a process stuck in the kernel: no signal arrives."""
     with waiting(number) as process:
         monkeypatch.setattr(proc, "send", lambda *_: True)
         found = of_mark(number)
@@ -145,10 +145,10 @@ def test_what_cannot_be_ended_is_named_when_the_time_is_over(
         assert found.named(found.survivors).startswith(f"{process.pid} {sys.executable}")
 
 
-def test_one_that_is_not_in_the_first_list_of_a_look_is_found_in_the_next(
+def test_a_process_missing_from_the_first_list_of_a_look_is_found_in_the_next(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was started by one that had ended by the time this one was there to be seen."""
+    """Its parent had ended by the time it could be seen."""
     with waiting(number) as process:
         looks: list[int] = []
         pids = proc.every_pid
@@ -164,14 +164,14 @@ def test_one_that_is_not_in_the_first_list_of_a_look_is_found_in_the_next(
 
 def test_the_command_of_a_process_is_remembered_after_its_end(number: int) -> None:
     with waiting(number) as process:
-        # The kernel sets the words a moment after Popen has seen the program begin.
+        # The kernel sets the command line a moment after Popen has seen the program begin.
         until(lambda: proc.command(process.pid).startswith(sys.executable), "its words")
         found = of_mark(number)
         assert found.end(LIMIT_SECONDS)
         assert found.named([process.pid]).startswith(f"{process.pid} {sys.executable} -S -c")
 
 
-def test_of_very_many_some_are_named_and_the_others_counted() -> None:
+def test_of_very_many_processes_some_are_named_and_the_others_counted() -> None:
     found = Remains()
     found.commands = dict.fromkeys(range(100), "sh")
     text = found.named(range(MOST_NAMED + 3))
@@ -180,7 +180,7 @@ def test_of_very_many_some_are_named_and_the_others_counted() -> None:
     assert found.named([1000]) == "1000 ?"
 
 
-def test_below_a_known_process_everything_is_ended_without_any_mark() -> None:
+def test_all_processes_below_a_known_one_are_ended_without_any_mark() -> None:
     assert resource.getrlimit(10)[0] == -1, "the tests themselves carry no mark"
     line = [sys.executable, "-S", "-c", ESCAPED]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""What the orchestrator is told to wait holds the whole drain."""
+"""The orchestrator's termination grace period holds the whole drain."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ def test_the_period_is_grace_and_pre_stop_and_margin(grace: float, period: int) 
 
 
 @given(st.floats(0, 1e6))
-def test_what_is_rendered_fits(grace: float) -> None:
+def test_the_rendered_stop_period_fits_its_own_grace(grace: float) -> None:
     assert fits(grace, stop_period(grace))
 
 

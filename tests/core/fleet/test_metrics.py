@@ -1,4 +1,4 @@
-"""Whatever is in a name, the numbers can be read back."""
+"""Metrics stay parseable whatever a name or label contains."""
 
 import re
 from math import inf, nan
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from andon.core.fleet.metrics import Family, one, render
 
 
-def test_a_family_has_help_type_and_samples() -> None:
+def test_a_metric_family_has_help_type_and_samples() -> None:
     depth = Family("depth", "gauge", "How deep.", (({"queue": "a"}, 3.0), ({"queue": "b"}, 0.25)))
     assert render([depth, one("x_total", "counter", "All.", 7)]) == (
         "# HELP depth How deep.\n"
@@ -24,7 +24,7 @@ def test_a_family_has_help_type_and_samples() -> None:
 
 
 @given(st.text())
-def test_no_label_breaks_out_of_its_line(text: str) -> None:
+def test_no_label_value_breaks_out_of_its_line(text: str) -> None:
     line = render([Family("n", "gauge", text, (({"q": text, "r": "x"}, 1.0),))]).rstrip("\n")
     help_line, _, sample = line.split("\n")
     assert help_line.removeprefix("# HELP n ").replace("\\\\", "").count("\n") == 0
@@ -38,5 +38,5 @@ def test_no_label_breaks_out_of_its_line(text: str) -> None:
     ("value", "text"),
     [(nan, "NaN"), (inf, "+Inf"), (-inf, "-Inf"), (True, "1"), (1e300, str(int(1e300)))],
 )
-def test_numbers_as_prometheus_writes_them(value: float, text: str) -> None:
+def test_numbers_are_written_as_prometheus_writes_them(value: float, text: str) -> None:
     assert render([one("n", "gauge", "", value)]).splitlines()[-1] == f"n {text}"

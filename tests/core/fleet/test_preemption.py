@@ -1,4 +1,4 @@
-"""What a cloud announces is understood, and nothing else is taken for it."""
+"""Cloud preemption notices are recognised, and no other answer is taken for one."""
 
 import json
 from typing import Any
@@ -40,29 +40,29 @@ def event(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("action", ["terminate", "stop"])
-def test_ec2_says_what_it_will_do_and_when(action: str) -> None:
+def test_an_ec2_notice_says_the_action_and_its_time(action: str) -> None:
     body = json.dumps({"action": action, "time": "2017-09-18T08:22:00Z"})
     assert of_ec2(200, body, NOW) == Notice(f"EC2 announced: {action}", 120.0)
 
 
-def test_ec2_hibernates_at_once() -> None:
+def test_an_ec2_hibernation_leaves_no_time() -> None:
     body = '{"action": "hibernate", "time": "2017-09-18T08:22:00Z"}'
     assert of_ec2(200, body, NOW) == Notice("EC2 announced: hibernate", 0.0)
 
 
-def test_a_time_that_has_passed_leaves_nothing() -> None:
+def test_a_notice_whose_time_has_passed_leaves_no_time() -> None:
     notice = of_ec2(200, '{"action": "stop", "time": "2017-09-18T08:00:00Z"}', NOW)
     assert notice is not None
     assert notice.seconds_left == 0.0
 
 
 @pytest.mark.parametrize("time", ["soon", "", None, 7, "2017-99-99T00:00:00Z"])
-def test_an_announcement_without_a_readable_time_is_one(time: Any) -> None:
+def test_a_notice_without_a_readable_time_is_still_a_notice(time: Any) -> None:
     notice = of_ec2(200, json.dumps({"action": "terminate", "time": time}), NOW)
     assert notice == Notice("EC2 announced: terminate", None)
 
 
-def test_a_time_without_a_zone_is_utc() -> None:
+def test_a_time_without_a_zone_is_read_as_utc() -> None:
     notice = of_ec2(200, '{"action": "stop", "time": "2017-09-18T08:22:00"}', NOW)
     assert notice is not None
     assert notice.seconds_left == 120.0
@@ -71,12 +71,12 @@ def test_a_time_without_a_zone_is_utc() -> None:
 # ── GCE ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_gce_says_true_and_gives_thirty_seconds() -> None:
+def test_a_gce_notice_is_the_word_true_and_gives_thirty_seconds() -> None:
     assert of_gce(200, "TRUE\n") == Notice("GCE announced: preempted", 30.0)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, "FALSE"), (503, "TRUE"), (200, "")])
-def test_gce_says_nothing_else(status: int, body: str) -> None:
+def test_any_other_gce_answer_is_no_notice(status: int, body: str) -> None:
     assert of_gce(status, body) is None
 
 
@@ -84,27 +84,27 @@ def test_gce_says_nothing_else(status: int, body: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Preempt", "Terminate"])
-def test_azure_takes_a_machine_away_not_before_a_time(kind: str) -> None:
+def test_an_azure_event_takes_the_machine_not_before_its_time(kind: str) -> None:
     found = of_azure(200, azure(event(EventType=kind)), NOW, {"ours"})
     assert found == Notice(f"Azure announced: {kind}", 30.0)
 
 
 @pytest.mark.parametrize("kind", ["Freeze", "Reboot", "Redeploy", None, ["Preempt"]])
-def test_what_the_machine_survives_is_no_notice(kind: Any) -> None:
+def test_an_azure_event_that_the_machine_survives_is_no_notice(kind: Any) -> None:
     assert of_azure(200, azure(event(EventType=kind)), NOW, {"ours"}) is None
 
 
-def test_a_neighbour_that_goes_is_no_notice() -> None:
+def test_an_azure_event_for_another_machine_is_no_notice() -> None:
     assert of_azure(200, azure(event(Resources=["theirs"])), NOW, {"ours"}) is None
     assert of_azure(200, azure(event(Resources=["theirs"]), event()), NOW, {"ours"}) is not None
 
 
 @pytest.mark.parametrize(("meant", "names"), [(["theirs"], ()), ([], {"ours"}), (7, {"ours"})])
-def test_who_does_not_know_who_is_meant_goes(meant: Any, names: Any) -> None:
+def test_an_azure_event_that_may_mean_this_machine_is_a_notice(meant: Any, names: Any) -> None:
     assert of_azure(200, azure(event(Resources=meant)), NOW, names) is not None
 
 
-def test_an_event_that_has_begun_leaves_nothing() -> None:
+def test_an_azure_event_that_has_begun_leaves_no_time() -> None:
     found = of_azure(200, azure(event(EventStatus="Started", NotBefore="")), NOW, {"ours"})
     assert found == Notice("Azure announced: Preempt", 0.0)
 
@@ -112,13 +112,13 @@ def test_an_event_that_has_begun_leaves_nothing() -> None:
 @pytest.mark.parametrize(
     "time", ["", None, "soon", "Mon, 19 Sep 99999999999999999999 18:29:47 GMT"]
 )
-def test_azure_without_a_readable_time(time: Any) -> None:
+def test_an_azure_event_without_a_readable_time_is_a_notice(time: Any) -> None:
     found = of_azure(200, azure(event(NotBefore=time)), NOW, {"ours"})
     assert found == Notice("Azure announced: Preempt", None)
 
 
 @pytest.mark.parametrize("body", ['{"Events": 7}', '{"Events": [7, null]}', "{}"])
-def test_events_of_another_shape_are_none(body: str) -> None:
+def test_azure_events_of_another_shape_are_no_notice(body: str) -> None:
     assert of_azure(200, body, NOW, ()) is None
 
 
@@ -126,14 +126,14 @@ def test_events_of_another_shape_are_none(body: str) -> None:
 
 
 @given(st.integers(), st.text(), st.floats(0, 1e10))
-def test_whatever_is_answered_is_read_without_an_error(status: int, body: str, now: float) -> None:
+def test_any_answer_is_read_without_an_error(status: int, body: str, now: float) -> None:
     for found in (of_ec2(status, body, now), of_gce(status, body), of_azure(status, body, now, ())):
         assert found is None or found.why
 
 
 @pytest.mark.parametrize("body", ["[" * 100_000, "<html>", "[]", "null", '{"action": 1}', ""])
 @pytest.mark.parametrize("status", [200, 404])
-def test_what_cannot_be_read_is_no_notice(status: int, body: str) -> None:
+def test_an_unreadable_answer_is_no_notice(status: int, body: str) -> None:
     assert of_ec2(status, body, NOW) is None
     assert of_azure(status, body, NOW, ()) is None
 
@@ -148,7 +148,7 @@ def test_the_drain_ends_before_the_machine_does(
     assert grace(own, Notice("", left)) == found
 
 
-def test_a_short_grace_is_not_made_longer() -> None:
+def test_a_notice_does_not_lengthen_a_short_grace() -> None:
     assert grace(0.5, Notice("", 0.0)) == 0.5
 
 
@@ -165,5 +165,7 @@ def test_a_short_grace_is_not_made_longer() -> None:
         (500, '{"name": "ours"}', set()),
     ],
 )
-def test_azure_says_what_it_calls_this_machine(status: int, body: str, names: set[str]) -> None:
+def test_azure_metadata_gives_the_name_of_this_machine(
+    status: int, body: str, names: set[str]
+) -> None:
     assert names_of_azure(status, body) == names

@@ -1,4 +1,4 @@
-"""What a deploy did: every hold counted once, nothing done twice unseen, nothing lost unseen."""
+"""What a deploy did: each hold is counted once, repeats and losses are always found."""
 
 from itertools import pairwise
 from typing import Any
@@ -69,7 +69,7 @@ def hold(ending: str | None = "returned", **changes: Any) -> Hold:
 
 
 @given(holds)
-def test_every_hold_is_counted_once(found: list[Hold]) -> None:
+def test_each_hold_is_counted_once(found: list[Hold]) -> None:
     counted = tally(found)
     parts = (counted.finished, counted.saved, counted.cut, counted.untouched, counted.interrupted)
     assert counted.times == sum(parts)
@@ -99,11 +99,11 @@ def test_every_hold_is_counted_once(found: list[Hold]) -> None:
         ("a word of tomorrow", Part.FINISHED),
     ],
 )
-def test_an_ending_says_what_became_of_a_run(ending: str | None, part: Part) -> None:
+def test_the_ending_of_a_hold_says_what_became_of_its_run(ending: str | None, part: Part) -> None:
     assert part_of(ending) is part
 
 
-def test_what_was_given_back_is_resumed_once_somebody_has_it() -> None:
+def test_a_returned_run_is_resumed_once_another_worker_claims_it() -> None:
     assert hold(next_claimed_at=10.5).recovery == 0.5
     assert not hold(next_claimed_at=10.5).unresumed
     assert hold().recovery is None
@@ -111,14 +111,14 @@ def test_what_was_given_back_is_resumed_once_somebody_has_it() -> None:
     assert hold("cut", state="stranded").unresumed
 
 
-def test_what_was_lost_is_resumed_as_late_as_somebody_had_it_after_the_loss() -> None:
+def test_the_recovery_time_of_a_lost_run_counts_from_its_loss() -> None:
     assert hold("interrupted", lost_at=7.0, next_claimed_at=10.5).recovery == 3.5
     assert hold("interrupted", next_claimed_at=10.5).recovery == 0.5
     assert hold("returned", lost_at=7.0, next_claimed_at=10.5).recovery == 0.5
 
 
 @given(st.floats(0, 9), st.lists(st.one_of(st.none(), st.floats(0, 9))))
-def test_a_loss_that_nobody_watched_was_after_the_last_sign_of_life(
+def test_a_loss_that_nobody_observed_counts_from_the_last_heartbeat(
     noticed: float, signs: list[float | None]
 ) -> None:
     found = last_sign(noticed, signs)
@@ -126,23 +126,23 @@ def test_a_loss_that_nobody_watched_was_after_the_last_sign_of_life(
     assert all(sign is None or sign > noticed or sign <= found for sign in signs)
 
 
-def test_a_run_that_was_given_up_is_counted_once() -> None:
+def test_a_buried_run_is_counted_once() -> None:
     given_up = [hold("interrupted", state="dead"), hold("interrupted", state="dead", fence=2)]
     assert tally([*given_up, hold("interrupted", run_id="other")]).dead == 1
     assert tally([hold("returned", state="dead")]).dead == 0
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "dead", "paused"])
-def test_what_is_over_or_paused_waits_for_nobody(state: str) -> None:
+def test_a_finished_or_paused_run_waits_for_no_worker(state: str) -> None:
     assert not hold(state=state).unresumed
 
 
-def test_what_ended_on_its_own_needs_nobody() -> None:
+def test_a_hold_that_ended_by_itself_needs_no_successor() -> None:
     assert not hold("suspended", state="suspended").unresumed
     assert hold("suspended", next_claimed_at=99.0).recovery is None
 
 
-def test_the_median_and_the_worst_are_told() -> None:
+def test_the_median_and_the_worst_recovery_are_reported() -> None:
     counted = tally(hold(next_claimed_at=10.0 + took) for took in (1.0, 2.0, 9.0))
     assert (counted.recovery_median, counted.recovery_worst) == (2.0, 9.0)
 
@@ -151,7 +151,7 @@ def test_the_median_and_the_worst_are_told() -> None:
 
 
 @given(leavings)
-def test_everybody_who_left_is_in_one_deploy(found: list[Departure]) -> None:
+def test_all_workers_that_left_together_are_in_one_deploy(found: list[Departure]) -> None:
     groups = deploys(found, NOW)
     assert sorted(one.worker for group in groups for one in group) == sorted(
         one.worker for one in found
@@ -160,7 +160,7 @@ def test_everybody_who_left_is_in_one_deploy(found: list[Departure]) -> None:
 
 
 @given(leavings)
-def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Departure]) -> None:
+def test_deploys_are_separated_by_a_gap_and_have_none_inside(found: list[Departure]) -> None:
     groups = [[one.window(NOW) for one in group] for group in deploys(found, NOW)]
     for earlier, later in pairwise(groups):
         assert min(begin for begin, _ in later) > max(end for _, end in earlier) + GAP_SECONDS
@@ -171,14 +171,14 @@ def test_deploys_are_a_gap_apart_and_nothing_in_them_is(found: list[Departure]) 
             until = max(until, end)
 
 
-def test_a_worker_that_still_drains_drains_until_now() -> None:
+def test_a_worker_that_is_still_draining_drains_until_now() -> None:
     assert Departure(worker="w", told_at=5.0, ended_at=None).window(NOW) == (5.0, NOW)
     assert Departure(worker="w", told_at=None, ended_at=7.0).window(NOW) == (7.0, 7.0)
     set_back = Departure(worker="w", told_at=9.0, ended_at=7.0)
     assert set_back.window(NOW) == (7.0, 7.0), "a clock that was set back"
 
 
-def test_what_is_new_took_over() -> None:
+def test_the_versions_that_newly_appeared_are_the_successors() -> None:
     before = frozenset({("a", "1"), ("b", "7")})
     staying = frozenset({("a", "1"), ("a", "2"), ("b", "7"), ("c", "1")})
     assert versions_after(before, staying) == {"a": (["1"], ["2"]), "b": (["7"], ["7"])}
@@ -188,7 +188,7 @@ def test_what_is_new_took_over() -> None:
 # ── lost ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_in_the_hands_of_the_ended_is_lost() -> None:
+def test_a_run_held_by_an_ended_worker_is_lost() -> None:
     ended = {"w": 10.0}
     assert is_lost("running", "w", ended, 21.0, 10.0)
     assert is_lost("running", None, ended, 21.0, 10.0)
@@ -197,7 +197,7 @@ def test_a_run_in_the_hands_of_the_ended_is_lost() -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in State if state != State.RUNNING])
-def test_a_run_that_nobody_holds_is_not_lost(state: str) -> None:
+def test_a_run_that_no_worker_holds_is_not_lost(state: str) -> None:
     assert not is_lost(state, None, {}, NOW, 10.0)
 
 
@@ -219,7 +219,7 @@ def effect(state: str, **more: Any) -> tuple[str, str, dict[str, Any]]:
     return EntryKind.EFFECT, state, {"key": "k"} | more
 
 
-def test_a_step_that_is_done_twice_is_found() -> None:
+def test_a_step_that_was_executed_twice_is_found() -> None:
     [twice] = doubled(journal(step("begun"), step("done"), step("begun"), step("done")))
     assert (twice.kind, twice.name, twice.spot, twice.first, twice.again) == (
         "step",
@@ -230,7 +230,7 @@ def test_a_step_that_is_done_twice_is_found() -> None:
     )
 
 
-def test_each_further_time_is_one_more() -> None:
+def test_each_further_execution_adds_one() -> None:
     assert len(doubled(journal(step("done"), step("done"), step("done")))) == 2
 
 
@@ -252,16 +252,16 @@ def test_each_further_time_is_one_more() -> None:
     ],
     ids=range(12),
 )
-def test_what_may_happen_again_is_not_doubled(lines: list[Any]) -> None:
+def test_an_operation_that_may_be_repeated_is_not_counted_as_doubled(lines: list[Any]) -> None:
     assert doubled(journal(*lines)) == []
 
 
-def test_an_effect_that_is_confirmed_twice_is_found() -> None:
+def test_an_effect_that_was_confirmed_twice_is_found() -> None:
     found = doubled(journal(effect("confirmed"), effect("started"), effect("confirmed")))
     assert [(one.kind, one.spot) for one in found] == [("effect", "k")]
 
 
-def test_a_key_is_found_wherever_it_stands() -> None:
+def test_a_doubled_operation_with_a_key_is_found_at_any_place() -> None:
     assert doubled(journal(step("done", key="a"), step("done", key="a", place="1:7")))
 
 
@@ -284,11 +284,13 @@ def test_the_retry_of_another_step_reopens_nothing() -> None:
         ("planned", 3, False),
     ],
 )
-def test_what_hangs_in_the_air_is_told(state: str, fence: int, left: bool) -> None:
+def test_an_effect_left_in_doubt_by_the_deploy_is_reported(
+    state: str, fence: int, left: bool
+) -> None:
     assert left_in_doubt(state, fence, 3) is left
 
 
-def test_a_drain_that_reports_is_believed_and_one_that_does_not_is_measured() -> None:
+def test_a_drain_reports_its_own_overrun_and_is_measured_otherwise() -> None:
     phases = [("announce", False), ("boundary", True), ("cleanup", True)]
     assert overruns(phases, ended="overrun", took=1, grace_seconds=9) == ["cleanup"]
     assert overruns(phases[:2], ended="overrun", took=1, grace_seconds=9) == ["exit"]
@@ -298,12 +300,12 @@ def test_a_drain_that_reports_is_believed_and_one_that_does_not_is_measured() ->
     assert overruns([], ended=None, took=5.0, grace_seconds=None) == []
 
 
-def test_a_step_that_was_cut_in_time_is_no_overrun() -> None:
+def test_a_step_that_was_cut_off_in_time_is_no_overrun() -> None:
     assert overruns([("boundary", True)], ended="clean", took=99, grace_seconds=1) == []
 
 
 @given(st.floats(0.001, 100_000))
-def test_what_is_advised_is_enough(longest: float) -> None:
+def test_the_advised_grace_covers_the_longest_step(longest: float) -> None:
     grace = grace_for(longest)
     assert steps_have(grace) >= longest
     assert steps_have(grace - 5) < longest * 1.1 if grace > 5 else True
@@ -311,5 +313,5 @@ def test_what_is_advised_is_enough(longest: float) -> None:
     assert orchestrator_for(grace) >= grace + 5
 
 
-def test_the_advice_for_a_minute() -> None:
+def test_the_advised_grace_for_a_step_of_a_minute() -> None:
     assert (grace_for(61), orchestrator_for(80), orchestrator_for(25)) == (80, 90, 30)

@@ -1,4 +1,4 @@
-"""The fingerprint of arguments: the same for the same call in every process, else another one."""
+"""The digest of arguments: the same for the same call in every process, else different."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def shuffled(given_value: Any, chance: Random) -> Any:
 
 
 @given(calls, st.randoms())
-def test_the_order_of_a_dict_does_not_count(call: Call, chance: Random) -> None:
+def test_the_order_of_a_dict_does_not_change_its_digest(call: Call, chance: Random) -> None:
     args, kwargs = call
     assert of(*args, **kwargs) == of(*shuffled(args, chance), **shuffled(kwargs, chance))
 
@@ -97,7 +97,7 @@ ALIKE: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def test_calls_that_look_alike_are_told_apart() -> None:
+def test_calls_that_look_alike_have_different_digests() -> None:
     digests = [of(*args, **kwargs) for args, kwargs in ALIKE]
     for (one, its), (other, others) in combinations(zip(ALIKE, digests, strict=True), 2):
         assert its != others, (one, other)
@@ -126,7 +126,7 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 
 def test_a_digest_does_not_change_with_a_release() -> None:
-    """Else every run that is under way would be found diverged after an upgrade."""
+    """Otherwise every run that is under way would diverge after an upgrade."""
     assert of(1, "a", [None, 2.5], b={"y": 1, "x": True}) == "6abe8ef3c718d8fde996eb36a0e7dfa6"
 
 

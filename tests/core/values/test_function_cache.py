@@ -1,4 +1,4 @@
-"""What was found out about a function."""
+"""The cache of per-function metadata."""
 
 import functools
 import gc
@@ -19,7 +19,7 @@ def doc(function: Any) -> str | None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_asked() -> None:
+def no_calls_yet() -> None:
     asked.clear()
 
 
@@ -38,13 +38,13 @@ class Object:
         """A method."""
 
 
-def test_it_is_asked_once_of_each_function() -> None:
+def test_the_metadata_of_a_function_is_computed_once() -> None:
     one, other = new(), new()
     assert {doc(one), doc(one), doc(other), doc(other)} == {"Mine."}
     assert asked == [one, other]
 
 
-def test_nothing_lives_longer_for_it() -> None:
+def test_the_cache_keeps_no_function_alive() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -60,7 +60,7 @@ def test_nothing_lives_longer_for_it() -> None:
         gc.enable()
 
 
-def test_what_wraps_a_function_is_asked_for_itself() -> None:
+def test_a_wrapper_has_metadata_of_its_own() -> None:
     inner = new()
     doc(inner)
     outer = functools.wraps(inner)(lambda: None)
@@ -69,7 +69,7 @@ def test_what_wraps_a_function_is_asked_for_itself() -> None:
     assert asked == [inner, outer]
 
 
-def test_the_methods_of_many_objects_are_one() -> None:
+def test_the_methods_of_many_objects_share_one_entry() -> None:
     class Object:
         def method(self) -> None:
             """A method."""
@@ -80,7 +80,7 @@ def test_the_methods_of_many_objects_are_one() -> None:
     assert len(asked) == 2
 
 
-def test_what_lasts_is_asked_once_and_other_objects_each_time() -> None:
+def test_functions_and_classes_are_cached_and_other_callables_are_not() -> None:
     class Object:
         def __call__(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A value in pieces is the same value, and a list that grows shares what it had."""
+"""A value in pieces is the same value, and a list that grows shares its earlier pieces."""
 
 from itertools import chain
 
@@ -30,21 +30,21 @@ def reached(value: Value, kept: dict[bytes, bytes]) -> set[bytes]:
 
 
 @given(values)
-def test_a_value_is_the_same_again(value: Value) -> None:
+def test_a_value_is_reassembled_unchanged(value: Value) -> None:
     kept, parts = pieces.whole(value)
     assert pieces.joined(kept, bodies(parts)) == value
     assert reached(kept, bodies(parts)) == bodies(parts).keys()
 
 
 @given(lists)
-def test_a_list_is_the_same_again(elements: list[Value]) -> None:
+def test_a_list_is_reassembled_unchanged(elements: list[Value]) -> None:
     kept, parts = pieces.listed(elements)
     assert pieces.joined(kept, bodies(parts)) == elements
     assert reached(kept, bodies(parts)) == bodies(parts).keys()
 
 
 @given(lists, lists)
-def test_what_is_not_sent_is_there_already(before: list[Value], after: list[Value]) -> None:
+def test_only_pieces_that_the_store_lacks_are_sent(before: list[Value], after: list[Value]) -> None:
     """The store holds all of the first list; the second one shares a part with it."""
     _, first = pieces.listed(before)
     kept, second = pieces.listed([*before, *after])
@@ -54,7 +54,7 @@ def test_what_is_not_sent_is_there_already(before: list[Value], after: list[Valu
     assert pieces.joined(kept, store) == [*before, *after]
 
 
-def test_a_list_that_grows_by_one_brings_its_right_edge() -> None:
+def test_a_list_that_grows_by_one_sends_only_its_right_edge() -> None:
     elements: list[Value] = [("msgpack", number.to_bytes(4) * 250) for number in range(2000)]
     store: dict[bytes, bytes] = {}
     sizes = []
@@ -67,12 +67,12 @@ def test_a_list_that_grows_by_one_brings_its_right_edge() -> None:
     assert all(1000 < size < 3500 for size in sizes[1:])
 
 
-def test_few_names_are_asked_for() -> None:
+def test_the_store_is_asked_about_few_pieces() -> None:
     _, parts = pieces.listed([("msgpack", bytes([n % 256]) * 900 + bytes(n)) for n in range(1000)])
     assert len(pieces.in_question(parts)) <= 1 + 32 + 32
 
 
-def test_what_is_written_is_written_once_and_in_order() -> None:
+def test_each_piece_is_written_once_and_in_order() -> None:
     _, parts = pieces.listed([("bytes", b"a" * 300), ("bytes", b"b" * 300)] * 100)
     new = pieces.missing(parts, frozenset())
     assert [piece.name for piece in new] == sorted({piece.name for piece in parts})

@@ -1,4 +1,4 @@
-"""Shapes: what an annotation certainly refuses is refused, and nothing else."""
+"""Shapes refuse only the values that an annotation certainly refuses."""
 
 import collections.abc
 import dataclasses
@@ -101,7 +101,7 @@ FITS: list[tuple[Any, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("annotation", "fitting", "others"), FITS)
-def test_what_is_annotated_is_told_from_everything_else(
+def test_a_shape_accepts_the_annotated_values_and_refuses_all_others(
     annotation: Any, fitting: list[Any], others: list[Any]
 ) -> None:
     shape = json.loads(json.dumps(shape_of(annotation)))
@@ -119,14 +119,14 @@ def test_what_is_annotated_is_told_from_everything_else(
         *(Odd, Row, Tagged, Point, Order | Basket),
     ],
 )
-def test_what_is_not_known_fits(annotation: Any) -> None:
+def test_an_annotation_that_is_not_understood_accepts_everything(annotation: Any) -> None:
     assert shape_of(annotation) == ANY
     for value in (1, "a", None, [1], {"a": 1}, object()):
         assert misfit(shape_of(annotation), value) is None
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
-def test_a_shape_that_a_later_version_writes_fits(value: Any) -> None:
+def test_a_shape_written_by_a_later_version_accepts_everything(value: Any) -> None:
     for shape in (
         "date",
         {"date": 1},
@@ -138,12 +138,12 @@ def test_a_shape_that_a_later_version_writes_fits(value: Any) -> None:
     assert misfit({"list": "int", "at_most": 3}, value) is None
 
 
-def test_objects_that_are_no_json_as_they_stand_are_left_to_the_encoder() -> None:
+def test_objects_that_are_not_plain_json_are_left_to_the_encoder() -> None:
     for annotation in (int, str, list[int], dict[str, int], Order, int | None):
         assert misfit(shape_of(annotation), datetime.date(2026, 1, 1)) is None
 
 
-def test_a_tree_of_itself_has_an_end() -> None:
+def test_the_shape_of_a_recursive_type_is_finite() -> None:
     shape = shape_of(Tree)
     assert len(json.dumps(shape)) < 20_000
     assert misfit(shape, {"left": {"left": {}}, "more": [{}]}) is None
@@ -174,13 +174,13 @@ def test_the_default_may_always_be_given() -> None:
         (datetime.date, "soon", "n: expected date, like 2026-01-31, found 'soon'"),
     ],
 )
-def test_a_misfit_says_where_what_was_expected_and_what_was_found(
+def test_a_misfit_names_the_place_the_expected_and_the_found(
     annotation: Any, given: Any, said: str
 ) -> None:
     assert misfit(shape_of(annotation), given, "n") == said
 
 
-def test_words_of_an_unknown_shape() -> None:
+def test_an_unknown_shape_is_described_as_any_value() -> None:
     assert words({"later": 1}) == ANY
 
 

@@ -1,4 +1,4 @@
-"""A state in parts is the same state, and one that grows shares what it had."""
+"""A state in parts is the same state, and a state that grows shares its earlier parts."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def again(body: bytes, parts: dict[str, bytes]) -> Any:
 
 
 @given(states)
-def test_a_state_is_the_same_again(found: Any) -> None:
+def test_a_state_is_reassembled_unchanged(found: Any) -> None:
     assert again(*kept(found)) == found
 
 
@@ -45,7 +45,7 @@ def talk(length: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 1023, 1024, 1025, 2100])
-def test_a_conversation_is_the_same_at_every_edge_of_the_tree(length: int) -> None:
+def test_a_conversation_is_unchanged_at_every_edge_of_the_tree(length: int) -> None:
     found = {"goal": "g", "messages": talk(length), "seen": list(range(length))}
     body, parts = kept(found)
     assert again(body, parts) == found
@@ -61,7 +61,7 @@ def test_one_message_more_is_one_part_more() -> None:
     assert before.keys() < after.keys()
 
 
-def test_what_is_stored_grows_with_the_length_and_not_with_its_square() -> None:
+def test_the_stored_size_grows_with_the_length_and_not_with_its_square() -> None:
     def stored(length: int) -> int:
         parts: dict[str, bytes] = {}
         bodies = 0
@@ -74,7 +74,7 @@ def test_what_is_stored_grows_with_the_length_and_not_with_its_square() -> None:
     assert stored(400) < 2.5 * stored(200)
 
 
-def test_the_parts_of_a_state_are_found_and_no_known_one_is_fetched_again() -> None:
+def test_the_parts_of_a_state_are_found_and_known_ones_are_not_fetched_again() -> None:
     known: set[str] = set()
     for length in (1100, 1101):
         body, parts = kept(

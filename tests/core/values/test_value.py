@@ -1,7 +1,7 @@
-"""What goes into the journal comes back the same, or does not go in.
+"""A value comes back from the journal unchanged, or is refused when it is stored.
 
-A value that would be changed by the way through JSON is refused, with its path, when it is stored;
-not when somebody needs it after a crash.
+A value that JSON would change is refused with its path when it is stored, not when it is needed
+after a crash.
 """
 
 import inspect
@@ -41,7 +41,7 @@ WHAT = "the result of step 'look'"
 
 
 def stored(given_value: Any, annotation: Any = Any) -> Any:
-    """What a step with that annotation gives back; its replay must give back the same."""
+    """The value of a step with that annotation; its replay must give the same."""
     typed = value.decoder_for(annotation)
     raw, back = value.encode_result(given_value, WHAT, typed)
     assert repr((typed or value.decode)(raw)) == repr(back)
@@ -110,10 +110,10 @@ class Pair(NamedTuple):
         (Counter("aab"), {"a": 2, "b": 1}),
     ],
 )
-def test_what_json_has_under_another_name_comes_back_as_json_at_once(
+def test_subclasses_of_json_types_come_back_as_plain_json_at_once(
     given_value: Any, back: Any
 ) -> None:
-    """Also when it is executed, not only when it is replayed."""
+    """Also when the step is executed, not only when it is replayed."""
     assert repr(stored(given_value)) == repr(back)
 
 
@@ -136,7 +136,7 @@ class AwkwardList(list[int]):
     __hash__ = None
 
 
-def test_a_value_that_refuses_to_be_compared_is_judged_by_what_it_holds() -> None:
+def test_a_value_that_cannot_be_compared_is_judged_by_its_content() -> None:
     assert stored(AwkwardList([1, 2])) == [1, 2]
 
 
@@ -191,15 +191,15 @@ class Record(msgspec.Struct):
         (Reading, "a type (type has no JSON form)"),
     ],
 )
-def test_what_json_does_not_have_is_refused_by_its_path(given_value: Any, said: str) -> None:
+def test_a_value_without_a_json_form_is_refused_by_its_path(given_value: Any, said: str) -> None:
     assert refusal(given_value).startswith(f"{WHAT} cannot be stored: {said}")
 
 
 @pytest.mark.parametrize("annotation", [Reading, Record])
-def test_a_number_that_json_does_not_have_is_refused_inside_a_declared_type_too(
+def test_a_number_without_a_json_form_is_refused_inside_a_declared_type_too(
     annotation: Any,
 ) -> None:
-    """`float | None` would take the null that NaN is written as, and call it None."""
+    """NaN would be written as null, and `float | None` would read that as None."""
     given_value = annotation(**{"at": 1} if annotation is Reading else {}, level=math.nan)
     assert refusal(given_value, annotation).endswith(f"nan at .level {NOT_A_NUMBER}")
 
@@ -211,11 +211,11 @@ def test_none_is_not_mistaken_for_a_number() -> None:
     }
 
 
-def test_of_several_things_the_first_is_named() -> None:
+def test_of_several_bad_values_the_first_is_named() -> None:
     assert f"a bytes at [0].a[0] {CHANGED}" in refusal([{"a": [b"1", b"2"]}, {3}])
 
 
-def test_the_path_to_something_deep_is_cut() -> None:
+def test_the_path_to_a_deep_value_is_cut() -> None:
     assert len(refusal(nested(300, object()))) < 400
 
 
@@ -227,7 +227,7 @@ cycle.append(cycle)
 
 
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: {"a": x}, lambda x: [None, x]])
-def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> None:
+def test_a_value_that_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> None:
     deep = nested(20_000, 1, wrap)
     assert refusal(deep) == TOO_DEEP
     with pytest.raises(NotStorable, match="arguments of step 'look' are nested too deeply"):
@@ -240,7 +240,7 @@ def test_a_cycle_is_refused() -> None:
 
 @pytest.mark.parametrize("leaf", [1, None, math.nan, object(), "\ud800", b"raw"])
 @pytest.mark.parametrize("annotation", [Any, tuple[Any, ...], Reading])
-def test_at_no_depth_does_a_recursion_error_come_out(leaf: Any, annotation: Any) -> None:
+def test_no_depth_raises_a_recursion_error(leaf: Any, annotation: Any) -> None:
     typed = value.decoder_for(annotation)
     for depth in (300, 500, *range(930, 1000, 7)):
         deep = nested(depth, leaf)
@@ -285,7 +285,7 @@ class Basket:
 
 
 class Model:
-    """As much of a pydantic model as andon sees."""
+    """The part of a pydantic model that andon uses."""
 
     def __init__(self, amount: int) -> None:
         self.amount = amount
@@ -353,7 +353,7 @@ def test_a_declared_type_comes_back_as_that_type(given_value: Any, annotation: A
         ([{"x": 1}], list[NeverEqual], "NeverEqual cannot be made from JSON"),
     ],
 )
-def test_a_result_that_is_not_what_it_declares_is_refused(
+def test_a_result_that_does_not_match_its_annotation_is_refused(
     given_value: Any, annotation: Any, said: str
 ) -> None:
     text = refusal(given_value, annotation)
@@ -362,7 +362,7 @@ def test_a_result_that_is_not_what_it_declares_is_refused(
     assert said in text
 
 
-def test_a_model_without_an_annotation_would_come_back_changed() -> None:
+def test_a_model_without_an_annotation_is_refused_as_it_would_come_back_changed() -> None:
     assert refusal({"m": Model(3)}).endswith(f"a Model at .m {CHANGED}")
 
 
@@ -399,7 +399,7 @@ def test_a_model_that_cannot_be_dumped_is_refused_with_its_reason() -> None:
         int | str,
     ],
 )
-def test_plain_json_needs_no_reading(annotation: Any) -> None:
+def test_plain_json_needs_no_decoder(annotation: Any) -> None:
     assert value.decoder_for(annotation) is None
 
 
@@ -407,18 +407,18 @@ def test_plain_json_needs_no_reading(annotation: Any) -> None:
     "annotation",
     [Iterator[int], Iterable[str], NeverEqual, datetime | str, dict[int | str, int]],
 )
-def test_a_type_that_cannot_be_restored_leaves_it_to_the_value(annotation: Any) -> None:
+def test_a_type_that_cannot_be_restored_has_no_decoder(annotation: Any) -> None:
     assert value.decoder_for(annotation) is None
 
 
-def test_keys_that_could_be_read_both_ways_are_refused() -> None:
+def test_ambiguous_dict_keys_are_refused() -> None:
     assert "a key of type int (1)" in refusal({1: 1}, dict[int | str, int])
 
 
 # ── the annotations of functions ──────────────────────────────────────────────────────────────────
 
 
-def test_a_function_says_how_its_result_is_read() -> None:
+def test_a_return_annotation_decides_how_the_result_is_read() -> None:
     def due() -> datetime:
         raise NotImplementedError
 
@@ -431,7 +431,7 @@ def test_a_function_says_how_its_result_is_read() -> None:
         assert decoder('"2026-05-04T12:00:00Z"') == NOON
 
 
-def test_a_function_that_says_nothing_gives_plain_json() -> None:
+def test_a_function_without_annotations_returns_plain_json() -> None:
     def look():  # type: ignore[no-untyped-def]  # noqa: ANN202, RUF100
         raise NotImplementedError
 
@@ -439,7 +439,7 @@ def test_a_function_that_says_nothing_gives_plain_json() -> None:
     assert value.result_decoder(look) is None
 
 
-def test_annotations_that_cannot_be_resolved_count_as_none() -> None:
+def test_annotations_that_cannot_be_resolved_are_ignored() -> None:
     def look() -> "NoSuchName":  # type: ignore[name-defined]  # noqa: F821
         raise NotImplementedError
 
@@ -447,7 +447,7 @@ def test_annotations_that_cannot_be_resolved_count_as_none() -> None:
     assert value.result_decoder(look) is None
 
 
-def test_an_annotation_that_cannot_be_hashed_counts_as_none() -> None:
+def test_an_annotation_that_cannot_be_hashed_is_ignored() -> None:
     def f() -> Any: ...
 
     f.__annotations__["return"] = Literal[[1]]
@@ -468,7 +468,7 @@ def test_a_callable_that_cannot_be_hashed_counts_as_unannotated() -> None:
 
 
 @given(st.binary(), st.binary())
-def test_a_blob_is_named_by_what_it_holds(one: bytes, other: bytes) -> None:
+def test_a_blob_is_named_by_its_content(one: bytes, other: bytes) -> None:
     assert (value.content_name(one) == value.content_name(other)) == (one == other)
     assert len(value.content_name(one)) == 64
 
@@ -477,11 +477,11 @@ def test_blobs_that_differ_only_at_their_end_have_different_names() -> None:
     assert value.content_name(b"x" * 100_000 + b"1") != value.content_name(b"x" * 100_000 + b"2")
 
 
-def test_only_what_may_be_stored_at_all_may_be_a_blob() -> None:
+def test_only_a_value_that_may_be_stored_may_be_a_blob() -> None:
     assert value.INLINE_BYTES < value.LIMIT_BYTES
 
 
-def test_a_text_of_a_class_of_its_own_is_its_text() -> None:
+def test_an_instance_of_a_str_subclass_is_stored_as_its_text() -> None:
     class Text(str):
         __slots__ = ()
 
