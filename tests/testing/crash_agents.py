@@ -1,4 +1,4 @@
-"""Agents for the crash tests: one that is right in every way, and some that are wrong in one."""
+"""Agents for the crash tests: some without any defect, and some with exactly one."""
 
 import asyncio
 import json
@@ -28,9 +28,9 @@ def find(*args: Any, key: str) -> Any:
 
 @andon.effect_of(probe=find)
 async def pay(amount: int, *, key: str) -> str:
-    await asyncio.sleep(0)  # on the way to the provider
+    await asyncio.sleep(0)  # the request is on the way to the provider
     note(key)
-    await asyncio.sleep(0)  # and back
+    await asyncio.sleep(0)  # and its answer on the way back
     return key
 
 
@@ -54,7 +54,7 @@ async def leaf(ctx: andon.Context, name: str) -> str:
 
 @andon.agent
 async def tour(ctx: andon.Context, name: str) -> list[Any]:
-    """Everything at which there is a kill."""
+    """Reaches every kind of moment at which the crash test kills."""
     found: list[Any] = [await ctx.step(think, name)]
     found.append(await ctx.effect(pay, 3, key=f"pay-{name}"))
     found.append(await ctx.effect(send, name, key=f"send-{name}"))
@@ -63,14 +63,14 @@ async def tour(ctx: andon.Context, name: str) -> list[Any]:
 
 @andon.agent
 async def waiter(ctx: andon.Context) -> list[Any]:
-    """Everything that an agent may wait for."""
+    """Waits for everything that an agent may wait for."""
     await ctx.sleep(3 * 86_400)
     answer = await ctx.ask("Go on?", 1)
     return [answer.decision, await ctx.event("go"), await ctx.child(leaf, "child")]
 
 
 def ask_model(talk: list[dict[str, Any]]) -> dict[str, Any]:
-    """As a client of OpenAI's would."""
+    """Sends the request as OpenAI's client would."""
     body = json.dumps({"model": "m", "messages": talk}).encode()
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     with urlopen(Request(url, body, {"authorization": "Bearer fake"})) as answer:
@@ -80,7 +80,7 @@ def ask_model(talk: list[dict[str, Any]]) -> dict[str, Any]:
 
 @andon.agent
 async def talker(ctx: andon.Context) -> str:
-    """An agent as most are: the model asks for tools, and each call is an effect of its own."""
+    """A typical agent: the model asks for tools, and each call is an effect of its own."""
     talk: list[dict[str, Any]] = [{"role": "user", "content": "pay"}]
     while True:
         message = await ctx.step(ask_model, talk)
@@ -128,7 +128,7 @@ async def quitter(ctx: andon.Context) -> None:
 
 
 def roll() -> int:
-    """What it answers depends on how often it was called before."""
+    """Its result depends on how often it was called before."""
     note("rolled")
     return len(WORLD.read_text().splitlines())
 
@@ -140,7 +140,7 @@ async def gambler(ctx: andon.Context) -> int:
 
 
 def waits(_: int) -> None:
-    """After a crash it waits for somebody who is gone."""
+    """After a crash it waits for an event that nobody sets."""
     if WORLD.exists():
         threading.Event().wait()
     note("begun")
@@ -153,7 +153,7 @@ async def stuck(ctx: andon.Context) -> None:
 
 @andon.agent
 async def broken(ctx: andon.Context) -> str:
-    """It does something, and then it does not find what it needs."""
+    """Executes an effect, and then fails for lack of a file."""
     await ctx.effect(pay, 1, key="k")
     found: str = await ctx.step(Path("prompt.txt").read_text, name="read")
     return found
@@ -173,7 +173,7 @@ def says_true(*args: Any) -> Any:
 
 @andon.agent
 async def helpless(ctx: andon.Context) -> None:
-    """It has probes, and they are no help."""
+    """Its probes do not answer the question."""
     await ctx.effect(note, "a", name="a", probe=cannot_tell)
     await ctx.effect(note, "b", name="b", probe=breaks)
     await ctx.effect(note, "c", name="c", probe=says_true)
@@ -196,8 +196,8 @@ def enter(connection: Any, line: str) -> str:
 
 
 @andon.agent
-async def keeper(ctx: andon.Context, steady: bool = True) -> str:
-    """It writes into its own table, by a key of which it says itself whether it is one."""
+async def bookkeeper(ctx: andon.Context, steady: bool = True) -> str:
+    """Writes into its own table, by a key that is stable only if `steady`."""
     key = "k" if steady else str(time.monotonic_ns())
     found: str = await ctx.transaction(enter, "a", key=key)
     return found

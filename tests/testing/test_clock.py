@@ -1,4 +1,4 @@
-"""A clock that a test moves: what waits for a time, a lease or an answer goes with it."""
+"""A clock that tests move: sleeps, leases and expiries follow it."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ async def patient(ctx: andon.Context) -> list[str]:
 
 
 async def until_suspended(client: andon.Client, times: int) -> None:
-    """In its nth attempt the run has begun to wait."""
+    """Wait until the run is suspended in its nth attempt."""
     while True:
         run = await client.get("r")
         if run.state == State.SUSPENDED and run.attempt == times:
@@ -50,14 +50,14 @@ async def wait_three_days(url: str, clock: Clock) -> list[str]:
         return found
 
 
-def test_days_pass_in_no_time(store_url: str) -> None:
+def test_a_sleep_of_days_passes_without_waiting(store_url: str) -> None:
     open_store(store_url).close()
     with Clock(store_url) as clock:
         found = asyncio.run(asyncio.wait_for(wait_three_days(store_url, clock), 60))
     assert found == ["3", "nobody answered"]
 
 
-def test_the_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
+def test_advancing_the_clock_ends_the_lease_of_a_silent_worker(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/andon.db"
     with Clock(url) as clock:
         store = open_store(url)
@@ -77,7 +77,7 @@ def test_the_lease_of_a_silent_worker_ends(tmp_path: Path) -> None:
         store.close()
 
 
-def test_only_the_store_it_is_for_goes_with_it(tmp_path: Path) -> None:
+def test_the_clock_moves_only_the_store_it_belongs_to(tmp_path: Path) -> None:
     with Clock(f"sqlite:///{tmp_path}/a.db") as clock:
         moved, other = (open_store(f"sqlite:///{tmp_path}/{name}.db") for name in "ab")
         clock.advance("1w")
@@ -92,12 +92,14 @@ def test_only_the_store_it_is_for_goes_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["", "3", "3 years", "-1d", -1, float("inf"), True, None])
-def test_a_time_that_cannot_be_understood_is_refused(tmp_path: Path, by: str) -> None:
+def test_a_duration_that_cannot_be_parsed_is_refused(tmp_path: Path, by: str) -> None:
     with Clock(f"sqlite:///{tmp_path}/a.db") as clock, pytest.raises(BadInput, match="expected"):
         clock.advance(by)
 
 
-def test_the_fixture_is_the_clock_of_the_store(andon_store: str, andon_clock: Clock) -> None:
+def test_the_fixture_is_the_clock_of_the_configured_store(
+    andon_store: str, andon_clock: Clock
+) -> None:
     store = open_store(andon_store)
     before = store.now()
     andon_clock.advance("15m")

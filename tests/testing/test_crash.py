@@ -1,4 +1,4 @@
-"""The crash test finds what is wrong with an agent, and nothing with one that is right."""
+"""The crash test finds the defect of a wrong agent, and nothing in a correct one."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ def shown(report: Report) -> list[tuple[str, str]]:
     return [(finding.about, finding.name) for finding, _ in report.findings]
 
 
-def test_an_agent_that_is_right_survives_everything(tmp_path: Path) -> None:
+def test_a_correct_agent_survives_every_kill(tmp_path: Path) -> None:
     """Every moment of it is reached, each once."""
     kept = tmp_path / "kept"
     report = crashtest(crash_agents.tour, "n", check="cat world.txt", keep=kept, seconds=120)
@@ -49,7 +49,7 @@ def test_an_agent_that_is_right_survives_everything(tmp_path: Path) -> None:
     assert (kept / "0001" / "work" / "world.txt").read_text() == "pay-n\nsend-n\n"
 
 
-def test_what_a_run_waits_for_comes_at_once() -> None:
+def test_the_crash_test_fulfils_every_wait_of_a_run_at_once() -> None:
     """Days pass, a person approves, an event is sent, a child ends; with a kill and without."""
     points = "wait:registered,attempt:suspended"
     report = crashtest(crash_agents.waiter, send={"go": "went"}, points=points, seconds=120)
@@ -59,7 +59,7 @@ def test_what_a_run_waits_for_comes_at_once() -> None:
     assert all(trial.reached for trial in report.tried)
 
 
-def test_an_agent_with_a_model_pays_for_each_tool_call_once(fake_model: FakeModel) -> None:
+def test_an_agent_with_a_model_executes_each_tool_call_once(fake_model: FakeModel) -> None:
     """The conversation is never refused, and the same call has the same id after a kill."""
     fake_model.script = [[call("pay", amount=1), call("pay", amount=2)], "Paid."]
     report = crashtest(
@@ -71,7 +71,7 @@ def test_an_agent_with_a_model_pays_for_each_tool_call_once(fake_model: FakeMode
     assert {request.status for request in fake_model.requests} == {200}
 
 
-def test_what_happens_twice_is_found_with_its_reason() -> None:
+def test_a_doubled_effect_is_found_with_its_reason() -> None:
     report = crashtest(crash_agents.liar, points="effect:executed")
     assert shown(report) == [("twice", "trust"), ("twice", "forget")]
     whys = [finding.why for finding, _ in report.findings]
@@ -83,14 +83,14 @@ def test_what_happens_twice_is_found_with_its_reason() -> None:
     }
 
 
-def test_another_result_is_found_with_the_step_it_comes_from() -> None:
+def test_a_different_result_is_found_with_the_step_that_caused_it() -> None:
     report = crashtest(crash_agents.gambler, points="step:executed")
     [(finding, _)] = report.findings
     assert finding.about == "result"
     assert finding.why == "step 'roll' gave 1 and, executed again, 2"
 
 
-def test_a_check_that_fails_after_a_kill_is_a_finding_and_no_end_of_the_test() -> None:
+def test_a_check_that_fails_after_a_kill_is_a_finding_and_does_not_end_the_test() -> None:
     def one_line(folder: Path) -> None:
         assert (folder / "world.txt").read_text() == "rolled\n"
 
@@ -102,14 +102,14 @@ def test_a_check_that_fails_after_a_kill_is_a_finding_and_no_end_of_the_test() -
         assert "executed twice: step roll" in world[0].why
 
 
-def test_a_check_that_finds_nothing_where_a_person_is_asked_is_not_asked_itself() -> None:
-    """The effect did not happen, so its file is not there."""
+def test_a_check_is_not_run_where_it_fails_and_a_person_would_be_asked() -> None:
+    """The effect did not happen, so its file is missing."""
     report = crashtest(crash_agents.helpless, points="effect:started", check="cat world.txt")
     assert report.clean, report
     assert report.asked == 4
 
 
-def test_why_a_probe_was_no_help_is_said() -> None:
+def test_the_report_says_why_a_probe_did_not_decide() -> None:
     report = crashtest(crash_agents.helpless, points="effect:started")
     assert [effect.probed for effect in report.effects] == [
         "said unknown",
@@ -122,8 +122,8 @@ def test_why_a_probe_was_no_help_is_said() -> None:
     assert "To let andon find out: @andon.effect_of(probe=…)" in said[3]
 
 
-def test_an_agent_that_fails_is_not_tested_by_mistake() -> None:
-    """It would survive everything, and show nothing."""
+def test_an_agent_that_fails_without_a_kill_is_refused() -> None:
+    """It would survive every kill, and prove nothing."""
     with pytest.raises(BadInput, match=r"the plain run failed: FileNotFoundError.*--before"):
         crashtest(crash_agents.broken)
     report = crashtest(crash_agents.broken, fails=True, points="effect")
@@ -132,23 +132,23 @@ def test_an_agent_that_fails_is_not_tested_by_mistake() -> None:
         crashtest(crash_agents.plain, fails=True)
 
 
-def test_a_step_that_shares_a_commit_is_counted_and_not_said_to_be_repeated() -> None:
+def test_a_step_that_shares_a_commit_is_counted_and_not_reported_as_repeated() -> None:
     report = crashtest(crash_agents.hasty, points="effect:executed")
     assert report.clean, report
     assert (report.steps, report.repeated) == (1, [])
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-def test_a_transaction_has_boundaries_and_one_that_happens_twice_is_found(
+def test_a_transaction_has_boundaries_and_a_doubled_one_is_found(
     request: pytest.FixtureRequest, store: str
 ) -> None:
-    """Around its one commit, which cannot be cut in two."""
+    """It is killed around its single commit, which cannot be cut in two."""
     url = None if store == "sqlite" else request.getfixturevalue("postgres_url")
-    report = crashtest(crash_agents.keeper, store=url)
+    report = crashtest(crash_agents.bookkeeper, store=url)
     assert report.clean, report
     assert report.steps == 1
     assert {"step:before enter", "step:stored enter"} < {str(trial) for trial in report.tried}
-    report = crashtest(crash_agents.keeper, steady=False, points="step:stored", store=url)
+    report = crashtest(crash_agents.bookkeeper, steady=False, points="step:stored", store=url)
     assert shown(report) == [("again", "enter")]
 
 
@@ -161,7 +161,7 @@ def test_a_run_that_does_not_end_after_the_kill_is_found(monkeypatch: pytest.Mon
     assert finding.why.endswith("it executes step 'waits'")
 
 
-def test_the_worker_that_goes_on_is_killed_as_well() -> None:
+def test_with_deep_the_recovering_worker_is_killed_as_well() -> None:
     report = crashtest(crash_agents.plain, points="effect", deep=True)
     assert report.clean, report
     twice = [str(trial) for trial in report.tried if len(trial.kills) == 2]
@@ -169,14 +169,14 @@ def test_the_worker_that_goes_on_is_killed_as_well() -> None:
     assert "effect:started pay, then effect:executed pay" in twice
 
 
-def test_what_was_not_tried_is_said() -> None:
+def test_the_report_counts_the_kills_that_were_not_tried() -> None:
     report = crashtest(crash_agents.plain, most=2)
     assert len(report.tried) == 2
     assert len(report.untried) > 5
     assert f"NOT tried: {len(report.untried)} kills" in str(report)
 
 
-def test_what_there_is_no_time_for_is_said_too() -> None:
+def test_kills_for_which_there_was_no_time_are_untried() -> None:
     with prepared(crash_agents.plain) as test:
         report = test.run(lambda done, total, tried: setattr(test, "end_at", 0.0))
     assert len(report.tried) == 1
@@ -201,7 +201,7 @@ def test_a_test_in_which_nothing_was_killed_is_not_clean() -> None:
     assert suite[0][0].attrib == {"message": "not reached"}  # it has not passed
 
 
-def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
+def test_the_crash_test_works_on_postgresql(postgres_url: str) -> None:
     report = crashtest(crash_agents.plain, most=4, points="effect", store=postgres_url)
     assert report.clean, report
     assert all(trial.reached for trial in report.tried)
@@ -236,7 +236,7 @@ def test_it_is_the_same_on_postgresql(postgres_url: str) -> None:
         (print, {}, "expected an agent"),
     ],
 )
-def test_a_test_that_cannot_be_is_refused(
+def test_an_impossible_crash_test_is_refused(
     monkeypatch: pytest.MonkeyPatch, agent: Any, options: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr("andon.testing.crash.scratch.HOOK_SECONDS", 1.0)
@@ -244,7 +244,7 @@ def test_a_test_that_cannot_be_is_refused(
         crashtest(agent, **options)
 
 
-def test_an_argument_with_the_name_of_an_option_is_given_by_its_place() -> None:
+def test_an_argument_with_the_name_of_an_option_is_passed_by_position() -> None:
     report = crashtest(crash_agents.inspector, "roof", depth=2, check="echo fine")
     assert (report.clean, report.result) == (True, "roof 2")
 
@@ -269,7 +269,7 @@ def test_the_configured_store_is_not_touched(
     store.close()
 
 
-def test_a_halt_is_for_tests_too(home: Path) -> None:
+def test_a_halt_refuses_crash_tests_too(home: Path) -> None:
     home.mkdir()
     (home / "STOP").touch()
     with pytest.raises(Refused, match="halt"):

@@ -1,4 +1,4 @@
-"""`andon crashtest`: exit codes, JSON, JUnit and what is said; and it leaves nothing behind."""
+"""`andon crashtest`: exit codes, JSON, JUnit and printed report; it leaves nothing behind."""
 
 import io
 import json
@@ -58,7 +58,9 @@ def test_an_effect_that_is_lost_is_found(capsys: pytest.CaptureFixture[str]) -> 
     assert "effect 'pay' did not happen, and the run went on as if it had" in printed
 
 
-def test_a_clean_agent_is_0_and_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_correct_agent_exits_0_and_json_is_one_document(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, printed, said = run(
         capsys, f"{AGENTS}:plain", "name=z", "--points", "inside", "--json", "--deep", "--most", "1"
     )
@@ -69,7 +71,7 @@ def test_a_clean_agent_is_0_and_json_is_one_document(capsys: pytest.CaptureFixtu
     assert len(found["untried"]) == 1
 
 
-def test_a_question_is_a_finding_only_if_that_is_asked_for(
+def test_a_question_to_a_person_is_a_finding_only_with_strict(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     agent = tmp_path / "asks.py"
@@ -142,13 +144,13 @@ def test_names_and_keys_may_have_any_characters(
         ((f"{AGENTS}:plain", "--junit", "/nowhere/x.xml"), "there is no such folder"),
     ],
 )
-def test_bad_input_is_2(capsys: pytest.CaptureFixture[str], words: Any, said: str) -> None:
+def test_bad_input_exits_2(capsys: pytest.CaptureFixture[str], words: Any, said: str) -> None:
     code, _, error = run(capsys, *words)
     assert code == 2
     assert said in error
 
 
-def test_a_terminal_gets_a_line_that_counts_below_what_was_found(
+def test_a_terminal_shows_a_progress_line_below_the_findings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = io.StringIO()
@@ -184,7 +186,7 @@ async def threaded(ctx):
 def test_an_agent_whose_import_starts_threads_is_imported_in_each_process(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A process that forks with threads has locks that nobody lets go of."""
+    """A forked process would inherit locks that no thread releases."""
     (tmp_path / "threaded.py").write_text(THREADS)
     words = (str(tmp_path / "threaded.py"), "--points", "step:executed", "--json")
     code, printed, _ = run(capsys, *words)
@@ -203,10 +205,10 @@ async def packed(ctx):
 """
 
 
-def test_agents_of_packages_and_files_with_names_of_pythons_own_are_found(
+def test_agents_whose_modules_shadow_python_modules_are_found(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every process andon is imported before the user's folder is looked into."""
+    """In every process andon is imported before the user's folder is searched."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "parcels").mkdir()
     (tmp_path / "parcels" / "__init__.py").touch()
@@ -265,8 +267,8 @@ async def serves(ctx, folder):
 """
 
 
-def test_what_an_agent_starts_ends_with_its_worker(tmp_path: Path) -> None:
-    """In a session of its own, too; what its file starts is there for all workers."""
+def test_processes_started_by_an_agent_end_with_its_worker(tmp_path: Path) -> None:
+    """Also in a session of their own; a process that its file starts lives for all workers."""
     (tmp_path / "serves.py").write_text(DAEMON)
     command = [sys.executable, "-P", "-m", "andon", "crashtest", "serves.py", f"folder={tmp_path}"]
     with (tmp_path / "said").open("w") as said:
@@ -278,7 +280,7 @@ def test_what_an_agent_starts_ends_with_its_worker(tmp_path: Path) -> None:
     assert [pid for pid in pids if alive(pid)] == []
 
 
-def test_ctrl_c_leaves_nothing_running_and_no_folder(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_running_and_no_folder(tmp_path: Path) -> None:
     (tmp_path / "never.py").write_text(ENDLESS)
     (tmp_path / "queue.py").write_text("raise SystemExit('not yours')\n")
     marker = tmp_path / "marker"

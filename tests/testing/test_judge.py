@@ -1,4 +1,4 @@
-"""What a crash test concludes from what really executed."""
+"""The verdicts of a crash test, from the calls that really executed."""
 
 import itertools
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ KEYED: dict[str, Any] = {"kind": "idempotent", "keyed": True}
     ],
     ids=["once", "asked", "not yet", "probed", "idempotent", "pure", "undone", "raised"],
 )  # fmt: skip
-def test_what_happened_once_is_no_finding(trial: TrialOutcome) -> None:
+def test_an_effect_that_happened_once_is_no_finding(trial: TrialOutcome) -> None:
     assert findings(ONCE, trial) == []
 
 
@@ -99,14 +99,16 @@ def test_what_happened_once_is_no_finding(trial: TrialOutcome) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_happened_twice_is_found_with_its_reason(trial: TrialOutcome, why: str) -> None:
+def test_an_effect_that_happened_twice_is_found_with_its_reason(
+    trial: TrialOutcome, why: str
+) -> None:
     [found] = judge.judged(ONCE, trial, other=ONCE)
     assert (found.about, found.name) == ("twice", "pay")
     assert found.why.startswith(why)
     assert found.do
 
 
-def test_an_effect_that_never_was_called_and_that_its_probe_found_is_lost() -> None:
+def test_an_effect_that_its_probe_found_but_that_was_never_called_is_lost() -> None:
     trial = outcome(Line(what="killed"), probed("happened"))
     [found] = judge.judged(ONCE, trial, other=ONCE)
     assert (found.about, found.name) == ("lost", "pay")
@@ -116,7 +118,7 @@ def test_an_effect_that_never_was_called_and_that_its_probe_found_is_lost() -> N
 
 
 def test_other_arguments_are_another_effect_unless_there_are_too_many() -> None:
-    """An agent whose arguments differ from run to run is not accused of doing something twice."""
+    """An agent whose arguments differ from run to run is not accused of doubling an effect."""
     assert findings(outcome(called(digest="x")), outcome(called(digest="y"))) == []
 
 
@@ -135,8 +137,8 @@ def test_a_step_in_hand_may_be_executed_again_and_a_finished_one_may_not() -> No
     assert judge.repeated(outcome(failed, step(digest="d"))) == set()  # it was retried
 
 
-def test_a_step_that_was_executed_once_is_not_said_to_be_repeated() -> None:
-    """In a block of ctx.together nobody sees when a step is stored."""
+def test_a_step_that_was_executed_once_is_not_reported_as_repeated() -> None:
+    """Inside ctx.together there is no moment at which its result is stored alone."""
     begun = line("begun", "step", name="price", place="r/:0")
     held = [begun, line("ended", "step", name="price", place="r/:0")]
     assert judge.repeated(outcome(held, Line(what="killed"), called())) == set()
@@ -172,7 +174,7 @@ def test_the_end_of_the_run_is_compared() -> None:
         ([], "it is the code between them", "effect with a declared kind"),
     ],
 )  # fmt: skip
-def test_another_world_is_explained(trial: Any, why: str, do: str) -> None:
+def test_a_different_world_is_explained(trial: Any, why: str, do: str) -> None:
     plain = outcome(called(), world="a")
     [found] = judge.judged(plain, outcome(*trial, world="b"), other=plain)
     assert found.about == "world"
@@ -180,8 +182,8 @@ def test_another_world_is_explained(trial: Any, why: str, do: str) -> None:
     assert do in found.do
 
 
-def test_another_world_is_explained_by_what_was_called_otherwise() -> None:
-    """Which the plain runs agree about: it is not the probe that is to blame."""
+def test_a_different_world_is_explained_by_arguments_that_differed() -> None:
+    """The plain runs agree about them, so the probe is not to blame."""
     chosen = outcome(called(digest="a", value='["a"]'), world="a")
     cut_off = called(digest="b", value='["b"]', ends=False)
     trial = outcome(cut_off, probed("happened"), world="b")
@@ -193,14 +195,14 @@ def test_another_world_is_explained_by_what_was_called_otherwise() -> None:
     assert "its probe said happened" in found.why
 
 
-def test_another_world_is_explained_by_what_is_found_already() -> None:
+def test_a_different_world_is_explained_by_an_earlier_finding() -> None:
     plain = outcome(called(), world="a")
     trial = outcome(called(), Line(what="killed"), probed("did_not_happen"), called(), world="b")
     twice, world = judge.judged(plain, trial, other=plain)
     assert (world.why, world.do) == ("'a' without a kill, 'b' with it; see effect pay", twice.do)
 
 
-def test_what_differs_by_itself_is_not_compared_and_the_rest_is() -> None:
+def test_values_that_vary_by_themselves_are_not_compared_and_the_others_are() -> None:
     plain, trial = outcome(result=1, world="a"), outcome(result=2, world="b")
     for other, about in (
         (outcome(result=3, world="a"), ["world"]),
@@ -221,7 +223,7 @@ def test_a_step_that_gave_another_value_explains_another_result() -> None:
     assert found.why == "step 'price' gave 1 and, executed again, 2"
 
 
-def test_what_differs_without_a_kill_is_told_apart() -> None:
+def test_differences_between_plain_runs_are_reported_by_kind() -> None:
     first = outcome(called(key="a"), step("1"), result=1)
     assert judge.varies(first, first) == []
     assert judge.varies(first, outcome(called(key="b"), step("2"), result=2)) == [
@@ -234,8 +236,8 @@ def test_what_differs_without_a_kill_is_told_apart() -> None:
     assert judge.varies(given, other) == ['step \'price\' is called with ["x"] and with ["y"]']
 
 
-def test_two_runs_that_are_stranded_alike_do_not_differ() -> None:
-    """Each by arguments of its own, which are shown where the calls are compared."""
+def test_two_runs_that_are_stranded_for_the_same_reason_do_not_differ() -> None:
+    """Each with arguments of its own, which are shown where the calls are compared."""
     first, second = (
         outcome(state="stranded", error=f"Diverged: with arguments {digest}") for digest in "ab"
     )
@@ -259,7 +261,7 @@ def test_calls_that_run_at_once_have_no_order_and_others_have() -> None:
     assert judge.varies(ab, outcome(begun("b", "r/:1"))) == ["step 'a' is called 1 and 0 times"]
 
 
-# ── which kills ───────────────────────────────────────────────────────────────────────────────
+# ── the choice of kills ───────────────────────────────────────────────────────────────────────────
 
 
 def passed(point: str, name: str, nth: int) -> Line:
@@ -285,7 +287,7 @@ def test_every_moment_is_a_kill_and_an_effect_has_moments_inside() -> None:
     assert kills.all_kills(lines, kills.families("effect")) == [Kill("effect:started", "pay")]
 
 
-def test_of_too_many_kills_those_unlike_the_others_are_kept() -> None:
+def test_of_too_many_kills_the_distinct_ones_are_kept() -> None:
     every = [Kill("step:before", "price", nth) for nth in range(1, 50)]
     every.insert(25, Kill("effect:executed", "pay"))
     assert kills.chosen(every, None) == every
@@ -293,7 +295,7 @@ def test_of_too_many_kills_those_unlike_the_others_are_kept() -> None:
     assert len(kills.chosen(every, 10)) == 10
 
 
-def test_what_a_run_that_does_not_end_is_doing_is_said() -> None:
+def test_the_last_activity_of_a_run_that_does_not_end_is_described() -> None:
     waiting = line("begun", "step", name="price", call="1")
     assert seen([]) == "has not begun"
     assert seen([waiting]) == "executes step 'price'"
@@ -305,7 +307,7 @@ def test_what_a_run_that_does_not_end_is_doing_is_said() -> None:
     assert seen([waiting, ended, stored]) == "came past step:stored price, and nothing since"
 
 
-def test_kills_can_be_read() -> None:
+def test_kills_are_described_in_words() -> None:
     assert str(Kill("effect:executed", "pay", 2)) == "effect:executed pay #2"
     assert str(Kill("inside", "pay", moment=3)) == "inside pay, at its await 3"
     assert str(Kill("inside", "pay", after=0.5)) == "inside pay, while it executes"

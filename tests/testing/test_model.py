@@ -1,4 +1,4 @@
-"""The fake model speaks as the providers do: their own clients understand it, and are refused."""
+"""The fake model speaks the providers' protocols: their own clients accept it and are refused."""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def claude(model: FakeModel, anthropic: Any) -> Iterator[Any]:
         yield client
 
 
-# ── whole conversations, whole and streamed ───────────────────────────────────────────────────
+# ── whole conversations, plain and streamed ───────────────────────────────────────────────────────
 
 
 def chat_turn(client: Any, talk: list[Any], *, stream: bool) -> Any:
@@ -141,7 +141,7 @@ def test_a_conversation_in_anthropic_messages(claude: Any, stream: bool) -> None
 
 
 def test_the_same_conversation_is_answered_with_the_same_bytes(open_ai: Any) -> None:
-    """An agent that asks again after a crash must find the same tool-call ids."""
+    """An agent that repeats its request after a crash must find the same tool-call ids."""
     first, second = (
         open_ai.chat.completions.with_raw_response.create(model="m", messages=[HELLO]).text
         for _ in range(2)
@@ -150,7 +150,7 @@ def test_the_same_conversation_is_answered_with_the_same_bytes(open_ai: Any) -> 
 
 
 def test_another_conversation_has_other_ids(open_ai: Any, claude: Any) -> None:
-    """Two agents that share a model must not find their calls, or responses, taken for one."""
+    """Two agents that share a model must not get the same ids for different calls."""
     others = [{"role": "user", "content": text} for text in ("for Ann", "for Bob")]
     ids = [
         [open_ai.chat.completions.create(model="m", messages=[one]) for one in others],
@@ -224,7 +224,7 @@ CHAT_OTHER = (
         ),
     ],
 )  # fmt: skip
-def test_chat_completions_refuse_what_is_not_paired(
+def test_chat_completions_refuse_unpaired_tool_messages(
     model: FakeModel, talk: list[Any], said: str, param: str
 ) -> None:
     asked = json.dumps({"model": "m", "messages": talk}).encode()
@@ -270,7 +270,7 @@ def item(kind: str, name: str) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_responses_refuse_what_is_not_paired(model: FakeModel, talk: list[Any], said: str) -> None:
+def test_responses_refuse_unpaired_outputs(model: FakeModel, talk: list[Any], said: str) -> None:
     asked = json.dumps({"model": "m", "input": talk}).encode()
     error = {"message": said, "type": "invalid_request_error", "param": "input", "code": None}
     assert refusal(model.url + responses.PATH, asked) == (400, {"error": error})
@@ -334,7 +334,7 @@ DOUBLE = (
         ),
     ],
 )
-def test_anthropic_messages_refuse_what_is_not_paired(
+def test_anthropic_messages_refuse_unpaired_results(
     model: FakeModel, talk: list[Any], said: str
 ) -> None:
     asked = json.dumps({"model": "m", "max_tokens": 10, "messages": talk}).encode()
@@ -344,7 +344,7 @@ def test_anthropic_messages_refuse_what_is_not_paired(
     assert body["request_id"].startswith("req_")
 
 
-def test_the_clients_raise_what_they_raise_for_the_providers(
+def test_a_refusal_raises_the_same_client_error_as_at_the_provider(
     openai: Any, open_ai: Any, anthropic: Any, claude: Any, model: FakeModel
 ) -> None:
     with pytest.raises(openai.BadRequestError, match="did not have response messages: a"):
@@ -354,10 +354,10 @@ def test_the_clients_raise_what_they_raise_for_the_providers(
     assert [(one.status, bool(one.error)) for one in model.requests] == [(400, True)] * 2
 
 
-# ── trouble ───────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_trouble_is_what_the_clients_take_it_for(
+def test_an_injected_failure_raises_the_matching_client_error(
     openai: Any, open_ai: Any, anthropic: Any, claude: Any, model: FakeModel
 ) -> None:
     model.fail(429)
@@ -373,7 +373,7 @@ def test_trouble_is_what_the_clients_take_it_for(
     assert overloaded.value.body["error"]["type"] == "overloaded_error"
 
 
-def test_a_client_that_retries_gets_over_it(claude: Any, model: FakeModel) -> None:
+def test_a_client_that_retries_survives_a_failure(claude: Any, model: FakeModel) -> None:
     for status in (529, 503):
         model.fail(status)
         patient = claude.with_options(max_retries=1)
@@ -401,7 +401,7 @@ def test_a_stream_that_breaks_off_is_noticed(openai: Any, open_ai: Any, model: F
         ("/v1/nothing", {"authorization": "k"}, 404),
     ],
 )
-def test_strangers_are_refused(
+def test_requests_with_a_wrong_path_or_key_are_refused(
     model: FakeModel, path: str, headers: dict[str, str], status: int
 ) -> None:
     code, body = refusal(model.url + path, b"{}", headers)
@@ -411,7 +411,7 @@ def test_strangers_are_refused(
 
 @pytest.mark.parametrize("body", [b"no json", b"[]", b"{}"])
 @pytest.mark.parametrize("path", [chat.PATH, responses.PATH, messages.PATH])
-def test_a_body_that_asks_nothing_is_refused(model: FakeModel, path: str, body: bytes) -> None:
+def test_a_body_without_a_request_is_refused(model: FakeModel, path: str, body: bytes) -> None:
     assert refusal(model.url + path, body)[0] == 400
 
 
@@ -425,17 +425,17 @@ def test_a_body_that_asks_nothing_is_refused(model: FakeModel, path: str, body: 
         (messages.PATH, {"model": "m", "max_tokens": 1, "messages": True}),
     ],
 )
-def test_a_body_of_another_form_is_refused_and_not_left_without_an_answer(
+def test_a_body_of_another_form_is_refused_and_gets_an_answer(
     model: FakeModel, path: str, body: dict[str, Any]
 ) -> None:
     status, error = refusal(f"{model.url}{path}", json.dumps(body).encode())
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_a_script_that_raises_is_said_to_whoever_asks(
+def test_an_error_of_the_script_is_reported_to_the_client(
     openai: Any, open_ai: Any, model: FakeModel
 ) -> None:
-    """At once: a client that takes it for trouble of the network would ask again and again."""
+    """At once: a client that takes it for a network failure would retry again and again."""
     scripts: list[tuple[Any, str]] = [([7], "expected a text, a call"), (json.loads, "TypeError")]
     for script, said in scripts:
         model.script, asked = script, len(model.requests)

@@ -1,4 +1,4 @@
-"""Named moments: a test acts, or dies, exactly there."""
+"""Named moments: a test acts, or a process dies, exactly there."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ with at("after-upload", kill, nth=2):
 """
 
 
-def test_a_process_dies_at_a_point_of_its_own_the_nth_time() -> None:
+def test_a_process_dies_the_nth_time_it_passes_a_point_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "once\n")
 

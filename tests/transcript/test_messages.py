@@ -1,4 +1,4 @@
-"""Anthropic Messages: what is found, what is put where, and what is left alone."""
+"""Anthropic Messages: the faults found, the repairs made, and the parts left alone."""
 
 from typing import Any
 
@@ -48,14 +48,14 @@ def test_a_call_at_the_end_is_answered_in_a_new_message() -> None:
     assert repaired(ASK, said(use("a"))) == [ASK, said(use("a")), user(result("a", UNKNOWN))]
 
 
-def test_a_result_goes_first_into_the_next_message() -> None:
+def test_a_result_moves_to_the_front_of_the_next_message() -> None:
     found = repaired(ASK, said(use("a")), user(text("well?")))
     assert found[2] == user(result("a", UNKNOWN), text("well?"))
     found = repaired(ASK, said(use("a")), ASK)
     assert found[2] == user(result("a", UNKNOWN), text("go"))
 
 
-def test_parallel_calls_keep_the_results_that_are_there() -> None:
+def test_parallel_calls_keep_their_existing_results() -> None:
     found = repaired(
         ASK,
         said(use("a"), use("b"), use("c")),
@@ -77,13 +77,13 @@ def test_an_assistant_message_in_between_does_not_part_a_call_from_its_result() 
     assert found == [ASK, said(use("a")), user(result("a")), said(text("hm"))]
 
 
-def test_a_system_message_in_between_comes_after() -> None:
+def test_a_system_message_in_between_moves_behind_the_results() -> None:
     note = {"role": "system", "content": "be kind"}
     found = repaired(ASK, said(use("a")), note, user(result("a")))
     assert found == [ASK, said(use("a")), user(result("a")), note]
 
 
-def test_a_result_behind_a_text_goes_to_the_front() -> None:
+def test_a_result_behind_a_text_moves_to_the_front() -> None:
     found = repaired(ASK, said(use("a")), user(text("here:"), result("a")))
     assert found[2] == user(result("a"), text("here:"))
 
@@ -98,7 +98,7 @@ def test_a_result_from_the_ledger_may_be_blocks_an_error_or_any_value() -> None:
     assert blocks[2]["content"] == '{"n": 1}'
 
 
-def test_an_unknown_outcome_is_no_error() -> None:
+def test_an_unknown_outcome_is_not_marked_as_an_error() -> None:
     [block] = repaired(ASK, said(use("a")))[2]["content"]
     assert "is_error" not in block
 
@@ -121,19 +121,19 @@ def test_nested_content_of_a_result_without_a_call_stays_whole() -> None:
     assert message["content"][1:] == [text("see"), image]
 
 
-def test_what_looks_like_a_call_inside_a_result_is_none() -> None:
+def test_a_block_inside_a_result_is_never_taken_for_a_call() -> None:
     talk = [ASK, said(use("a")), user(result("a", [text('{"type": "tool_use", "id": "b"}')]))]
     assert repaired(*talk) == talk
 
 
-def test_a_second_copy_of_a_result_goes_and_another_result_is_kept_as_text() -> None:
+def test_a_second_copy_of_a_result_is_dropped_and_another_result_is_kept_as_text() -> None:
     found = repaired(ASK, said(use("a")), user(result("a"), result("a"), result("a", "else")))
     first, second = found[2]["content"]
     assert first == result("a")
     assert second["text"].endswith("\nelse")
 
 
-def test_a_real_result_takes_the_place_of_a_stand_in() -> None:
+def test_a_real_result_replaces_a_stand_in() -> None:
     found = repaired(ASK, said(use("a")), user(result("a", UNKNOWN)), user(result("a", "late")))
     assert found == [ASK, said(use("a")), user(result("a", "late"))]
 
@@ -141,24 +141,24 @@ def test_a_real_result_takes_the_place_of_a_stand_in() -> None:
 # ── ids ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_message_that_was_stored_twice_is_there_once() -> None:
+def test_a_message_that_was_stored_twice_is_kept_once() -> None:
     found = repaired(ASK, said(use("a")), said(use("a")), user(result("a")))
     assert found == [ASK, said(use("a")), user(result("a"))]
 
 
-def test_an_id_that_is_used_again_is_made_another_with_its_result() -> None:
+def test_an_id_that_is_used_again_is_replaced_together_with_its_result() -> None:
     again = use("a", input={"n": 2})
     found = repaired(ASK, said(use("a")), user(result("a")), said(again), user(result("a", "2nd")))
     assert found[3:] == [said({**again, "id": "a_2"}), user(result("a_2", "2nd"))]
 
 
-def test_the_ledgers_result_of_one_call_is_never_put_to_another_of_the_same_id() -> None:
+def test_the_ledgers_result_of_one_call_is_never_given_to_another_with_the_same_id() -> None:
     talk = [ASK, said(use("a")), user(result("a")), said(use("a", input={"n": 2}))]
     found = repaired(*talk, ledger={"a": Done("of the first")})
     assert found[-1] == user(result("a_2", UNKNOWN))
 
 
-# ── what a stream leaves behind ───────────────────────────────────────────────────────────────
+# ── remains of a broken stream ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_the_ledgers_result_of_one_call_is_never_put_to_another_of_the_same_id()
         text(" \n"),
     ],
 )
-def test_a_block_that_broke_off_goes(remnant: dict[str, Any]) -> None:
+def test_a_block_that_broke_off_is_dropped(remnant: dict[str, Any]) -> None:
     assert repaired(ASK, said(text("I pay"), remnant)) == [ASK, said(text("I pay"))]
 
 
-def test_arguments_that_came_whole_are_kept() -> None:
+def test_streamed_arguments_that_are_complete_are_kept() -> None:
     streamed = use("a", input={}, partial_json='{"n": 1}', index=1)
     assert repaired(ASK, said(streamed))[1] == said(use("a"))
 
@@ -188,11 +188,11 @@ def test_a_call_that_broke_off_and_is_known_to_have_started_stays() -> None:
     assert found[2] == user(result("a", UNKNOWN))
 
 
-def test_white_space_at_the_end_of_an_unfinished_turn_goes() -> None:
+def test_white_space_at_the_end_of_an_unfinished_turn_is_dropped() -> None:
     assert repaired(ASK, said(text("I will now ")))[-1] == said(text("I will now"))
 
 
-def test_an_unfinished_turn_of_which_nothing_stays_goes_whole() -> None:
+def test_an_unfinished_turn_without_remaining_content_is_dropped() -> None:
     assert repaired(ASK, said(THINKING, use("a", input='{"n'))) == [ASK]
 
 
@@ -230,14 +230,14 @@ def test_the_providers_own_tools_need_no_result(talk: list[Any]) -> None:
     assert transcript.repair(talk, format="anthropic").messages is talk
 
 
-def test_a_tool_of_the_providers_that_will_not_be_answered_any_more_goes() -> None:
+def test_a_provider_tool_call_that_will_not_be_answered_is_dropped() -> None:
     assert repaired(ASK, said(text("hm"), search("s")), ASK) == [ASK, said(text("hm")), ASK]
     assert repaired(ASK, said(searched("s"), text("hm")), ASK) == [ASK, said(text("hm")), ASK]
     twice = said(search("s"), text("hm"), search("s"))
     assert repaired(ASK, twice, ASK) == [ASK, said(text("hm")), ASK]
 
 
-# ── where it cannot be repaired ───────────────────────────────────────────────────────────────
+# ── beyond repair ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,9 @@ def test_a_tool_of_the_providers_that_will_not_be_answered_any_more_goes() -> No
         ([said(text(" "))], (0, None)),
     ],
 )
-def test_what_cannot_be_repaired_is_refused_with_its_place(talk: list[Any], place: Any) -> None:
+def test_a_transcript_that_cannot_be_repaired_is_refused_with_its_place(
+    talk: list[Any], place: Any
+) -> None:
     with pytest.raises(transcript.Unrepairable, match=r"expected .*\. \w+") as refused:
         repaired(*talk)
     assert (refused.value.message, refused.value.block) == place
@@ -267,7 +269,7 @@ def test_notes_say_what_was_changed_and_where() -> None:
     assert (call.id, call.name, call.arguments, call.message) == ("a", "charge", {"n": 1}, 1)
 
 
-# ── the server is as strict ───────────────────────────────────────────────────────────────────
+# ── the server is as strict ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,7 @@ def test_the_server_refuses_what_the_provider_refuses(talk: list[Any], said_of_i
     assert transcript.check(talk, "anthropic")
 
 
-def test_the_server_wants_thinking_while_tools_are_in_use() -> None:
+def test_the_server_requires_thinking_while_tools_are_in_use() -> None:
     body = {"model": "m", "max_tokens": 1, "thinking": {"type": "enabled"}}
     with pytest.raises(ModelRefusal, match="Expected `thinking`"):
         server.check({**body, "messages": [ASK, said(use("a")), user(result("a"))]})

@@ -1,4 +1,4 @@
-"""What holds for all three formats: policies, the ledger, the format, and what is never touched."""
+"""Rules of all three formats: policies, the ledger, the format, and the untouched parts."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ def cut_in_the_middle(form: str) -> list[Any]:
 
 
 def untouched(form: str) -> list[Any]:
-    """The same, and no call was answered."""
+    """The same transcript, in which no call was answered."""
     talk = cut_in_the_middle(form)
     del talk[-1]
     return talk
@@ -70,27 +70,27 @@ def untouched(form: str) -> list[Any]:
         (None, Policy.RESTART, True, Done(UNKNOWN)),
     ],
 )
-def test_what_follows_from_what_a_ledger_knows(
+def test_the_next_move_follows_from_the_state_in_the_ledger_and_the_policy(
     state: State | None, policy: Policy, last: bool, move: Done | CallMove
 ) -> None:
     assert next_move(state, policy, asked=True, last=last) == move
 
 
-def test_without_a_ledger_nothing_is_known() -> None:
+def test_without_a_ledger_the_outcome_of_a_call_is_unknown() -> None:
     found = [next_move(None, policy, asked=False, last=True) for policy in Policy]
     assert found == [Done(UNKNOWN), CallMove.CUT, Done(UNKNOWN)]
 
 
 @every_format
 def test_a_call_that_broke_off_is_not_run(form: str) -> None:
-    """Also if the ledger says of all it does not know that it has not begun."""
+    """Even if the ledger says of every unknown call that it has not begun."""
     whole = untouched(form)
     broken = talks.broken(whole, [(talks.BREAK_OFF, 0, 1)])
     found = transcript.repair(broken, format=form, ledger=lambda call: NOT_STARTED)
     assert [one.id for one in found.to_run] == ["call_0b", "call_0c"]
 
 
-def test_the_words_for_an_unknown_outcome_claim_nothing() -> None:
+def test_the_text_for_an_unknown_outcome_claims_nothing() -> None:
     for word in ("fail", "reject", "error", "denied", "success"):
         assert word not in UNKNOWN.lower()
     assert "Check first" in UNKNOWN
@@ -100,7 +100,7 @@ def test_the_words_for_an_unknown_outcome_claim_nothing() -> None:
 
 
 @every_format
-def test_by_the_ledger_a_call_is_run_filled_in_or_in_doubt(form: str) -> None:
+def test_the_ledger_decides_whether_a_call_is_run_filled_in_or_in_doubt(form: str) -> None:
     talk = cut_in_the_middle(form)
     found = transcript.repair(talk, ledger={"call_0b": NOT_STARTED, "call_0c": Done("paid")})
     assert [one.id for one in found.to_run] == ["call_0b"]
@@ -129,7 +129,7 @@ def test_a_ledger_may_be_a_function_of_the_call(form: str) -> None:
 
 
 @every_format
-def test_restart_takes_the_turn_back_and_keeps_what_people_said_since(form: str) -> None:
+def test_restart_removes_the_turn_and_keeps_later_messages_of_people(form: str) -> None:
     new = {"role": "user", "content": "a new word"}
     talk = [*untouched(form), new]
     found = transcript.repair(talk, format=form, policy="restart").messages
@@ -147,7 +147,7 @@ def test_restart_keeps_the_calls_that_were_answered(form: str) -> None:
 
 
 @every_format
-def test_restart_does_not_forget_what_may_have_happened(form: str) -> None:
+def test_restart_keeps_calls_that_may_have_happened(form: str) -> None:
     ledger = {"call_0a": NOT_STARTED, "call_0b": IN_DOUBT, "call_0c": NOT_STARTED}
     found = transcript.repair(untouched(form), format=form, ledger=ledger, policy="restart")
     kept = json.dumps(found.messages)
@@ -170,7 +170,7 @@ def test_interrupted_answers_every_call(form: str) -> None:
 
 
 @every_format
-def test_the_format_is_seen(form: str) -> None:
+def test_the_format_of_a_transcript_is_detected(form: str) -> None:
     assert transcript.detect(cut_in_the_middle(form)) == form
 
 
@@ -187,12 +187,12 @@ def test_the_format_is_seen(form: str) -> None:
         ),
     ],
 )
-def test_a_format_that_is_not_plain_is_asked_for(talk: list[Any], found: str) -> None:
+def test_an_ambiguous_format_must_be_given(talk: list[Any], found: str) -> None:
     with pytest.raises(BadInput, match=found):
         transcript.repair(talk)
 
 
-def test_an_argument_that_means_nothing_is_refused() -> None:
+def test_an_unknown_format_or_policy_is_refused() -> None:
     talk = [{"role": "user", "content": "hi"}]
     with pytest.raises(BadInput, match="one of anthropic, chat, responses"):
         transcript.check(talk, "gemini")
@@ -215,11 +215,11 @@ def test_faults_say_where_and_what(form: str) -> None:
     assert "call_0b" in json.dumps(talk[number])
 
 
-# ── what is never touched ─────────────────────────────────────────────────────────────────────
+# ── untouched parts ───────────────────────────────────────────────────────────────────────────────
 
 
 @every_format
-def test_a_valid_transcript_comes_back_itself(form: str) -> None:
+def test_a_valid_transcript_is_returned_as_the_same_object(form: str) -> None:
     talk = talks.written(OPEN, form)
     assert transcript.check(talk, form) == []
     for policy in Policy:
@@ -227,14 +227,14 @@ def test_a_valid_transcript_comes_back_itself(form: str) -> None:
 
 
 @every_format
-def test_what_was_given_is_not_changed(form: str) -> None:
+def test_the_given_transcript_is_not_modified(form: str) -> None:
     talk = cut_in_the_middle(form)
     found = transcript.repair(talk, format=form).messages
     assert json.dumps(talk) == json.dumps(cut_in_the_middle(form))
     assert json.dumps(found[:2]) == json.dumps(talk[:2])
 
 
-def test_it_needs_the_standard_library_alone() -> None:
+def test_transcript_needs_only_the_standard_library() -> None:
     code = "import sys, andon.transcript; print(*{one.partition('.')[0] for one in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     plain = subprocess.run(
@@ -275,7 +275,7 @@ def client_of(form: str, url: str) -> Any:
 
 
 @every_format
-def test_what_was_repaired_is_taken_over_the_wire(form: str, model: FakeModel) -> None:
+def test_a_repaired_transcript_is_accepted_over_http(form: str, model: FakeModel) -> None:
     chance = random.Random(6)
     repaired = 0
     with client_of(form, model.url) as client:
@@ -297,8 +297,10 @@ def test_what_was_repaired_is_taken_over_the_wire(form: str, model: FakeModel) -
 
 
 @every_format
-def test_what_the_clients_answer_with_can_be_in_it(form: str, model: FakeModel) -> None:
-    """A loop appends what the client gave it: objects, not dictionaries."""
+def test_a_transcript_may_contain_the_answer_objects_of_the_clients(
+    form: str, model: FakeModel
+) -> None:
+    """A loop appends the client's answers as they are: objects, not dictionaries."""
     asked: list[Any] = [{"role": "user", "content": "go"}]
     with client_of(form, model.url) as client:
         match form:

@@ -1,4 +1,4 @@
-"""OpenAI Responses: every call has its output, and reasoning what followed it."""
+"""OpenAI Responses: every call has its output, and reasoning the item that followed it."""
 
 from typing import Any
 
@@ -45,12 +45,12 @@ def test_a_call_gets_its_output_behind_the_turn() -> None:
     assert found[4:] == [call("b"), output("a", "paid"), output("b", UNKNOWN), ASK]
 
 
-def test_parallel_calls_keep_the_outputs_that_are_there_wherever_they_are() -> None:
+def test_parallel_calls_keep_their_existing_outputs_wherever_they_are() -> None:
     talk = [ASK, call("a"), call("b"), ASK, output("b")]
     assert repaired(*talk) == [ASK, call("a"), call("b"), output("a", UNKNOWN), ASK, output("b")]
 
 
-def test_an_output_before_its_call_goes_behind_it() -> None:
+def test_an_output_before_its_call_moves_behind_it() -> None:
     assert repaired(ASK, output("a"), call("a")) == [ASK, call("a"), output("a")]
 
 
@@ -62,7 +62,7 @@ def test_an_output_without_a_call_is_kept_as_text() -> None:
     assert repaired(ASK, output("gone", picture))[1]["content"][1:] == picture
 
 
-def test_a_second_copy_goes_and_a_second_output_is_kept_as_text() -> None:
+def test_a_second_copy_is_dropped_and_a_second_output_is_kept_as_text() -> None:
     found = repaired(ASK, call("a"), output("a"), output("a"), output("a", "else"))
     assert found[:3] == [ASK, call("a"), output("a")]
     assert found[3]["content"].endswith("\nelse")
@@ -73,7 +73,7 @@ def test_reasoning_keeps_the_item_that_follows_it() -> None:
     assert found == [ASK, call("a"), REASONING, call("b"), output("b"), output("a")]
 
 
-def test_reasoning_goes_with_the_call_that_broke_off_behind_it() -> None:
+def test_reasoning_is_dropped_with_the_call_that_broke_off_behind_it() -> None:
     assert repaired(ASK, REASONING, call("a", '{"n": ')) == [ASK]
     assert repaired(ASK, REASONING) == [ASK]
     half = {"type": "custom_tool_call", "call_id": "a", "name": "x", "input": "se"}
@@ -97,21 +97,21 @@ def test_the_providers_own_tools_need_no_output(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["custom_tool_call", "local_shell_call", "shell_call"])
-def test_other_calls_are_told_in_their_own_kind(kind: str) -> None:
+def test_other_calls_get_an_output_of_their_own_kind(kind: str) -> None:
     field = "id" if kind == "local_shell_call" else "call_id"
     found = repaired(ASK, {"type": kind, field: "a", "name": "x", "input": "select {"})
     assert (found[2]["type"], found[2][field]) == (f"{kind}_output", "a")
     assert UNKNOWN in str(found[2]["output"])
 
 
-def test_a_command_of_the_shell_that_ended_has_its_exit_code() -> None:
+def test_a_shell_command_that_ended_has_its_exit_code() -> None:
     asked = {"type": "shell_call", "call_id": "a", "action": {"commands": ["ls"]}}
     [ended] = repaired(ASK, asked, ledger={"a": Done("x.txt")})[2]["output"]
     assert (ended["stdout"], ended["outcome"]["exit_code"]) == ("x.txt", 0)
 
 
 @pytest.mark.parametrize("kind", ["computer_call", "apply_patch_call"])
-def test_what_has_no_honest_output_is_refused_unless_the_ledger_has_it(kind: str) -> None:
+def test_a_call_without_a_truthful_output_is_refused_unless_the_ledger_has_one(kind: str) -> None:
     talk = [ASK, {"type": kind, "call_id": "a"}]
     with pytest.raises(transcript.Unrepairable, match=r"message 1: .*policy='restart'") as refused:
         repaired(*talk, ledger={"a": IN_DOUBT})
@@ -128,18 +128,18 @@ def test_an_output_of_another_kind_is_no_answer() -> None:
     assert found[3]["content"].endswith("\n42 EUR")
 
 
-def test_a_turn_that_was_stored_twice_is_there_once() -> None:
+def test_a_turn_that_was_stored_twice_is_kept_once() -> None:
     found = repaired(ASK, REASONING, SAID, call("a"), REASONING, SAID, call("a"), output("a"))
     assert found == [ASK, REASONING, SAID, call("a"), output("a")]
 
 
-def test_an_id_that_is_used_again_is_made_another_with_its_output() -> None:
+def test_an_id_that_is_used_again_is_replaced_together_with_its_output() -> None:
     again = call("a", '{"n": 2}', id="fc_2")
     found = repaired(ASK, call("a"), output("a"), again, output("a", "2nd"))
     assert (found[3]["call_id"], found[4]) == ("a_2", output("a_2", "2nd"))
 
 
-def test_what_is_given_by_reference_is_left_to_the_server() -> None:
+def test_an_item_given_by_reference_is_left_to_the_server() -> None:
     talk = [ASK, {"type": "item_reference", "id": "fc_x"}, output("x")]
     assert transcript.repair(talk, format="responses").messages is talk
 

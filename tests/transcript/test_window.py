@@ -1,4 +1,4 @@
-"""A transcript that is made shorter is one that the provider takes, and keeps what was asked."""
+"""A shortened transcript is accepted by the provider, and keeps the requested part."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from andon.testing import FakeModel
 
 
 @given(talks.talks, st.integers(0, 12), st.sampled_from(talks.FORMATS))
-def test_a_shorter_transcript_is_taken(talk: list[talks.Turn], keep: int, form: str) -> None:
+def test_a_shortened_transcript_is_accepted(talk: list[talks.Turn], keep: int, form: str) -> None:
     whole = talks.written(talk, form)
     found = list(transcript.shorten(whole, keep, format=form))
     begin = [one for one in whole[:2] if one.get("content") in ("begin", "be kind")]
@@ -26,12 +26,12 @@ def test_a_shorter_transcript_is_taken(talk: list[talks.Turn], keep: int, form: 
 
 
 @given(talks.talks, st.sampled_from(talks.FORMATS))
-def test_what_fits_stays_the_same_object(talk: list[talks.Turn], form: str) -> None:
+def test_a_transcript_that_fits_stays_the_same_object(talk: list[talks.Turn], form: str) -> None:
     whole = talks.written(talk, form)
     assert transcript.shorten(whole, len(whole), format=form) is whole
 
 
-def test_thoughts_stay_with_what_follows_from_them() -> None:
+def test_reasoning_stays_with_the_item_that_follows_it() -> None:
     turn = talks.Turn(True, True, 2, False, False, False, False, 0)
     whole = talks.written([turn] * 3, "responses")
     for keep in range(len(whole)):
@@ -39,7 +39,7 @@ def test_thoughts_stay_with_what_follows_from_them() -> None:
         assert len(found) == 1 or found[1]["type"] == "reasoning"
 
 
-def test_no_more_goes_than_has_to() -> None:
+def test_no_more_messages_are_dropped_than_necessary() -> None:
     turn = talks.Turn(False, False, 1, False, False, False, False, 0)
     whole = talks.written([turn] * 4, "chat")
     found = transcript.shorten(whole, 5)
@@ -66,7 +66,7 @@ def ask(form: str, url: str, talk: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("form", talks.FORMATS)
-def test_a_window_that_is_full_is_known_by_the_providers_error(form: str) -> None:
+def test_a_full_context_window_is_recognised_by_the_providers_error(form: str) -> None:
     talk = [{"role": "user", "content": "long " * 200}]
     with FakeModel(["never"], window=200) as fake, pytest.raises(Exception, match="400") as raised:
         ask(form, fake.url, talk)
