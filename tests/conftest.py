@@ -12,14 +12,15 @@ from tests.databases import Databases
 from andon.testing.postgres import Cluster, PostgresMissing
 
 NOT_FOUND = "PostgreSQL not found"
-# Files with the longest tests, minutes in all. They begin first, each row in a worker of its own:
-# at the end no worker waits for another one's. A file stays whole, its tests share fixtures.
+# Files with the longest tests, minutes in all. They begin first, each row on an xdist worker of its
+# own, so that no xdist worker waits for another at the end. A file stays whole: its tests share
+# fixtures.
 LONG = (
     ("tests/test_readme.py",),
     ("tests/verify/test_simulation.py",),
     ("tests/verify/test_matrix.py", "tests/verify/test_twins.py", "tests/transcript/test_fuzz.py"),
 )
-# As in pyproject.toml, for every pytest that a test starts: who uses andon has no such plugin.
+# As in pyproject.toml, for every pytest that a test starts: andon's users lack this plugin.
 os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:langsmith_plugin"
 # A suite in the background ignores Ctrl-C, and so would every process that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,7 +28,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what is long where a worker begins: each is given an equal part of the list, in turn."""
+    """Put the long files where a worker begins: each worker gets an equal part of the list, in
+    turn.
+    """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:
         return
@@ -50,14 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Names of folders that are not there yet."""
+    """Paths of folders that do not exist yet."""
     folder = tmp_path_factory.mktemp("homes")
     return (folder / str(number) for number in itertools.count())
 
 
 @pytest.fixture(autouse=True)
 def home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A latch that nobody else pulls."""
+    """A home with a latch that only this test pulls."""
     folder = next(homes)
     monkeypatch.setenv("ANDON_HOME", str(folder))
     return folder
@@ -69,7 +72,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         server = Cluster()
     except PostgresMissing as missing:
-        # In CI a skipped half of the promises must not look like a pass.
+        # In CI, skipping half of the promises must not look like a pass.
         if os.environ.get("CI"):
             raise
         pytest.skip(f"{NOT_FOUND}: {missing}")
@@ -79,7 +82,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def andon_cluster(cluster: Cluster) -> Cluster:
-    """One is enough: the plugin that andon ships takes this one, too."""
+    """The plugin that andon ships shares this server."""
     return cluster
 
 
@@ -95,13 +98,13 @@ def postgres_url(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def databases(cluster: Cluster) -> Databases:
-    """Databases with andon's tables and nothing in them."""
+    """Databases with andon's tables, all of them empty."""
     return Databases(cluster)
 
 
 @pytest.fixture
 def postgres_with_tables_url(databases: Databases) -> Iterator[str]:
-    """A database for one test, as it is when a store was opened for the first time."""
+    """A database for one test, with andon's tables and no rows."""
     url = databases.take()
     yield url
     databases.give_back(url)
@@ -122,7 +125,7 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly that half of the promises went unchecked."""
+    """Report loudly that half of the promises were not checked."""
     skipped = terminalreporter.stats.get("skipped", [])
     untested = [report for report in skipped if NOT_FOUND in str(report.longrepr)]
     if untested:

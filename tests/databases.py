@@ -1,8 +1,9 @@
-"""PostgreSQL databases that are as they were when andon's tables had just been made.
+"""PostgreSQL databases with andon's tables and no rows, recycled between tests.
 
-A copy of one that has the tables takes PostgreSQL longer than most tests; to empty it does not. So
-what a test leaves is emptied and given to another one, under another name: whoever still has the
-old one finds nothing. If a test has changed more than rows, its database is dropped.
+Copying a database that has the tables takes PostgreSQL longer than most tests; emptying one does
+not. So each database is emptied after its test and given to another one under another name: a
+connection of the earlier test finds nothing. If a test has changed more than rows, its database is
+dropped.
 """
 
 import secrets
@@ -17,10 +18,10 @@ from andon.testing.postgres import Cluster
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 GONE_MS = 10_000
-# Larger ones are given new files, as if they had never been large.
+# Larger tables get new files, as if they had never been large.
 LARGE_BYTES = 4 * 8192
 
-# Each definition with the transaction that wrote it; of tables, what TRUNCATE leaves as it is.
+# Each definition with the transaction that wrote it; of tables, only what TRUNCATE preserves.
 DEFINITIONS = """
 WITH ours AS (SELECT * FROM pg_namespace
               WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'),
@@ -46,7 +47,7 @@ SELECT md5(string_agg(found, ' ' ORDER BY found)) FROM (
 
 
 class Databases:
-    """Those of one server."""
+    """The databases of one server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -60,7 +61,7 @@ class Databases:
         self._first = url.rpartition("/")[2]
 
     def take(self) -> str:
-        """The URL of one that is empty."""
+        """The URL of an empty database."""
         self._cluster.start()  # a test may have ended with the server killed
         if not self._empty:
             name = self._new_name()
@@ -69,7 +70,7 @@ class Databases:
         return self._cluster.url(self._empty.pop())
 
     def give_back(self, url: str) -> None:
-        """Whoever still uses it is disconnected."""
+        """Take it back, and disconnect every client that still uses it."""
         self._cluster.start()
         name = url.rpartition("/")[2]
         if self._emptied(url):
@@ -94,7 +95,7 @@ class Databases:
 
 
 def disconnect(db: Connection) -> bool:
-    """Whether all others are gone from this database."""
+    """End all other connections to this database; whether they are gone."""
     ended = db.execute(
         "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -104,7 +105,7 @@ def disconnect(db: Connection) -> bool:
 
 
 def empty(db: Connection, *, kept: tuple[str, ...]) -> None:
-    """As it was when it was new, but for the tables that are kept."""
+    """Delete all rows and restart the sequences, except in the tables that are kept."""
     tables = db.execute(
         "SELECT format('%%I.%%I', nspname, relname), pg_table_size(c.oid) FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = relnamespace"
@@ -113,7 +114,7 @@ def empty(db: Connection, *, kept: tuple[str, ...]) -> None:
         [list(kept)],
     ).fetchall()
     names = [name for name, _ in tables]
-    # Nothing of it has to survive, and who wrote last may be about to commit.
+    # Nothing of it has to survive a crash, and the last writer may be about to commit.
     commands = ["SET LOCAL synchronous_commit = off", f"LOCK TABLE {', '.join(names)}"]
     commands += [f"DELETE FROM {name}" for name, size in tables if size <= LARGE_BYTES]
     if large := [name for name, size in tables if size > LARGE_BYTES]:

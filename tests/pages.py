@@ -1,4 +1,4 @@
-"""The Markdown pages of the project: what they say, and whether it is true.
+"""Reads the Markdown pages of the project and executes their commands.
 
 A code block may be marked by a comment on the line before it:
 
@@ -6,9 +6,9 @@ A code block may be marked by a comment on the line before it:
     <!-- run -->          the `$ ` lines of the block are executed, one after the other
     <!-- run: postgres --> the same, with ANDON_STORE naming an empty PostgreSQL database
     <!-- paste -->        the block is typed into a shell as one piece
-    <!-- prints -->       and this is what it prints
+    <!-- prints -->       and the block is the output of that shell
 
-The lines below a command are what it prints. They are compared by their words: numbers, ids and
+The lines below a command are its output. They are compared by their words: numbers, ids and
 times differ from one execution to the next, and `…` stands for more of the same.
 """
 
@@ -31,19 +31,19 @@ PAGES = sorted(
     if not page.name.startswith(".")
 )
 LIMIT_SECONDS = 90.0
-# A worker in the background is waited for: who reads a page sees it say so, too.
+# A worker in the background is waited for: a reader of the page sees its message, too.
 _WORKER = re.compile(r"\bandon work [^#]*&\s*(#.*)?$")
 READY = "is ready"
-# Who reads a page looks again until it is there; these commands only look.
+# A reader repeats these commands until the output is there; they only read.
 LOOKS = ("cat ", "andon ps", "andon show", "andon logs")
 
 _FENCE = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-# Colours, and the marks around what is pasted.
+# Terminal escape codes: colours, and bracketed paste.
 _CODES = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
-# Words without a digit: what differs between two executions has one, or is a name of the machine.
+# Words without a digit: those with one, and names of the machine, differ between executions.
 _WORD = re.compile(r"[A-Za-z_]{2,}")
 
 
@@ -94,7 +94,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def entries(page: Path) -> set[str]:
-    """What has a heading or the first cell of a table row: all words in code marks, or the text."""
+    """The documented names: headings and first table cells, by their code marks or their text."""
     text = prose(page)
     heads: list[str] = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     heads += re.findall(r"^\| *(.+?) *\|", text, re.MULTILINE)
@@ -111,19 +111,19 @@ def entries(page: Path) -> set[str]:
 
 @dataclass
 class Command:
-    """A line that somebody types, and what is printed below it."""
+    """A line that a reader types, and the lines that are printed below it."""
 
     line: str
     expected: list[str] = field(default_factory=list)
 
     def missing(self, printed: str) -> list[str]:
-        """The expected lines of which a word was not printed."""
+        """The expected lines of which some word was not printed."""
         words = set(_WORD.findall(printed))
         return [line for line in self.expected if not words.issuperset(_words(line))]
 
 
 def _words(line: str) -> set[str]:
-    # A number, an id or a path is another one each time; after an ellipsis comes more of the same.
+    # Numbers, ids and paths differ each time; an ellipsis stands for more of the same.
     plain = " ".join(
         word for word in line.split("…", maxsplit=1)[0].split() if not re.search(r"[\d/]", word)
     )
@@ -153,7 +153,7 @@ def environment(folder: Path, **environ: str) -> dict[str, str]:
     kept.pop("PYTHONUNBUFFERED", None)
     return {
         **kept,
-        "ANDON_HOME": str(folder / ".home"),  # what a page halts is its own
+        "ANDON_HOME": str(folder / ".home"),  # a halt on a page concerns this home only
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
         "PYTHONUTF8": "1",
@@ -176,7 +176,7 @@ class Shell:
         )
         self._typed = 0
         self._printed = ""
-        self._type("set -m")  # as in a terminal: what runs in the background is its own group
+        self._type("set -m")  # as in a terminal: a job in the background is its own process group
 
     def __enter__(self) -> "Shell":
         return self
@@ -192,7 +192,7 @@ class Shell:
             stream.close()
 
     def execute(self, command: Command) -> str:
-        """Type the line; answers what was printed. Fails if the page said something else."""
+        """Type the line and return what was printed; fail if it differs from the page."""
         until = time.monotonic() + LIMIT_SECONDS
         seen = ""
         while True:
@@ -244,9 +244,9 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def follow(page: Path, folder: Path, **environ: str) -> str:
-    """Do everything a page says, in order; answers all that was printed."""
+    """Execute every marked block of a page in order; returns all that was printed."""
     printed = ""
-    (folder / "examples").symlink_to(ROOT / "examples")  # who reads has a clone
+    (folder / "examples").symlink_to(ROOT / "examples")  # a reader has a clone
     with Shell(folder, **environ) as shell:
         for block in blocks(page):
             kind, _, name = block.mark.partition(": ")
@@ -259,9 +259,9 @@ def follow(page: Path, folder: Path, **environ: str) -> str:
 
 
 def paste(page: Path, folder: Path, *shell: str) -> str:
-    """Paste the blocks marked so into a shell at once; answers what it printed until its end.
+    """Paste the marked blocks into a shell at once; returns what it printed until its end.
 
-    The shell has a terminal, as a person's has; without words it is a bash that reads a script.
+    `shell` runs in a terminal, as a person's does; by default it is a bash that reads a script.
     """
     for block in blocks(page):
         if block.mark.startswith("file: "):
@@ -307,7 +307,7 @@ def _until_closed(terminal: int) -> str:
             assert selector.select(until - time.monotonic()), printed.decode(errors="replace")
             try:
                 found = os.read(terminal, 65536)
-            except OSError:  # nobody has it open any more
+            except OSError:  # no process has it open any more
                 found = b""
             if not found:
                 return _CODES.sub("", printed.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""What a test leaves in its database, no other test finds."""
+"""A test finds nothing that an earlier test left in its database."""
 
 import psycopg
 import pytest
@@ -30,19 +30,19 @@ DDL = [
 
 @pytest.fixture(scope="module")
 def some(cluster: Cluster) -> Databases:
-    """No other test takes one of these."""
+    """Databases that only this test takes."""
     return Databases(cluster)
 
 
-def number(url: str) -> object:
-    """What tells one database from another, whatever it is called."""
+def oid_of(url: str) -> object:
+    """The identity of a database, independent of its name."""
     with psycopg.connect(url) as db:
         return db.execute(
             "SELECT oid FROM pg_database WHERE datname = current_database()"
         ).fetchone()
 
 
-def test_rows_and_their_numbers_are_gone_and_so_is_the_name(some: Databases) -> None:
+def test_a_recycled_database_has_no_rows_fresh_sequences_and_another_name(some: Databases) -> None:
     url = some.take()
     store = open_store(url)  # still open when it is given back
     with psycopg.connect(url, autocommit=True) as db:
@@ -51,11 +51,11 @@ def test_rows_and_their_numbers_are_gone_and_so_is_the_name(some: Databases) -> 
             " VALUES ('r', 1, 0, 'info', %s) RETURNING id"
         )
         first = [db.execute(log, [text]).fetchone() for text in ("x", "y" * 100_000)]
-    before = number(url)
+    before = oid_of(url)
     some.give_back(url)
     store.close()
     again = some.take()
-    assert number(again) == before
+    assert oid_of(again) == before
     assert again != url
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         psycopg.connect(url)
@@ -67,12 +67,12 @@ def test_rows_and_their_numbers_are_gone_and_so_is_the_name(some: Databases) -> 
 
 
 @pytest.mark.parametrize("change", DDL)
-def test_one_that_was_changed_is_nobody_elses(some: Databases, change: str) -> None:
+def test_a_database_with_a_changed_schema_is_not_recycled(some: Databases, change: str) -> None:
     url = some.take()
-    before = number(url)
+    before = oid_of(url)
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(change.encode())
     some.give_back(url)
     again = some.take()
-    assert number(again) != before
+    assert oid_of(again) != before
     some.give_back(again)

@@ -1,4 +1,4 @@
-"""The docs are complete: what people can meet has its row in docs/reference, and links work."""
+"""The docs are complete: every public thing has its row in docs/reference, and links work."""
 
 import ast
 import inspect
@@ -90,7 +90,7 @@ def test_every_public_name_has_a_heading() -> None:
 
 
 @pytest.mark.parametrize("kind", [Context, Client, Answer], ids=lambda kind: kind.__name__)
-def test_every_member_of_what_people_hold_has_a_row(kind: type) -> None:
+def test_every_member_of_a_public_class_has_a_row(kind: type) -> None:
     assert not undocumented(public(kind), "sdk.md")
 
 
@@ -137,7 +137,7 @@ def test_every_table_has_a_row() -> None:
     assert not undocumented(sqlite, "schema.md")
 
 
-def test_the_tables_of_the_concepts_are_those_of_the_core() -> None:
+def test_the_tables_of_the_concept_pages_match_the_core() -> None:
     tables = runpy.run_path(str(pages.ROOT / "docs" / "tables.py"))
     stale = [
         page.name
@@ -152,13 +152,13 @@ def test_the_tables_of_the_concepts_are_those_of_the_core() -> None:
 @pytest.mark.parametrize(
     "page", sorted((pages.ROOT / "docs/concepts").glob("*.md")), ids=lambda page: page.stem
 )
-def test_a_concept_ends_with_how_to_see_it(page: Path) -> None:
+def test_every_concept_page_ends_with_the_section_see_it(page: Path) -> None:
     headings = re.findall(r"^## (.+)$", pages.prose(page), re.MULTILINE)
     assert headings[-1] == "See it"
 
 
 @every_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_leads_to_an_existing_target(page: Path) -> None:
     broken = []
     for target in pages.links(page):
         path, _, anchor = target.partition("#")
@@ -169,7 +169,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @every_page
-def test_what_is_named_exists(page: Path) -> None:
+def test_every_file_and_make_target_on_a_page_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     files = set(re.findall(r"\b(?:tests|bench|docs|src|examples)/[\w/.-]+\.(?:py|md|sql)\b", text))
     assert not [file for file in files if not (pages.ROOT / file).exists()]
@@ -178,7 +178,7 @@ def test_what_is_named_exists(page: Path) -> None:
 
 
 @every_page
-def test_python_on_the_pages_is_python(page: Path) -> None:
+def test_every_python_block_compiles(page: Path) -> None:
     for block in pages.blocks(page):
         if block.language == "python":
             flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
@@ -187,9 +187,9 @@ def test_python_on_the_pages_is_python(page: Path) -> None:
 
 @every_page
 def test_the_pages_use_the_words_of_the_glossary(page: Path) -> None:
-    own = re.sub(r"`[^`\n]+`", "", pages.prose(page))  # what is quoted is named by somebody else
+    own = re.sub(r"`[^`\n]+`", "", pages.prose(page))  # quoted names are not ours
     assert not OTHER_WORDS.findall(own)
 
 
-def test_a_page_that_lacks_a_row_is_noticed() -> None:
+def test_a_missing_row_is_noticed() -> None:
     assert undocumented({"store", "no_such_setting"}, "settings.md") == ["no_such_setting"]

@@ -1,4 +1,4 @@
-"""Errors are one tree, say what to do, and can be caught by what they are."""
+"""Errors form one tree, say what to do, and can be caught by their kind."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ NODE = re.compile(r" {4}(?P<lead>[ │├└─]*)(?P<name>[A-Z]\w+)(?: \((?P<ba
 
 
 def tree_of_the_docstring() -> dict[str, str]:
-    """Each class of the tree with its parent, read from how far it is indented."""
+    """Each class of the tree with its parent, read from its indentation."""
     assert errors.__doc__ is not None
     parents: dict[str, str] = {}
     above: list[tuple[int, str]] = []
@@ -54,18 +54,18 @@ def test_the_docstring_shows_every_error_below_its_parent() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_error_says_in_its_docstring_what_happened(kind: type[BaseException]) -> None:
+def test_the_docstring_of_every_error_says_what_happened(kind: type[BaseException]) -> None:
     assert kind.__doc__
     assert kind.__doc__.endswith(".")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind.__init__ is AndonError.__init__])
-def test_an_error_without_a_message_says_its_docstring(kind: type[AndonError]) -> None:
+def test_an_error_without_a_message_shows_its_docstring(kind: type[AndonError]) -> None:
     assert str(kind()) == kind.__doc__
     assert str(kind("what was found")) == "what was found"
 
 
-def test_a_fenced_worker_is_told_that_nothing_was_written() -> None:
+def test_a_fenced_error_says_that_nothing_was_written() -> None:
     error = Fenced("r-1", "2.7")
     assert str(error) == (
         "run r-1: this worker is no longer the owner (held: 2.7); nothing was written. "
@@ -81,7 +81,7 @@ def test_an_illegal_transition_names_run_state_and_event() -> None:
     assert (error.run_id, error.state, error.event) == ("r-1", "succeeded", "cancel")
 
 
-def test_refusals_are_caught_together() -> None:
+def test_refusals_share_one_base_class() -> None:
     for refusal in (Fenced("r-1"), IllegalTransition("r-1", "a", "b"), Conflict()):
         assert isinstance(refusal, Refused)
     assert not isinstance(StoreUnavailable(), Refused)
@@ -137,7 +137,7 @@ def described(error: Exception) -> dict[str, Any]:
 
 
 @every_error
-def test_a_failed_step_is_caught_by_what_it_is_live_and_replayed(
+def test_a_failed_step_is_caught_by_its_original_class_live_and_replayed(
     raised: Exception, families: tuple[type[Exception], ...]
 ) -> None:
     live = described(raised)
@@ -152,7 +152,7 @@ def test_a_failed_step_is_caught_by_what_it_is_live_and_replayed(
 
 
 @every_error
-def test_a_failed_step_is_of_no_other_family(
+def test_a_failed_step_belongs_to_no_other_family(
     raised: Exception, families: tuple[type[Exception], ...]
 ) -> None:
     error = step_failed("charge", described(raised), "")
@@ -160,7 +160,7 @@ def test_a_failed_step_is_of_no_other_family(
 
 
 @every_error
-def test_a_failed_step_is_the_same_class_whenever_it_is_raised(
+def test_a_failed_step_has_the_same_class_whenever_it_is_raised(
     raised: Exception, families: tuple[type[Exception], ...]
 ) -> None:
     first, second = (step_failed("charge", described(raised), "") for _ in range(2))
@@ -174,11 +174,11 @@ def test_the_nearest_family_comes_first() -> None:
         assert not [later for later in errors._FAMILIES[n + 1 :] if issubclass(later, kind)]
 
 
-def test_a_name_from_the_journal_is_never_looked_up() -> None:
+def test_a_class_name_from_the_journal_is_never_looked_up() -> None:
     error = step_failed("charge", {"family": "SystemExit", "type": "SystemExit"}, "")
     assert isinstance(error, StepFailed)
     assert not isinstance(error, SystemExit)
 
 
-def test_an_error_that_was_stored_without_words_still_names_its_step() -> None:
+def test_an_error_that_was_stored_without_a_message_still_names_its_step() -> None:
     assert str(step_failed("charge", {}, "")) == "charge: : "

@@ -1,4 +1,4 @@
-"""Without an extra, whatever needs it says which one to install."""
+"""Without an extra, every feature that needs it names the extra to install."""
 
 import os
 import subprocess
@@ -80,7 +80,7 @@ def test_an_adapter_without_its_framework_names_the_extra(
     assert "\n" not in said
 
 
-def test_what_is_shipped_for_tests_needs_nothing_but_a_plain_install(tmp_path: Path) -> None:
+def test_andon_testing_works_on_a_plain_install(tmp_path: Path) -> None:
     frameworks = ("psycopg", "langgraph", "langchain", "agents", "pydantic", "pydantic_ai")
     clients = ("openai", "anthropic", "httpx", "uvicorn", "starlette", "anyio")
     code = "import andon.testing as t; [getattr(t, name) for name in t.__all__]; "
@@ -96,7 +96,9 @@ def test_what_is_shipped_for_tests_needs_nothing_but_a_plain_install(tmp_path: P
         f"import andon; andon.Client.sync({URL!r}).__enter__()",
     ],
 )
-def test_programs_are_told_too(tmp_path: Path, code: str) -> None:
+def test_a_program_without_the_driver_gets_an_error_that_names_the_extra(
+    tmp_path: Path, code: str
+) -> None:
     last = run_without(("psycopg",), code, tmp_path).stderr.strip().split("\n")[-1]
     assert last.startswith("andon.errors.StoreError: ")
     assert "pip install 'andon[postgres]'" in last

@@ -1,4 +1,4 @@
-"""What importing andon drags in."""
+"""The modules that importing andon loads."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import andon
 import andon.testing
 from andon.store import open_store
 
-# What each would add to the time between Enter and the order: 2 to 20 ms.
+# Each would add 2 to 20 ms between Enter and the order.
 SLOW = {"asyncio", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "random", "shutil"}
 SLOW |= {"socket", "subprocess", "tempfile", "typing", "urllib", "uuid"}
 UNTIL_THE_ORDER = """
@@ -41,12 +41,12 @@ print(*{{name.partition(".")[0] for name in set(sys.modules) - before}})
     return set(done.stdout.split())
 
 
-def test_importing_andon_loads_nothing_but_python() -> None:
+def test_importing_andon_loads_only_python_itself() -> None:
     assert loaded_by("import andon") - sys.stdlib_module_names == {"andon"}
 
 
 @pytest.mark.parametrize("package", [andon, andon.testing], ids=lambda one: one.__name__)
-def test_every_public_name_loads(package: ModuleType) -> None:
+def test_every_public_name_can_be_imported(package: ModuleType) -> None:
     missing = [name for name in package.__all__ if getattr(package, name, None) is None]
     assert not missing
 
@@ -61,7 +61,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize("verb", ["kill", "pause", "cancel"])
-def test_a_stop_needs_python_and_the_driver_until_its_order_is_out(
+def test_a_stop_loads_only_python_and_the_driver_before_its_order(
     verb: str, sqlite_url: str
 ) -> None:
     with_a_run = open_store(sqlite_url)
@@ -75,7 +75,7 @@ def test_a_stop_needs_python_and_the_driver_until_its_order_is_out(
 
 
 def _beforehand() -> set[str]:
-    """What this environment loads into every interpreter."""
+    """The modules that this environment loads into every interpreter."""
     code = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""Tests may kill or freeze a process at a named moment; nobody else notices that there are any."""
+"""Tests may kill or freeze a process at a named point; without faults, points do nothing."""
 
 import os
 import re
@@ -38,11 +38,11 @@ def started(faults: str | None) -> Iterator["subprocess.Popen[str]"]:
         try:
             yield process
         finally:
-            process.kill()  # one that froze again would be waited for without end
+            process.kill()  # a process that froze again would be waited for without end
 
 
 @pytest.mark.parametrize("faults", [None, "", "step:stored=kill"])
-def test_a_process_that_was_not_asked_to_die_passes_every_point(faults: str | None) -> None:
+def test_a_process_without_a_fault_passes_every_point(faults: str | None) -> None:
     with started(faults) as process:
         printed, _ = process.communicate(timeout=60)
     assert (process.returncode, printed.split()) == (0, ["1", "2", "3"])
@@ -66,7 +66,7 @@ def test_a_process_is_killed_at_the_named_point_the_nth_time(
     assert output.split() == printed
 
 
-def test_a_frozen_process_stops_at_the_point_and_goes_on_when_it_is_woken() -> None:
+def test_a_frozen_process_stops_at_the_point_and_continues_after_sigcont() -> None:
     with started("effect:executed=freeze@2") as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -81,8 +81,8 @@ def test_a_frozen_process_stops_at_the_point_and_goes_on_when_it_is_woken() -> N
     ["effect:executed", "effect:executed=", "effect:executed=hang", "nowhere=kill", "=kill@1",
      "effect:executed=kill@two", "effect:executed=kill@-1", "kill"],
 )  # fmt: skip
-def test_a_wish_that_cannot_be_understood_ends_the_process_before_it_begins(faults: str) -> None:
-    """A crash test whose crash was misspelt would pass for ever."""
+def test_an_invalid_fault_ends_the_process_before_it_begins(faults: str) -> None:
+    """Otherwise a crash test with a misspelt fault would pass for ever."""
     with started(faults) as process:
         printed, said = process.communicate(timeout=60)
     assert (process.returncode, printed) == (1, "")
@@ -93,7 +93,7 @@ def test_no_point_is_declared_twice() -> None:
     assert len(set(points.POINTS)) == len(points.POINTS)
 
 
-def test_every_declared_point_is_passed_somewhere_and_every_one_passed_is_declared() -> None:
+def test_the_declared_points_are_exactly_the_passed_ones() -> None:
     sources = Path(points.__file__).parent.rglob("*.py")
     passed = re.compile(r'\bpoint\("([^"]+)"[,)]')
     found = {name for path in sources for name in passed.findall(path.read_text("utf-8"))}

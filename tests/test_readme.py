@@ -1,7 +1,7 @@
-"""What the pages tell people to type works, and prints what the pages say.
+"""The commands on the pages work, and print the output that the pages show.
 
 The README's program is executed as the README says: its worker is killed with SIGKILL while a
-payment is out, another one goes on, and the provider's own file says what was paid.
+payment is out, another one goes on, and the provider's own file says which payments happened.
 """
 
 import re
@@ -26,7 +26,9 @@ def name_of(page: Path) -> str:
 
 # Pasted without pauses, into a script and into a terminal.
 @pytest.mark.parametrize("shell", [(), ("bash", "--norc", "-i")], ids=["script", "terminal"])
-def test_the_readme_is_true(tmp_path: Path, shell: tuple[str, ...]) -> None:
+def test_the_readme_program_works_and_prints_what_it_promises(
+    tmp_path: Path, shell: tuple[str, ...]
+) -> None:
     printed = pages.paste(README, tmp_path, *shell)
     left = iter(printed.splitlines())
     for line in pages.promised(README):
@@ -35,8 +37,8 @@ def test_the_readme_is_true(tmp_path: Path, shell: tuple[str, ...]) -> None:
     assert (tmp_path / "payments.txt").read_text().split() == ["A-1", "A-2"]
 
 
-def test_a_pasted_block_is_plain_for_every_shell() -> None:
-    """An interactive zsh takes # for a word, and somebody else's prompt for a command."""
+def test_a_pasted_block_has_no_comments_and_no_prompts() -> None:
+    """An interactive zsh does not read # as a comment, and would run a pasted prompt."""
     for page in pages.PAGES:
         for block in pages.blocks(page):
             if block.mark == "paste":
@@ -62,7 +64,7 @@ def needed(page: Path) -> set[str]:
 
 
 def named(page: Path) -> set[str]:
-    """The distributions that the pip lines above the first code bring, extras included."""
+    """The distributions that the pip lines above the first code install, extras included."""
     head = page.read_text("utf-8").partition("```python")[0]
     found = set[str]()
     for line in re.findall(r"pip install ([^`\n]+)", head):
@@ -80,7 +82,7 @@ def named(page: Path) -> set[str]:
 
 
 def brought_by(name: str) -> set[str]:
-    """What it needs by itself, without any extra."""
+    """The distributions that it requires without any extra."""
     all_of_it = [Requirement(text) for text in requires(name) or ()]
     plain = [one for one in all_of_it if not one.marker or one.marker.evaluate({"extra": ""})]
     return {normal(one.name) for one in plain}
@@ -95,20 +97,20 @@ def normal(name: str) -> str:
     [page for page in pages.PAGES if is_followed(page, "run") and page != README],
     ids=name_of,
 )
-def test_a_page_can_be_followed(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work_as_written(page: Path, tmp_path: Path) -> None:
     pages.follow(page, tmp_path)
 
 
 @pytest.mark.parametrize(
     "page", [page for page in pages.PAGES if is_followed(page, "run: postgres")], ids=name_of
 )
-def test_a_page_about_postgresql_can_be_followed(
+def test_the_commands_of_a_page_about_postgresql_work_as_written(
     page: Path, tmp_path: Path, postgres_url: str
 ) -> None:
     pages.follow(page, tmp_path, ANDON_STORE=postgres_url)
 
 
-def test_a_page_that_says_something_else_is_noticed(
+def test_a_page_with_wrong_output_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "LIMIT_SECONDS", 0.3)

@@ -1,4 +1,4 @@
-"""The map of what the users asked for names only what exists, and leaves no document out."""
+"""The map of user requests names only existing files and tests, and covers every document."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ SOURCE = pages.ROOT / "src" / "andon"
 MAP = pages.ROOT / "docs" / "seed-map.md"
 DOCUMENTS = ("000", "001", "002", "003", "004")
 STATUS = ("works", "partly", "missing")
-# The parts of the product that are not built yet, and what it will not do.
+# The parts of the product that are not built yet, and those that it will not have.
 LATER = (
     "broker and gateway",
     "guard",
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     where: str
     tests: list[str]
     status: str
-    said: str  # what stands after the status
+    said: str  # the text after the status
 
 
 def rows(text: str) -> list[Row]:
@@ -84,7 +84,7 @@ def is_command(words: list[str]) -> bool:
 
 
 def unknown(quoted: str) -> bool:
-    """Whether something in code marks names what does not exist; what is no name is no matter."""
+    """Whether quoted code names something that does not exist; other text does not matter."""
     if quoted.startswith("andon "):
         return not is_command(quoted.split()[1:])
     if quoted.startswith("ctx."):
@@ -102,7 +102,7 @@ def test_every_document_has_its_section() -> None:
 
 
 @every_row
-def test_every_test_that_is_named_exists(row: Row) -> None:
+def test_every_named_test_exists(row: Row) -> None:
     assert not [test for test in row.tests if not exists(test)]
 
 
@@ -113,7 +113,7 @@ def test_every_file_command_and_name_exists(row: Row) -> None:
 
 
 @every_row
-def test_every_status_is_one_and_says_what_it_has_to(row: Row) -> None:
+def test_every_status_is_valid_and_has_its_explanation(row: Row) -> None:
     assert row.status in STATUS
     later = [part for part in LATER if part in row.said]
     match row.status:
@@ -140,7 +140,7 @@ def test_every_status_is_one_and_says_what_it_has_to(row: Row) -> None:
         "halt_seconds",
     ],
 )
-def test_what_does_not_exist_is_noticed(wrong: str) -> None:
+def test_a_name_that_does_not_exist_is_noticed(wrong: str) -> None:
     assert unknown(wrong)
 
 

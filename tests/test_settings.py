@@ -1,4 +1,4 @@
-"""Settings: the nearest word counts, and a wrong one is refused where it was said."""
+"""Settings: the nearest source wins, and an invalid value is refused with its source."""
 
 import math
 from itertools import product
@@ -14,7 +14,7 @@ NUMBERS = [
     name for name in Settings.__struct_fields__ if not isinstance(getattr(Settings(), name), str)
 ]
 WHOLE = ["concurrency", "interruption_limit", "health_port", "restart_limit"]
-# Where 0 means something: nothing less than this.
+# Settings in which 0 has a meaning: only a value below it is refused.
 LEAST = {"health_port": -1, "orchestrator_grace_seconds": 0, "step_seconds": 0}
 MORE_THAN_0 = [name for name in NUMBERS if name not in LEAST]
 
@@ -37,7 +37,7 @@ def refusal(folder: Path, **sources: Any) -> str:
     return str(refused.value)
 
 
-def test_without_a_word_the_defaults_hold(tmp_path: Path) -> None:
+def test_without_any_source_the_defaults_hold(tmp_path: Path) -> None:
     assert load_from(tmp_path) == Settings()
 
 
@@ -56,7 +56,7 @@ def test_argument_precedes_environment_precedes_file_precedes_default(
     assert settings.concurrency == (heard or [Settings().concurrency])[0]
 
 
-def test_each_setting_is_taken_from_where_it_was_said(tmp_path: Path) -> None:
+def test_each_setting_is_taken_from_its_own_nearest_source(tmp_path: Path) -> None:
     settings = load_from(
         tmp_path,
         given={"store": "sqlite:///a.db", "poll_seconds": None},  # None: not given
@@ -69,7 +69,7 @@ def test_each_setting_is_taken_from_where_it_was_said(tmp_path: Path) -> None:
     assert isinstance(settings.lease_seconds, float)
 
 
-def test_by_default_the_process_and_its_folder_are_asked(
+def test_by_default_the_environment_and_the_file_in_the_folder_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "andon.toml").write_text("concurrency = 3", "utf-8")
@@ -80,11 +80,11 @@ def test_by_default_the_process_and_its_folder_are_asked(
 
 
 @pytest.mark.parametrize("name", ["ANDON_FAULTS", "ANDON_BY"])
-def test_what_is_no_setting_is_left_alone(name: str, tmp_path: Path) -> None:
+def test_environment_variables_that_are_no_settings_are_ignored(name: str, tmp_path: Path) -> None:
     assert load_from(tmp_path, environ={name: "x"}) == Settings()
 
 
-def test_settings_do_not_change_after_they_were_built() -> None:
+def test_settings_cannot_be_changed_after_they_were_built() -> None:
     with pytest.raises(AttributeError, match="cannot be changed"):
         Settings().concurrency = 2  # type: ignore[misc]
 
@@ -100,7 +100,7 @@ def test_settings_do_not_change_after_they_were_built() -> None:
         ({"toml": "conurrency = 2"}, "{folder}/andon.toml"),
     ],
 )
-def test_a_misspelt_setting_is_refused_with_what_was_meant(
+def test_a_misspelt_setting_is_refused_with_the_closest_name(
     said: dict[str, Any], where: str, tmp_path: Path
 ) -> None:
     assert refusal(tmp_path, **said) == (
@@ -109,7 +109,7 @@ def test_a_misspelt_setting_is_refused_with_what_was_meant(
     )
 
 
-def test_a_setting_like_no_other_is_refused_with_all_there_are(tmp_path: Path) -> None:
+def test_a_setting_without_a_similar_name_is_refused_with_all_names(tmp_path: Path) -> None:
     text = refusal(tmp_path, environ={"ANDON_XYZZY": "1"})
     assert text.startswith("unknown setting 'xyzzy' in the environment; known: alert_command, ")
     assert all(name in text for name in Settings.__struct_fields__)
@@ -117,7 +117,7 @@ def test_a_setting_like_no_other_is_refused_with_all_there_are(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", ["many", "", [1], {"a": 1}, True])
-def test_what_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) -> None:
     or_time = " or a time like 90s or 5m" if name.endswith("_seconds") else ""
     assert refusal(tmp_path, given={name: value}) == (
         f"setting {name!r} in the arguments: expected a number{or_time}, found {value!r}"
@@ -125,7 +125,7 @@ def test_what_is_not_a_number_is_refused(name: str, value: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
-def test_a_time_is_said_as_everywhere(text: str, seconds: float, tmp_path: Path) -> None:
+def test_a_time_is_written_as_everywhere_else(text: str, seconds: float, tmp_path: Path) -> None:
     (tmp_path / "andon.toml").write_text(f'lease_seconds = "{text}"')
     assert load(environ={}, folder=tmp_path).lease_seconds == seconds
     assert load(environ={"ANDON_GRACE_SECONDS": text}, folder=tmp_path).grace_seconds == seconds
@@ -133,14 +133,14 @@ def test_a_time_is_said_as_everywhere(text: str, seconds: float, tmp_path: Path)
 
 @pytest.mark.parametrize("name", MORE_THAN_0)
 @pytest.mark.parametrize("value", ["0", "-1"])
-def test_zero_and_less_are_refused(name: str, value: str, tmp_path: Path) -> None:
+def test_zero_and_negative_values_are_refused(name: str, value: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, environ={f"ANDON_{name.upper()}": value}) == (
         f"setting {name!r} in the environment: expected more than 0, found {value!r}"
     )
 
 
 @pytest.mark.parametrize(("name", "least"), LEAST.items())
-def test_where_0_means_something_less_than_that_is_refused(
+def test_a_setting_that_may_be_0_refuses_negative_values(
     name: str, least: int, tmp_path: Path
 ) -> None:
     assert getattr(load_from(tmp_path, given={name: least}), name) == least
@@ -150,7 +150,7 @@ def test_where_0_means_something_less_than_that_is_refused(
 
 
 @pytest.mark.parametrize("value", ["ec2", "gce", "azure", "auto"])
-def test_a_cloud_is_one_that_is_known(value: str, tmp_path: Path) -> None:
+def test_only_a_known_cloud_is_accepted(value: str, tmp_path: Path) -> None:
     assert load_from(tmp_path, environ={"ANDON_PREEMPTION": value}).preemption == value
     assert refusal(tmp_path, environ={"ANDON_PREEMPTION": value.upper()}) == (
         "setting 'preemption' in the environment: expected ec2, gce, azure, auto, or nothing; "
@@ -160,15 +160,13 @@ def test_a_cloud_is_one_that_is_known(value: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_what_no_clock_can_count_to_is_refused(name: str, value: str, tmp_path: Path) -> None:
+def test_a_time_too_large_for_any_clock_is_refused(name: str, value: str, tmp_path: Path) -> None:
     assert f"setting {name!r} in" in refusal(tmp_path, environ={f"ANDON_{name.upper()}": value})
 
 
 @pytest.mark.parametrize("name", [name for name in NUMBERS if name not in WHOLE])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_toml_has_nan_and_infinity_and_they_are_refused(
-    name: str, value: float, tmp_path: Path
-) -> None:
+def test_nan_and_infinity_of_toml_are_refused(name: str, value: float, tmp_path: Path) -> None:
     wanted = "expected at least 0" if name in LEAST else "expected more than 0"
     assert wanted in refusal(tmp_path, toml=f"{name} = {value}")
 
@@ -192,7 +190,9 @@ def test_a_broken_file_is_refused_by_its_name(broken: bytes, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("value", ["inf", "2.7"])
-def test_a_count_that_is_not_whole_is_refused(name: str, value: str, tmp_path: Path) -> None:
+def test_a_count_that_is_not_a_whole_number_is_refused(
+    name: str, value: str, tmp_path: Path
+) -> None:
     assert "expected a " in refusal(tmp_path, toml=f"{name} = {value}")
 
 
@@ -205,6 +205,6 @@ def test_a_policy_that_does_not_exist_is_refused(name: str, known: str, tmp_path
     )
 
 
-def test_what_a_supervisor_tells_its_children_is_no_setting(tmp_path: Path) -> None:
+def test_variables_of_the_supervisor_are_accepted_and_are_no_settings(tmp_path: Path) -> None:
     names = ("SUPERVISOR", "SUPERVISOR_FD", "CONTAINMENT", "PING_FD", "STACKS", "RUN", "COMMAND")
     load_from(tmp_path, environ={f"ANDON_{name}": "x" for name in (*names, "HOME")})

@@ -1,4 +1,4 @@
-"""Rules about the repository itself, kept by the test suite instead of by memory."""
+"""Rules about the repository itself, enforced by the test suite instead of by memory."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ MOST_LINES_IN_A_FILE = 500
 MOST_MODULES_IN_A_FOLDER = 14
 MOST_LINES_IN_A_FUNCTION = 60
 
-# The glossary has one word per concept. These are the words it decided against. What asyncio and
+# The words that the glossary decided against, in favour of one word per concept. What asyncio and
 # the operating system call by name (task, thread, signal, process, lock) stays allowed.
 OTHER_WORDS = {
     "abort": "cancel or kill",
@@ -44,7 +44,7 @@ OTHER_WORDS = {
     "workflows": "runs",
 }
 
-# What the interface of a framework, or of the kernel, calls by such a word: there is no choice.
+# Names that the interface of a framework or of the kernel prescribes.
 GIVEN = {
     "get_durable_operation_backend",
 }
@@ -55,7 +55,7 @@ every_source = pytest.mark.parametrize(
 
 
 def names_given(path: Path) -> Iterator[str]:
-    """Yield the names a file gives to things; names it only uses are somebody else's choice."""
+    """Yield the names that a file defines; names it only uses belong to other projects."""
     yield path.stem
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         match node:
@@ -86,7 +86,7 @@ def test_one_word_per_concept(path: Path) -> None:
 
 
 @every_source
-def test_files_and_functions_fit_in_the_head(path: Path) -> None:
+def test_files_and_functions_stay_within_the_line_limits(path: Path) -> None:
     text = path.read_text("utf-8")
     assert text.count("\n") <= MOST_LINES_IN_A_FILE
     for node in ast.walk(ast.parse(text)):
@@ -96,7 +96,7 @@ def test_files_and_functions_fit_in_the_head(path: Path) -> None:
             assert lines <= MOST_LINES_IN_A_FUNCTION, f"{node.name} has {lines} lines"
 
 
-def test_a_folder_is_a_room_and_no_heap() -> None:
+def test_a_folder_has_at_most_14_modules() -> None:
     rooms = Counter(path.parent for path in SOURCES)
     assert not {str(room) for room, count in rooms.items() if count > MOST_MODULES_IN_A_FOLDER}
 
@@ -106,7 +106,7 @@ def test_a_module_is_named_by_a_noun(path: Path) -> None:
     assert not path.stem.endswith(("ing", "ed"))
 
 
-def test_a_class_has_its_name_for_itself() -> None:
+def test_a_class_name_stands_in_one_module_only() -> None:
     """A newcomer who searches for a class finds one."""
     found = Counter(
         node.name
@@ -143,7 +143,7 @@ def test_both_databases_answer_the_same_queries() -> None:
         ("postgres_batch", ["postgres_batch"]),
     ],
 )
-def test_a_query_has_its_name_for_itself(dialect: str, files: list[str]) -> None:
+def test_a_query_name_is_used_once_per_dialect(dialect: str, files: list[str]) -> None:
     texts = [(ROOT / "src/andon/store" / f"{file}.sql").read_text("utf-8") for file in files]
     headers = re.findall(r"^-- (\w+(?:, \w+)*) --$", "\n".join(texts), re.MULTILINE)
     named = [name for header in headers for name in header.split(", ")]
