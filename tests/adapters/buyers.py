@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI that buy something, on the providers' own classes."""
+"""Agents of Pydantic AI that buy something, built on the providers' own client classes."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ SCRIPT: list[Any] = [[call("charge", amount=10), call("mail", to="ann")], call("
 
 
 def model_of(form: str, url: str) -> Model:
-    """Its connections close with each answer: the loops of tests end before their clients do."""
+    """Its connections close with each answer: the event loop of a test ends before its client."""
     options: Any = {"api_key": "fake", "default_headers": {"Connection": "close"}}
     if form == "anthropic":
         return AnthropicModel(
@@ -45,7 +45,7 @@ def buyer(url: str, *tools: Any, form: str = "chat", options: Any = None, **give
 
 
 class Order(msgspec.Struct):
-    """What a process is to do: go on with the run until `faults` ends it."""
+    """The work of a process: continue the run until `faults` ends it."""
 
     url: str  # of the model
     store: str

@@ -15,7 +15,7 @@ __all__ = ["lab", "local", "pytest_pyfunc_call", "shared_database"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of many kills of one kind, each n-th is `make test`'s; `make chaos` has all of them."""
+    """Of many kills of one kind, `make test` runs each n-th; `make chaos` runs all of them."""
     seen: Counter[str] = Counter()
     for item in items:
         sampled = item.get_closest_marker("sampled")
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def opened(store_url: str) -> Iterator[Callable[[], AndonSaver]]:
-    """Opens one more saver on the same store."""
+    """A function that opens one more saver on the same store."""
     savers: list[AndonSaver] = []
 
     def open_one() -> AndonSaver:

@@ -57,7 +57,7 @@ def save(saver: AndonSaver, config: RunnableConfig, values: dict[str, Any]) -> R
 
 
 def one_after_the_other(saver: AndonSaver, file: Path) -> Any:
-    """Two nodes that note that they were executed; the second one dies there the first time."""
+    """Two nodes that record their execution; the second one dies there the first time."""
 
     def first(state: State) -> dict[str, Any]:
         note(file, "first")
@@ -122,7 +122,7 @@ def tell(*words: object) -> None:
 
 
 def go_on(graph: Any, thread: str) -> None:
-    """Begin, or go on where it was."""
+    """Start the graph, or continue it from its checkpoint."""
     begun = graph.get_state(of(thread)).next
     given = None if begun else {"messages": [("user", "go")], "said": 0}
     for message in graph.invoke(given, of(thread), durability="sync")["messages"]:
@@ -130,7 +130,7 @@ def go_on(graph: Any, thread: str) -> None:
 
 
 def keep_saving(saver: AndonSaver, thread: str) -> None:
-    """Checkpoints that grow, each printed when it is saved, until somebody ends it."""
+    """Save growing checkpoints, and print each once it is saved, until the process is killed."""
     config = of(thread)
     messages: list[str] = []
     while True:

@@ -1,10 +1,10 @@
-"""A program on the OpenAI Agents SDK, as a user has it: a process of its own, which tests kill.
+"""A user's program on the OpenAI Agents SDK: a process of its own, which tests kill.
 
-It is told on its input what to do, a line of JSON for each process that it is to become: `argv`
-(the id of the run, the message) and `environ`: MODEL (the address of the model), FORM (responses or
-chat), WORLD (the file in which its tools act), and if wanted STREAM, SESSION (an AndonSession) or
-SQLITE (a session of the SDK's own), AGENT (which one), APPROVE (yes or no) and STATE (a file). The
-SDK takes seconds to be imported, so each is a fork of a process that has done it.
+It reads one line of JSON from its input for each process that it is to become: `argv` (the id of
+the run, the message) and `environ`: MODEL (the address of the model), FORM (responses or chat),
+WORLD (the file in which its tools act), and optionally STREAM, SESSION (an AndonSession) or SQLITE
+(a session of the SDK's own), AGENT (which one), APPROVE (yes or no) and STATE (a file). The SDK
+takes seconds to import, so each process is a fork of one that has imported it.
 """
 
 import asyncio
@@ -43,25 +43,25 @@ set_tracing_disabled(True)
 
 
 def act(key: str, what: str) -> str:
-    """Change the world, once and for all."""
+    """Append to the world, durably."""
     with Path(os.environ["WORLD"]).open("a") as world:
         print(key, what, file=world, flush=True)
     return f"{what}: done"
 
 
 def found(key: str, **_: Any) -> Any:
-    """What the world knows of a call."""
+    """The probe: the world's record of a call."""
     world = Path(os.environ["WORLD"])
     lines = world.read_text().splitlines() if world.exists() else []
     happened = [line.partition(" ")[2] for line in lines if line.startswith(f"{key} ")]
     return andon.happened(f"{happened[0]}: done") if happened else andon.did_not_happen()
 
 
-async def asked(*_: Any) -> bool:
+async def needs_approval(*_: Any) -> bool:
     return "APPROVE" in os.environ
 
 
-@function_tool(needs_approval=asked)
+@function_tool(needs_approval=needs_approval)
 @andon.effect_of(probe=found)
 def charge(ctx: ToolContext[Any], eur: int) -> str:
     """Charge the customer."""
@@ -77,7 +77,7 @@ async def mail(ctx: ToolContext[Any], to: str) -> str:
 
 @function_tool
 def book(ctx: ToolContext[Any], what: str) -> str:
-    """Book something; nobody can find out whether it was."""
+    """Book something; no probe can find out whether it happened."""
     return act(ctx.tool_call_id, f"booked {what}")
 
 
@@ -170,7 +170,7 @@ async def main(run_id: str, message: str) -> None:
 
 
 def become(argv: list[str], environ: dict[str, str]) -> int:
-    """Be the program in a process of its own; how that ended."""
+    """Run the program in a process of its own; returns how that ended."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,4 +1,4 @@
-"""A chat model of LangChain that follows a script, by the turns that it is shown."""
+"""A chat model of LangChain that follows a script, by the number of turns it is shown."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def calls(*named: tuple[str, dict[str, Any]], ids: tuple[str, ...] = ()) -> AIMe
 
 
 class Scripted(BaseChatModel):
-    """`asked`: what it was shown each time."""
+    """`asked`: the messages it was shown, for each call."""
 
     script: list[Any]
     asked: list[list[Any]] = Field(default_factory=list)
@@ -73,9 +73,10 @@ class Streaming(Scripted):
 
 
 def agent_of(graph: Any, code: Any, *, plain: bool) -> Agent:
-    """The same code as a plain agent, and as one that awaits: `code` is a generator of calls.
+    """The same code as a sync and as an async agent: `code` is a generator of calls.
 
-    It yields what is to be invoked, or the name of an event to wait for, and returns its result.
+    It yields the input of each invocation, or the name of an event to wait for, and returns its
+    result.
     """
 
     def step(ctx: Any, said: Any) -> tuple[Any, Any]:

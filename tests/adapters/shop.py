@@ -1,4 +1,4 @@
-"""An agent of LangChain in a run of andon, as a program that tests kill; forked, as it is slow."""
+"""An agent of LangChain in a run of andon: a program that tests fork and kill."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ LOADED = (andon.runtime, andon.store)
 
 
 class Order(msgspec.Struct, kw_only=True):
-    """What a child does, and where it dies: at this point of the operation of this name."""
+    """The order for a child: the run, and where it dies (a point of the operation of this name)."""
 
     url: str
     run: str
@@ -57,7 +57,7 @@ def chat_model(form: str, url: str, **options: Any) -> Any:
 
 
 class World:
-    """What has happened, for certain: a file for each."""
+    """The world: one file for each act that certainly happened."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "world"
@@ -94,7 +94,7 @@ class World:
 
 
 def buyer(graph: Any, way: str, thread: str) -> Agent:
-    """The run's code: it calls its graph, and says yes to whatever that asks."""
+    """The run's code: it calls its graph, and approves every request."""
 
     def given(said: str) -> Any:
         return {"messages": [("user", said)]}

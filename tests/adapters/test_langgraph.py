@@ -1,4 +1,4 @@
-"""The saver keeps what a graph gives it, as it was, in room that grows with the conversation."""
+"""The saver keeps a graph's values unchanged, in space proportional to the conversation."""
 
 import asyncio
 import operator
@@ -33,7 +33,7 @@ def loaded(saver: AndonSaver, config: Any) -> dict[str, Any]:
 
 
 def size(url: str) -> int:
-    """What the threads take, with their indexes."""
+    """The size of the threads, including their indexes."""
     if (path := sqlite_path(url)) is not None:
         db = apsw.Connection(str(path))
         rows = db.execute("SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%andon_graph_%'")
@@ -58,10 +58,10 @@ def pieces(url: str) -> int:
         return int(connection.execute("SELECT count(*) FROM andon.graph_pieces").fetchall()[0][0])
 
 
-# ── what goes in comes out ────────────────────────────────────────────────────────────────────
+# ── values ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_values_of_every_size_come_back(saver: AndonSaver) -> None:
+def test_values_of_every_size_are_restored(saver: AndonSaver) -> None:
     values = {
         "none": None,
         "number": 7,
@@ -80,7 +80,7 @@ def test_values_of_every_size_come_back(saver: AndonSaver) -> None:
     assert listed.checkpoint["channel_values"] == values
 
 
-def test_the_methods_without_await_do_the_same(saver: AndonSaver) -> None:
+def test_the_sync_methods_save_and_restore_the_same_values(saver: AndonSaver) -> None:
     first = save(saver, of("t"), {"a": 1})
     second = save(saver, first, {"a": 2})
     saver.put_writes(second, [("a", 3)], "task")
@@ -103,9 +103,7 @@ def test_the_methods_without_await_do_the_same(saver: AndonSaver) -> None:
         saver.prune(["t"], strategy="some")
 
 
-def test_what_a_run_of_langgraph_saved_is_deleted_with_it(
-    saver: AndonSaver, store_url: str
-) -> None:
+def test_deleting_a_langgraph_run_deletes_what_it_saved(saver: AndonSaver, store_url: str) -> None:
     for run in ("one", "two"):
         made = checkpoint({"list": [run * 300] * 9}, run)
         saver.put(of(run), made, {"run_id": run}, made["channel_versions"])
@@ -114,7 +112,9 @@ def test_what_a_run_of_langgraph_saved_is_deleted_with_it(
     assert pieces(store_url) == 1
 
 
-def test_an_element_that_was_changed_in_place_is_saved_as_it_is_now(saver: AndonSaver) -> None:
+def test_an_element_that_was_changed_in_place_is_saved_with_its_current_value(
+    saver: AndonSaver,
+) -> None:
     messages = [AIMessage(f"{n} " + "x" * 500, id=str(n)) for n in range(50)]
     first = save(saver, of("t"), {"messages": messages})
     messages[3].content = "another"
@@ -130,7 +130,7 @@ def test_forks_of_a_thread_keep_their_own_values(saver: AndonSaver) -> None:
         assert loaded(saver, fork)["messages"] == ["root", name * 400]
 
 
-def test_a_write_counts_once_and_special_ones_as_they_were_last(saver: AndonSaver) -> None:
+def test_a_repeated_write_counts_once_and_a_special_one_is_overwritten(saver: AndonSaver) -> None:
     stored = save(saver, of("t"), {"a": 1})
     special = (ERROR, SCHEDULED, INTERRUPT, RESUME)
     for word in ("first", "second"):
@@ -186,10 +186,10 @@ def test_delta_channels_are_rebuilt_in_order_and_outlive_a_prune(saver: AndonSav
     assert graph.get_state(of("t")).values["items"] == expected
 
 
-# ── room ──────────────────────────────────────────────────────────────────────────────────────
+# ── space ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_conversation_takes_room_in_proportion_to_its_length(
+def test_a_conversation_takes_space_in_proportion_to_its_length(
     saver: AndonSaver, store_url: str
 ) -> None:
     empty = size(store_url)
@@ -203,7 +203,7 @@ def test_a_conversation_takes_room_in_proportion_to_its_length(
     assert sizes[1] < 2.3 * sizes[0]
 
 
-def test_what_nothing_names_any_more_is_gone(saver: AndonSaver, store_url: str) -> None:
+def test_pieces_that_nothing_refers_to_are_deleted(saver: AndonSaver, store_url: str) -> None:
     config = of("t")
     for length in range(1, 101):
         config = save(saver, config, {"list": [f"{n} " + "x" * 300 for n in range(length)]})
@@ -216,7 +216,9 @@ def test_what_nothing_names_any_more_is_gone(saver: AndonSaver, store_url: str) 
     assert pieces(store_url) == 0
 
 
-def test_a_piece_that_was_changed_is_not_told(saver: AndonSaver, store_url: str) -> None:
+def test_a_piece_that_was_tampered_with_is_refused_as_corrupt(
+    saver: AndonSaver, store_url: str
+) -> None:
     stored = save(saver, of("t"), {"text": "x" * 1000})
     if (path := sqlite_path(store_url)) is not None:
         apsw.Connection(str(path)).execute("UPDATE andon_graph_pieces SET body = x'7600'")
@@ -227,10 +229,10 @@ def test_a_piece_that_was_changed_is_not_told(saver: AndonSaver, store_url: str)
         saver.get_tuple(stored)
 
 
-# ── many at once ──────────────────────────────────────────────────────────────────────────────
+# ── concurrency ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_many_threads_save_at_once(saver: AndonSaver) -> None:
+def test_many_threads_save_concurrently(saver: AndonSaver) -> None:
     together = threading.Barrier(8)
 
     def work(number: int) -> None:
@@ -245,7 +247,7 @@ def test_many_threads_save_at_once(saver: AndonSaver) -> None:
     assert len(list(saver.list(None))) == 80
 
 
-def test_a_prune_beside_saves_takes_nothing_away_that_they_need(
+def test_a_concurrent_prune_deletes_no_piece_that_a_save_needs(
     opened: Callable[[], AndonSaver],
 ) -> None:
     saver, pruner = opened(), opened()
@@ -268,7 +270,7 @@ def test_a_prune_beside_saves_takes_nothing_away_that_they_need(
         beside.join()
 
 
-def test_an_event_loop_can_use_both_kinds_of_methods(saver: AndonSaver) -> None:
+def test_sync_and_async_methods_both_work_inside_an_event_loop(saver: AndonSaver) -> None:
     async def use() -> int:
         graph = conversation(saver, 3)
         given = {"messages": [("user", "x")], "said": 0}
@@ -280,7 +282,7 @@ def test_an_event_loop_can_use_both_kinds_of_methods(saver: AndonSaver) -> None:
     assert asyncio.run(use()) == 5
 
 
-def test_tools_that_fill_the_threads_of_the_loop_do_not_hold_up_a_save(saver: AndonSaver) -> None:
+def test_tools_that_occupy_every_thread_of_the_loop_do_not_delay_a_save(saver: AndonSaver) -> None:
     async def use() -> None:
         let_go = threading.Event()
         waiting = [asyncio.create_task(asyncio.to_thread(let_go.wait)) for _ in range(64)]
@@ -295,10 +297,10 @@ def test_tools_that_fill_the_threads_of_the_loop_do_not_hold_up_a_save(saver: An
     asyncio.run(asyncio.wait_for(use(), 30))
 
 
-# ── what is refused ───────────────────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_cannot_be_saved_is_named_and_never_pickled(saver: AndonSaver) -> None:
+def test_a_value_that_cannot_be_saved_is_named_and_never_pickled(saver: AndonSaver) -> None:
     with pytest.raises(NotStorable, match="channel 'lock'"):
         save(saver, of("t"), {"lock": threading.Lock()})
     with pytest.raises(NotStorable, match="a write to 'lock'"):
@@ -308,14 +310,14 @@ def test_what_cannot_be_saved_is_named_and_never_pickled(saver: AndonSaver) -> N
     assert saver.get_tuple(of("t")) is None
 
 
-def test_without_langgraph_the_extra_is_named() -> None:
+def test_without_langgraph_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['langgraph'] = None; import andon.adapters.langgraph"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'andon[langgraph]'" in done.stderr
 
 
-def test_nothing_of_the_framework_is_loaded_by_andon() -> None:
+def test_importing_andon_loads_nothing_of_the_framework() -> None:
     code = (
         "import sys, andon.adapters, andon.runtime.worker.worker, andon.cli.app;"
         " import andon.store.sqlite.store;"

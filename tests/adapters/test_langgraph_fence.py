@@ -1,4 +1,4 @@
-"""In the name of a run of andon only its owner saves; the check and the save are one commit."""
+"""Only the owner of a run saves in its name; the check and the save are one commit."""
 
 import contextlib
 import threading
@@ -27,7 +27,7 @@ def taken_over(store: Store) -> Held:
     return take(store, worker_id="other")
 
 
-def test_the_owner_saves_until_somebody_else_owns_the_run(saver: AndonSaver, store: Store) -> None:
+def test_the_owner_saves_until_another_worker_owns_the_run(saver: AndonSaver, store: Store) -> None:
     first = begin(store)
     stored = save(saver, owned(first), {"list": ["x" * 300]})
     assert "andon" not in stored["configurable"]
@@ -45,14 +45,14 @@ def test_the_owner_saves_until_somebody_else_owns_the_run(saver: AndonSaver, sto
     assert len(list(saver.list(of("t")))) == 3
 
 
-def test_a_run_that_is_over_saves_nothing(saver: AndonSaver, store: Store) -> None:
+def test_a_finished_run_saves_nothing(saver: AndonSaver, store: Store) -> None:
     held = begin(store)
     do(store, held.settle("succeeded", entries=(held.entry(kind="end", state="succeeded"),)))
     with pytest.raises(Fenced):
         save(saver, owned(held), {})
 
 
-def test_a_graph_does_not_go_on_without_its_run(saver: AndonSaver, store: Store) -> None:
+def test_a_graph_does_not_continue_without_its_run(saver: AndonSaver, store: Store) -> None:
     held = begin(store)
     graph = conversation(saver, 5)
     steps = graph.stream({"messages": [("user", "x")], "said": 0}, owned(held), durability="sync")
@@ -64,7 +64,7 @@ def test_a_graph_does_not_go_on_without_its_run(saver: AndonSaver, store: Store)
 
 
 @pytest.mark.parametrize("owner", [{}, {"run_id": "r"}, "r", {"run_id": "r", "fence": "1"}])
-def test_an_owner_that_is_none_is_refused(saver: AndonSaver, owner: Any) -> None:
+def test_an_invalid_owner_is_refused(saver: AndonSaver, owner: Any) -> None:
     with pytest.raises(BadInput, match="fence"):
         save(saver, of("t", andon=owner), {})
     assert saver.get_tuple(of("t")) is None

@@ -1,4 +1,4 @@
-"""Agents of LangChain are killed at every point: no tool acts twice, no conversation is refused."""
+"""LangChain agents are killed at every point: no tool acts twice, no conversation is refused."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def forker() -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of the database that the test's parameters name."""
+    """The database that the test's parameters name."""
     if request.node.callspec.params["store"] == "sqlite":
         yield request.getfixturevalue("sqlite_url")
     else:
@@ -54,7 +54,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def play(forker: "subprocess.Popen[str]", url: str, tmp_path: Path) -> Play:
-    """Let a process of its own carry a run out; how it ended."""
+    """A function that executes a run in a process of its own and returns how that ended."""
 
     def play(fake: FakeModel, run: str, **more: Any) -> int:
         order = Order(url=url, run=run, folder=str(tmp_path), model=fake.url, **more)
@@ -71,7 +71,7 @@ def play(forker: "subprocess.Popen[str]", url: str, tmp_path: Path) -> Play:
     return play
 
 
-def all_taken(fake: FakeModel) -> bool:
+def all_accepted(fake: FakeModel) -> bool:
     return all(request.status == 200 for request in fake.requests)
 
 
@@ -82,7 +82,7 @@ def all_taken(fake: FakeModel) -> bool:
     [("invoke", "chat", SERIAL, "sqlite"), ("ainvoke", "anthropic", PARALLEL, "postgres")],
     ids=["invoke", "ainvoke-parallel"],
 )
-def test_the_same_run_goes_on_where_it_was_killed(
+def test_a_killed_run_continues_where_it_was_killed(
     play: Play,
     tmp_path: Path,
     dies: tuple[str, str],
@@ -94,8 +94,8 @@ def test_the_same_run_goes_on_where_it_was_killed(
     with FakeModel(script) as fake:
         assert play(fake, "r", way=way, form=form, dies=dies) == -9
         assert play(fake, "r", way=way, form=form) == 0
-        assert all_taken(fake)
-        # An answer that was stored is not asked for again.
+        assert all_accepted(fake)
+        # An answer that was stored is not requested again.
         assert len(fake.requests) == (3 if dies == ("step:executed", "model") else 2)
     wanted = ["charged 5"] if script is SERIAL else ["charged 5", "charged 6"]
     assert sorted(World(tmp_path).all) == wanted
@@ -109,22 +109,22 @@ def test_the_same_run_goes_on_where_it_was_killed(
     [("invoke", "anthropic", "postgres"), ("ainvoke", "responses", "sqlite")],
     ids=["invoke", "ainvoke"],
 )
-def test_a_new_message_on_a_thread_that_was_killed_is_taken(
+def test_a_new_message_on_the_thread_of_a_killed_run_is_accepted(
     play: Play, url: str, tmp_path: Path, dies: tuple[str, str], way: str, form: str, store: str
 ) -> None:
     with FakeModel(SERIAL) as fake:
         assert play(fake, "r1", way=way, form=form, dies=dies) == -9
         assert play(fake, "r2", way=way, form=form, said="and now?") == 0
-        assert all_taken(fake)
+        assert all_accepted(fake)
         told = json.dumps(fake.requests[-1].body)
     acted = dies[0] != "effect:started"
     assert World(tmp_path).all == (["charged 5"] if acted else [])
-    known = dies[0] in ("step:stored", "effect:confirmed")  # the first: LangGraph never knew of it
+    known = dies[0] in ("step:stored", "effect:confirmed")  # the first: LangGraph never saw it
     assert ("charged 5" in told) == known
-    assert (UNKNOWN[:60] in told) == (not known)  # its intent was written: nobody says it was not
+    assert (UNKNOWN[:60] in told) == (not known)  # its intent was written, so it may have happened
     assert NOT_EXECUTED not in told
     opened = open_store(url)
-    assert opened.run("r1").state == "killed"  # no worker goes on with it beside the new one
+    assert opened.run("r1").state == "killed"  # no worker continues it beside the new one
     opened.close()
 
 
@@ -138,7 +138,7 @@ def test_an_approved_tool_is_neither_called_nor_asked_about_again(
         order: dict[str, Any] = {"way": way, "approve": ("charge",)}
         assert play(fake, "r", **order, dies=(moment, "charge")) == -9
         assert play(fake, "r", **order) == 0
-        assert all_taken(fake)
+        assert all_accepted(fake)
     assert World(tmp_path).all == ["charged 5"]
     assert (tmp_path / "answer").read_text() == "All done."
     opened = open_store(url)
@@ -147,10 +147,12 @@ def test_an_approved_tool_is_neither_called_nor_asked_about_again(
 
 
 @pytest.mark.parametrize(("way", "store"), [("stream", "sqlite"), ("astream", "postgres")])
-def test_streams_go_on_too(play: Play, tmp_path: Path, way: str, store: str) -> None:
+def test_a_killed_streaming_run_continues_where_it_was_killed(
+    play: Play, tmp_path: Path, way: str, store: str
+) -> None:
     with FakeModel(SERIAL) as fake:
         assert play(fake, "r", way=way, dies=("effect:executed", "charge")) == -9
         assert play(fake, "r", way=way) == 0
-        assert all_taken(fake)
+        assert all_accepted(fake)
     assert World(tmp_path).all == ["charged 5"]
     assert (tmp_path / "answer").read_text() == "All done."

@@ -1,4 +1,4 @@
-"""Processes die, or work side by side: what was acknowledged is there, and whole."""
+"""Processes die, or work side by side: every acknowledged checkpoint is there, and whole."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def finished(process: "subprocess.Popen[str]") -> tuple[int, list[str]]:
 
 
 def is_whole(url: str, acknowledged: list[str]) -> None:
-    """Every checkpoint that can be seen is complete, and those that were acknowledged are there."""
+    """Every visible checkpoint is complete, and the acknowledged ones are all visible."""
     with AndonSaver(url) as saver:
         seen = {}
         for found in saver.list(of("t")):
@@ -67,7 +67,7 @@ def test_a_process_that_dies_around_a_commit_leaves_whole_checkpoints(
     is_whole(store_url, acknowledged)
 
 
-def test_two_processes_save_at_once(store_url: str) -> None:
+def test_two_processes_save_to_one_store_concurrently(store_url: str) -> None:
     processes = [program("many", store_url, thread) for thread in ("same", "same", "other")]
     assert [finished(process)[0] for process in processes] == [0, 0, 0]
     with AndonSaver(store_url) as saver:
@@ -78,14 +78,18 @@ def test_two_processes_save_at_once(store_url: str) -> None:
             assert [value for *_, value in found.pending_writes or ()] == [len(numbers)]
 
 
-def test_a_graph_goes_on_in_another_process_where_it_was(store_url: str, tmp_path: Path) -> None:
+def test_a_graph_continues_in_another_process_from_its_checkpoint(
+    store_url: str, tmp_path: Path
+) -> None:
     file = tmp_path / "executed"
     assert finished(program("graph", store_url, "t", file)) == (-9, [])
     assert finished(program("graph", store_url, "t", file)) == (0, ["go", "first", "second"])
     assert file.read_text().split() == ["first", "second", "second"]
 
 
-def test_an_agent_goes_on_in_another_process_where_it_was(store_url: str, tmp_path: Path) -> None:
+def test_an_agent_continues_in_another_process_from_its_checkpoint(
+    store_url: str, tmp_path: Path
+) -> None:
     file = tmp_path / "executed"
     assert finished(program("agent", store_url, "t", file)) == (-9, [])
     code, printed = finished(program("agent", store_url, "t", file))

@@ -50,7 +50,9 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 @ways
-def test_called_again_it_answers_what_it_answered(shop: Shop, plain: bool) -> None:
+def test_a_second_call_with_the_same_run_id_returns_the_same_answer(
+    shop: Shop, plain: bool
+) -> None:
     first = shop.run(HELLO, plain=plain, run_id="o-1")
     again = shop.run(HELLO, plain=plain, run_id="o-1")
     assert [one.text for one in first["messages"]] == ["hello", "", "charged", "It is yours."]
@@ -60,7 +62,7 @@ def test_called_again_it_answers_what_it_answered(shop: Shop, plain: bool) -> No
 
 
 @ways
-def test_the_next_run_goes_on_with_the_same_thread(shop: Shop, plain: bool) -> None:
+def test_the_next_run_continues_the_same_thread(shop: Shop, plain: bool) -> None:
     first = shop.run(HELLO, plain=plain, run_id="o-1", thread_id="ann")
     thanks = {"messages": [HumanMessage("thanks")]}
     second = shop.run(thanks, plain=plain, run_id="o-2", thread_id="ann")
@@ -69,14 +71,14 @@ def test_the_next_run_goes_on_with_the_same_thread(shop: Shop, plain: bool) -> N
     assert shop.charged == 1
 
 
-def test_the_same_id_with_another_input_is_refused(shop: Shop) -> None:
+def test_the_same_run_id_with_another_input_is_refused(shop: Shop) -> None:
     shop.run(HELLO, plain=True, run_id="o-1")
     with pytest.raises(Conflict, match="o-1"):
         shop.run({"messages": [("user", "other")]}, plain=True, run_id="o-1")
     assert shop.charged == 1
 
 
-def test_a_run_that_was_interrupted_goes_on(shop: Shop) -> None:
+def test_a_run_that_was_interrupted_is_continued(shop: Shop) -> None:
     """As after a kill: the run has begun, and its process is gone."""
 
     async def cut_off() -> None:
@@ -101,7 +103,7 @@ def test_a_run_that_was_interrupted_goes_on(shop: Shop) -> None:
     assert shop.charged == 1
 
 
-def test_a_failure_is_the_runs(shop: Shop) -> None:
+def test_an_error_of_the_graph_is_the_error_of_the_run(shop: Shop) -> None:
     shop.model.script[0] = calls(("nothing", {}))
     shop.model.script[1:] = []
     with pytest.raises(StepFailed, match="run o-1"):

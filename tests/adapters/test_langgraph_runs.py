@@ -1,4 +1,4 @@
-"""Graphs inside runs: each invocation goes on from its own checkpoints, and no question is lost."""
+"""Graphs inside runs: each invocation continues from its own checkpoints; no question is lost."""
 
 import asyncio
 import json
@@ -38,8 +38,8 @@ def saver(lab: Lab) -> Iterator[AndonSaver]:
 
 
 @pytest.fixture
-def near(local: Lab) -> Iterator[AndonSaver]:
-    """On the database of `local`."""
+def local_saver(local: Lab) -> Iterator[AndonSaver]:
+    """A saver on the database of `local`."""
     with AndonSaver(local.url) as found:
         yield found
 
@@ -74,7 +74,7 @@ async def ended(lab: Lab, code: Any) -> Any:
 
 
 @both_ways
-async def test_every_invocation_is_answered_with_what_it_ended_with(
+async def test_every_invocation_returns_on_replay_what_it_returned_first(
     lab: Lab, saver: AndonSaver, plain: bool
 ) -> None:
     model = Scripted(script=["one", "two", "three"])
@@ -102,20 +102,20 @@ async def test_every_invocation_is_answered_with_what_it_ended_with(
     assert len(model.asked) == 3
 
 
-class Two(TypedDict):
+class SaidState(TypedDict):
     said: Annotated[list[str], add]
 
 
 def asking_graph(saver: AndonSaver) -> Any:
     """Two questions in one node, then one in another."""
 
-    def first(state: Two) -> Any:
+    def first(state: SaidState) -> Any:
         return {"said": [f"{interrupt('one?')} {interrupt('two?')}"]}
 
-    def second(state: Two) -> Any:
+    def second(state: SaidState) -> Any:
         return {"said": [interrupt("three?")]}
 
-    graph = StateGraph(Two)
+    graph = StateGraph(SaidState)
     graph.add_node("first", first)
     graph.add_node("second", second)
     graph.add_edge(START, "first")
@@ -128,7 +128,7 @@ def asking_graph(saver: AndonSaver) -> Any:
 async def test_an_answer_is_given_to_the_question_it_was_for(
     lab: Lab, saver: AndonSaver, plain: bool
 ) -> None:
-    """The code is executed again at each answer, and resumes its graph with the old ones again."""
+    """Each answer executes the code again, which resumes its graph with the earlier ones again."""
     heard: list[list[str]] = []
 
     def code() -> Any:
@@ -153,20 +153,20 @@ async def test_an_answer_is_given_to_the_question_it_was_for(
 
 
 @both_ways
-async def test_an_invocation_that_goes_further_than_it_did_is_stranded(
-    local: Lab, near: AndonSaver, plain: bool
+async def test_an_invocation_that_goes_further_on_replay_strands_the_run(
+    local: Lab, local_saver: AndonSaver, plain: bool
 ) -> None:
-    """The run's code has gone on from what it got; nothing may be built on something else."""
+    """The run's code has gone on from its first result; nothing may be built on another one."""
     asks = [True]
 
-    def node(state: Two) -> Any:
+    def node(state: SaidState) -> Any:
         return {"said": [interrupt("one?") if asks else "not asked"]}
 
-    builder = StateGraph(Two)
+    builder = StateGraph(SaidState)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     builder.add_edge("node", END)
-    graph = builder.compile(checkpointer=near)
+    graph = builder.compile(checkpointer=local_saver)
 
     def code() -> Any:
         yield {"said": []}
@@ -180,20 +180,20 @@ async def test_an_invocation_that_goes_further_than_it_did_is_stranded(
         await local.waits_for(run, "go")
         await local.reach(run, "suspended")
         asks.clear()
-        saved = len(list(near.list({"configurable": {"thread_id": run}})))
+        saved = len(list(local_saver.list({"configurable": {"thread_id": run}})))
         await local.client.send(run, "go")
         stranded = await local.end(run)
     assert stranded.state == "stranded"
     assert "beyond the point from which the run's code continued" in str(stranded.error)
-    assert len(list(near.list({"configurable": {"thread_id": run}}))) == saved
+    assert len(list(local_saver.list({"configurable": {"thread_id": run}}))) == saved
 
 
 @both_ways
 @pytest.mark.parametrize("decision", ["approve", "reject"])
-async def test_a_tool_waits_for_a_person_and_its_run_with_it(
+async def test_a_tool_that_waits_for_a_person_suspends_its_run(
     lab: Lab, saver: AndonSaver, plain: bool, decision: str
 ) -> None:
-    """The run's code looks at no interrupt; it is executed again once somebody has answered."""
+    """The run's code handles no interrupt; it is executed again once the person has answered."""
     charged: list[int] = []
     model = Scripted(script=[calls(("charge", {"amount": 5})), "done"])
     middleware = [AndonMiddleware(approve=["charge"])]
@@ -219,7 +219,7 @@ async def test_a_tool_waits_for_a_person_and_its_run_with_it(
 
 
 @both_ways
-async def test_a_program_may_answer_by_langgraphs_own_way(
+async def test_a_program_may_answer_with_langgraphs_own_command(
     lab: Lab, saver: AndonSaver, plain: bool
 ) -> None:
     charged: list[int] = []
@@ -256,12 +256,14 @@ async def test_a_program_may_answer_by_langgraphs_own_way(
 
 
 @both_ways
-async def test_what_answers_first_holds(local: Lab, near: AndonSaver, plain: bool) -> None:
+async def test_the_first_answer_to_a_question_holds(
+    local: Lab, local_saver: AndonSaver, plain: bool
+) -> None:
     charged: list[int] = []
     graph = create_agent(
         Scripted(script=[calls(("charge", {"amount": 5})), "done"]),
         [charger(charged)],
-        checkpointer=near,
+        checkpointer=local_saver,
         middleware=[AndonMiddleware(approve=["charge"])],
     )
 
@@ -284,21 +286,21 @@ async def test_what_answers_first_holds(local: Lab, near: AndonSaver, plain: boo
 
 
 @both_ways
-async def test_tools_of_one_answer_are_called_at_once(
-    local: Lab, near: AndonSaver, plain: bool
+async def test_tools_of_one_answer_are_called_concurrently(
+    local: Lab, local_saver: AndonSaver, plain: bool
 ) -> None:
     both = threading.Barrier(2, timeout=20)
     met: list[str] = []
 
     def meet(name: str) -> str:
-        """Wait for the other one."""
+        """Wait for the other call."""
         both.wait()
         met.append(name)
         return name
 
     script = [calls(("meet", {"name": "a"}), ("meet", {"name": "b"})), "done"]
     graph = create_agent(
-        Scripted(script=script), [meet], checkpointer=near, middleware=[AndonMiddleware()]
+        Scripted(script=script), [meet], checkpointer=local_saver, middleware=[AndonMiddleware()]
     )
     await ended(local, agent_of(graph, lambda: texts((yield HELLO)), plain=plain))
     assert sorted(met) == ["a", "b"]
@@ -308,7 +310,7 @@ class Sum(BaseModel):
     sum: int
 
 
-def test_what_is_journaled_comes_back_as_it_was() -> None:
+def test_a_journaled_value_is_restored_unchanged() -> None:
     said = ToolMessage("x", tool_call_id="1", name="note", artifact={"n": [1]}, status="error")
     told = Command(update={"messages": [said], "n": 1}, goto=[Send("a", {"m": said}), "b"])
     for given in (said, told, [said, told]):
@@ -321,8 +323,10 @@ def test_what_is_journaled_comes_back_as_it_was() -> None:
 
 
 @both_ways
-async def test_a_tool_may_ask_by_itself(local: Lab, near: AndonSaver, plain: bool) -> None:
-    """That it interrupts its graph is no outcome of it."""
+async def test_a_tool_may_interrupt_its_graph_with_a_question(
+    local: Lab, local_saver: AndonSaver, plain: bool
+) -> None:
+    """The interrupt of its graph is not recorded as an outcome of the tool."""
 
     def choose(of: str) -> str:
         """Let a person choose."""
@@ -331,7 +335,7 @@ async def test_a_tool_may_ask_by_itself(local: Lab, near: AndonSaver, plain: boo
     graph = create_agent(
         Scripted(script=[calls(("choose", {"of": "ab"})), "done"]),
         [choose],
-        checkpointer=near,
+        checkpointer=local_saver,
         middleware=[AndonMiddleware()],
     )
 
@@ -346,10 +350,10 @@ async def test_a_tool_may_ask_by_itself(local: Lab, near: AndonSaver, plain: boo
 
 
 @both_ways
-async def test_a_graph_of_ones_own_uses_the_run_in_its_nodes(
+async def test_a_custom_graph_uses_the_run_in_its_nodes(
     lab: Lab, saver: AndonSaver, plain: bool
 ) -> None:
-    """A subgraph, an effect in a node, and a ToolNode; nothing of it is done again."""
+    """A subgraph, an effect in a node, and a ToolNode; nothing of it is executed again."""
     done: list[str] = []
     middleware = AndonMiddleware(effects={"charge": "idempotent"})
     tools = ToolNode(
@@ -402,8 +406,8 @@ async def test_a_graph_of_ones_own_uses_the_run_in_its_nodes(
 
 
 @both_ways
-async def test_ids_that_a_provider_uses_again_are_other_calls(
-    local: Lab, near: AndonSaver, plain: bool
+async def test_call_ids_that_a_provider_reuses_are_different_calls(
+    local: Lab, local_saver: AndonSaver, plain: bool
 ) -> None:
     charged: list[int] = []
     call = [calls(("charge", {"amount": n}), ids=("call_0",)) for n in (1, 2)]
@@ -411,7 +415,7 @@ async def test_ids_that_a_provider_uses_again_are_other_calls(
     graph = create_agent(
         Scripted(script=[*call, "done"]),
         [charger(charged)],
-        checkpointer=near,
+        checkpointer=local_saver,
         middleware=middleware,
     )
     agent = agent_of(graph, lambda: texts((yield HELLO)), plain=plain)
@@ -425,7 +429,7 @@ async def test_ids_that_a_provider_uses_again_are_other_calls(
     assert found[-1] == "done"
 
 
-# ── what is refused ───────────────────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_outside_of_a_run_the_middleware_refuses() -> None:
@@ -445,11 +449,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("how", REFUSED)
-async def test_what_would_not_be_journaled_is_refused(
-    local: Lab, near: AndonSaver, how: str
+async def test_an_invocation_that_would_not_be_journaled_is_refused(
+    local: Lab, local_saver: AndonSaver, how: str
 ) -> None:
     model = Scripted(script=["one"])
-    saver = InMemorySaver() if how == "another saver" else near
+    saver = InMemorySaver() if how == "another saver" else local_saver
     graph: Any = create_agent(model, [], checkpointer=saver, middleware=[AndonMiddleware()])
 
     async def code(ctx: andon.Context) -> None:
@@ -474,7 +478,7 @@ async def test_what_would_not_be_journaled_is_refused(
 
 
 def test_the_example_is_the_program_of_the_guide() -> None:
-    """Which is executed, and killed, by the tests of the pages."""
+    """The tests of the pages execute and kill that program."""
     root = Path(__file__).parents[2]
     guide = (root / "docs/guides/langgraph.md").read_text()
     program = guide.partition("# shop.py\n")[2].partition("```")[0]

@@ -1,4 +1,4 @@
-"""Stops while a graph is at work: what is reported is what has happened, and nothing acts after."""
+"""Stops while a graph is at work: the report matches what happened, and nothing acts after it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -58,11 +58,11 @@ def buyer(saver: AndonSaver, model: Any, tool: Tool | None, *, plain: bool, **op
     return agent_of(graph, lambda: (yield HELLO)["messages"][-1].text, plain=plain)
 
 
-TOOLS = [(True, False), (False, False), (False, True)]  # (plain agent, tool that awaits)
+TOOLS = [(True, False), (False, False), (False, True)]  # (sync agent, async tool)
 
 
 @pytest.mark.parametrize(("plain", "awaits"), TOOLS, ids=["sync", "thread", "async"])
-async def test_a_drain_lets_a_tool_end_and_the_next_worker_goes_on(
+async def test_a_drain_lets_a_tool_end_and_the_next_worker_continues(
     local: Lab, saver: AndonSaver, plain: bool, awaits: bool
 ) -> None:
     tool, model = Tool(awaits=awaits), Scripted(script=[CHARGE, "done"])
@@ -76,7 +76,7 @@ async def test_a_drain_lets_a_tool_end_and_the_next_worker_goes_on(
         await leaving
         assert (await local.client.get(run)).state == "queued"
         assert local.effects(run) == {"charge": "confirmed"}
-        assert len(model.asked) == 1  # nothing was begun after it
+        assert len(model.asked) == 1  # nothing began after it
         config: Any = {"configurable": {"thread_id": run}}
         left = saver.get_tuple(config)
         assert left is not None
@@ -90,7 +90,7 @@ async def test_a_drain_lets_a_tool_end_and_the_next_worker_goes_on(
 async def test_a_tool_that_does_not_end_in_time_is_in_doubt(
     local: Lab, saver: AndonSaver, plain: bool, awaits: bool
 ) -> None:
-    """A thread goes on although nobody waits for it any more, and nobody says that it does not."""
+    """An abandoned thread continues, and no report claims that it does not."""
     tool = Tool(awaits=awaits)
     agent = buyer(saver, Scripted(script=[CHARGE, "done"]), tool, plain=plain)
     async with local.working(agent, grace_seconds=0.6) as worker:
@@ -103,7 +103,7 @@ async def test_a_tool_that_does_not_end_in_time_is_in_doubt(
 
 
 @pytest.mark.parametrize(("plain", "awaits"), TOOLS, ids=["sync", "thread", "async"])
-async def test_a_cancel_lets_a_tool_end_and_says_what_it_did(
+async def test_a_cancel_lets_a_tool_end_and_reports_what_it_did(
     local: Lab, saver: AndonSaver, plain: bool, awaits: bool
 ) -> None:
     tool, model = Tool(awaits=awaits), Scripted(script=[CHARGE, "done"])
@@ -122,10 +122,10 @@ async def test_a_cancel_lets_a_tool_end_and_says_what_it_did(
 
 @both_ways
 @pytest.mark.parametrize("order", ["drain", "cancel"])
-async def test_a_stop_during_a_stream(
+async def test_a_stop_during_a_stream_keeps_the_partial_text(
     local: Lab, saver: AndonSaver, plain: bool, order: str
 ) -> None:
-    """The partial text is kept; the next attempt can see it, and asks again."""
+    """The next attempt can read it, and asks the model again."""
     gate = Gate()
     seen: list[Any] = []
 
@@ -146,7 +146,7 @@ async def test_a_stop_during_a_stream(
         await until(gate.reached.is_set)
         if order == "cancel":
             await local.client.cancel(run)
-            if plain:  # a thread cannot be ended: it is not said to be
+            if plain:  # a thread cannot be ended, and is not reported as ended
                 await asyncio.sleep(0)
                 gate.release.set()
             await local.reach_over(run, "cancelled")
@@ -160,10 +160,10 @@ async def test_a_stop_during_a_stream(
 
 
 @both_ways
-async def test_a_graph_without_operations_ends_at_its_next_step(
+async def test_a_graph_without_operations_stops_before_its_next_node(
     local: Lab, saver: AndonSaver, plain: bool
 ) -> None:
-    """By LangGraph's own control: the run is given back, and goes on there."""
+    """By LangGraph's own control: the run is returned, and continues there."""
     gate = Gate()
     done: list[str] = []
 
@@ -197,7 +197,7 @@ async def test_a_graph_without_operations_ends_at_its_next_step(
         assert "second" not in done
         await local.client.resume(run)
         assert await local.result(run) == "second"
-    # What awaits is cancelled between two operations, wherever it is; a thread ends its node.
+    # Async code is cancelled between two operations, wherever it is; a thread ends its node.
     assert done == [*(["first"] if plain else ["first", "first"]), "second"]
 
 
@@ -233,7 +233,7 @@ async def test_a_stop_is_not_saved_as_an_error_of_its_node(local: Lab, saver: An
 
 
 async def test_a_stop_is_no_error_that_a_graph_could_handle(local: Lab, saver: AndonSaver) -> None:
-    """Neither a ToolNode that handles everything nor a retry makes a message of it."""
+    """Neither a ToolNode that handles every error nor a retry turns it into a message."""
     tool = Tool(awaits=True)
     other = AndonMiddleware()
     seen: list[Any] = []

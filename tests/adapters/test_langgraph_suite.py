@@ -7,7 +7,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 
 from andon.adapters.langgraph import AndonSaver
 
-# The suite leaves out what it does not detect, and calls the rest FULL: so the numbers count.
+# The suite skips capabilities it does not detect, and still reports FULL: so the numbers count.
 PASSED = {
     "put": 17,
     "put_writes": 10,
@@ -20,7 +20,7 @@ PASSED = {
 }
 
 
-def test_the_whole_public_suite_passes(store_url: str) -> None:
+def test_the_whole_public_conformance_suite_passes(store_url: str) -> None:
     @checkpointer_test(name="AndonSaver")
     async def saver() -> AsyncIterator[AndonSaver]:
         with AndonSaver(store_url) as opened:

@@ -1,4 +1,4 @@
-"""The loop of the OpenAI Agents SDK inside of runs: what it is given and gives, how it ends."""
+"""The loop of the OpenAI Agents SDK inside runs: its inputs, its results, and its end."""
 
 import asyncio
 import inspect
@@ -67,7 +67,7 @@ def with_model(fake: FakeModel, body: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["run", "run_sync", "run_streamed"])
-def test_a_call_takes_what_the_sdks_takes(name: str) -> None:
+def test_run_takes_the_same_arguments_as_the_sdk(name: str) -> None:
     own = inspect.signature(getattr(Runner, name)).parameters
     theirs = inspect.signature(getattr(agents.Runner, name)).parameters
     assert {"run_id", "effects"} <= set(own)
@@ -88,7 +88,7 @@ def test_a_call_takes_what_the_sdks_takes(name: str) -> None:
     ],
     ids=str,
 )
-def test_what_a_tool_gives_comes_back_equal(fake: FakeModel, output: Any) -> None:
+def test_the_result_of_a_tool_is_restored_unchanged(fake: FakeModel, output: Any) -> None:
     kind = type(output)
 
     def work():  # type: ignore[no-untyped-def]
@@ -113,7 +113,7 @@ def test_what_a_tool_gives_comes_back_equal(fake: FakeModel, output: Any) -> Non
     assert len(fake.requests) == 2
 
 
-def test_the_model_is_asked_exactly_what_the_sdk_alone_asks(fake: FakeModel) -> None:
+def test_the_model_gets_exactly_the_requests_of_the_sdk_alone(fake: FakeModel) -> None:
     def work() -> str:
         return "ok"
 
@@ -126,7 +126,7 @@ def test_the_model_is_asked_exactly_what_the_sdk_alone_asks(fake: FakeModel) -> 
     assert asked[:2] == asked[2:]
 
 
-def test_an_error_of_a_tool_is_told_to_the_model(fake: FakeModel) -> None:
+def test_an_error_of_a_tool_is_reported_to_the_model(fake: FakeModel) -> None:
     def work() -> str:
         raise ValueError("no paper")
 
@@ -137,7 +137,7 @@ def test_an_error_of_a_tool_is_told_to_the_model(fake: FakeModel) -> None:
     assert "An error occurred" in str(fake.requests[-1].body["input"])
 
 
-def test_without_an_id_outside_of_a_run_it_is_refused(fake: FakeModel) -> None:
+def test_outside_of_a_run_a_call_without_an_id_is_refused(fake: FakeModel) -> None:
     async def body(model: Any) -> None:
         with pytest.raises(andon.errors.BadInput, match="expected run_id="):
             await Runner.run(agent(model), "go")
@@ -156,7 +156,7 @@ def test_a_tool_that_would_act_without_andon_is_refused(fake: FakeModel) -> None
     assert fake.requests == []
 
 
-def test_errors_are_the_sdks_own_and_then_recorded_ones(fake: FakeModel) -> None:
+def test_errors_are_the_sdks_own_at_first_and_recorded_ones_on_replay(fake: FakeModel) -> None:
     def work() -> str:
         return "ok"
 
@@ -176,7 +176,7 @@ def test_errors_are_the_sdks_own_and_then_recorded_ones(fake: FakeModel) -> None
     with_model(fake, body)
 
 
-def test_a_model_that_is_asked_again_by_the_sdk_is_one_step(fake: FakeModel) -> None:
+def test_a_model_request_that_the_sdk_retries_is_one_step(fake: FakeModel) -> None:
     async def body(model: Any) -> Any:
         fake.fail(500)
         policy = agents.ModelRetrySettings(
@@ -220,11 +220,11 @@ def test_inside_a_run_every_call_joins_it(fake: FakeModel) -> None:
     assert names.count("model") == 6
 
 
-def test_a_plain_agent_and_plain_code_wait_for_it(fake: FakeModel) -> None:
+def test_sync_agents_and_sync_programs_can_use_the_runner(fake: FakeModel) -> None:
     def work() -> str:
         return "ok"
 
-    address, alone = f"{fake.url}/v1", {"Connection": "close"}  # its loop is not ours to close it
+    address, alone = f"{fake.url}/v1", {"Connection": "close"}  # the loop is not ours to close
     client = AsyncOpenAI(base_url=address, api_key="fake", max_retries=0, default_headers=alone)
     ready = agent(OpenAIResponsesModel("m", client), work)
 
@@ -236,7 +236,7 @@ def test_a_plain_agent_and_plain_code_wait_for_it(fake: FakeModel) -> None:
         assert one.run(plain, id="r") == "Done."
 
 
-def test_a_session_is_what_was_added(store: str) -> None:
+def test_a_session_contains_the_items_that_were_added(store: str) -> None:
     async def body() -> None:
         one, two = AndonSession("s", store), AndonSession("s")
         said: Any = [{"role": "user", "content": str(number)} for number in range(3)]
@@ -256,12 +256,12 @@ def test_a_session_is_what_was_added(store: str) -> None:
     asyncio.run(body())
 
 
-def told_to_leave() -> bool:
+def is_stopping() -> bool:
     return bool(andon.current().stopping)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_a_cancelled_run_does_nothing_any_more(fake: FakeModel, kind: str) -> None:
+def test_a_cancelled_run_calls_nothing_any_more(fake: FakeModel, kind: str) -> None:
     begun, ended = threading.Event(), []
 
     async def work() -> str:
@@ -271,7 +271,7 @@ def test_a_cancelled_run_does_nothing_any_more(fake: FakeModel, kind: str) -> No
 
     def wait() -> str:
         begun.set()
-        while not told_to_leave():
+        while not is_stopping():
             time.sleep(0.01)
         ended.append("ended")
         return "ok"
@@ -288,7 +288,7 @@ def test_a_cancelled_run_does_nothing_any_more(fake: FakeModel, kind: str) -> No
             entries = await client.journal("r")
         return [entry.state for entry in entries if entry.kind == "effect"]
 
-    # What a thread did to its end is confirmed; what was cut off is not.
+    # A tool that a thread finished is confirmed; one that was cut off is not.
     known = {"async": ["planned", "started"], "sync": ["planned", "started", "confirmed"]}
     assert with_model(fake, body) == known[kind]
     assert ended == (["ended"] if kind == "sync" else [])
@@ -296,7 +296,7 @@ def test_a_cancelled_run_does_nothing_any_more(fake: FakeModel, kind: str) -> No
 
 
 class Slow(agents.Model):
-    """A model that is cut off in the middle of its words, the first time."""
+    """A model that is cut off in the middle of its answer, the first time."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -321,7 +321,7 @@ class Slow(agents.Model):
                 yield event
 
 
-def test_what_a_model_said_before_it_was_cut_off_is_there_the_next_time() -> None:
+def test_the_partial_answer_of_a_cut_off_model_is_available_to_the_next_attempt() -> None:
     async def body() -> None:
         model = Slow()
         first = Runner.run_streamed(agent(model), "go", run_id="r")
@@ -341,7 +341,7 @@ def test_what_a_model_said_before_it_was_cut_off_is_there_the_next_time() -> Non
     asyncio.run(body())
 
 
-def test_a_run_that_is_cancelled_while_its_model_speaks_hears_no_more() -> None:
+def test_a_run_that_is_cancelled_while_its_model_streams_makes_no_further_request() -> None:
     async def body() -> None:
         model = Slow()
         streamed = Runner.run_streamed(agent(model), "go", run_id="r")
@@ -355,7 +355,7 @@ def test_a_run_that_is_cancelled_while_its_model_speaks_hears_no_more() -> None:
     asyncio.run(body())
 
 
-def test_a_stream_that_is_let_go_goes_on_when_it_is_called_again(fake: FakeModel) -> None:
+def test_an_abandoned_stream_continues_when_it_is_called_again(fake: FakeModel) -> None:
     done: list[str] = []
 
     async def work() -> str:
@@ -378,7 +378,7 @@ def test_a_stream_that_is_let_go_goes_on_when_it_is_called_again(fake: FakeModel
     assert done == ["worked"]
 
 
-def test_a_listener_that_is_cancelled_lets_go_of_the_run(fake: FakeModel) -> None:
+def test_a_cancelled_consumer_of_a_stream_releases_the_run(fake: FakeModel) -> None:
     done: list[str] = []
 
     async def work() -> str:
@@ -404,7 +404,7 @@ def test_a_listener_that_is_cancelled_lets_go_of_the_run(fake: FakeModel) -> Non
     assert done == ["worked"]
 
 
-def test_a_version_that_was_not_tested_is_refused() -> None:
+def test_an_untested_version_of_the_sdk_is_refused() -> None:
     code = (
         "from importlib import metadata\n"
         "metadata.version = lambda _: '0.25.0'\n"

@@ -1,4 +1,4 @@
-"""A program on the OpenAI Agents SDK is killed at every moment, and goes on: nothing acts twice."""
+"""A program on the OpenAI Agents SDK is killed at each moment and continues: no tool acts twice."""
 
 import itertools
 import json
@@ -41,7 +41,7 @@ class Shop:
         }
 
     def run(self, message: str = "buy", run_id: str = "o-1", **environ: str) -> Any:
-        """What it prints; None if it was killed."""
+        """The output of the program; None if it was killed."""
         told = {"argv": [run_id, message], "environ": {**self.environ, **environ}}
         print(json.dumps(told), file=self.program.stdin, flush=True)
         said = ""
@@ -63,7 +63,7 @@ class Shop:
         return self.world.read_text().splitlines() if self.world.exists() else []
 
     def check(self, turns: int) -> None:
-        """Everything was done once, and the model was never asked what it would refuse."""
+        """Every act happened once, and the model never got a request that it refuses."""
         assert self.done == DONE
         assert [one.error for one in self.model.requests if one.status != 200] == []
         asked = [one.turn for one in self.model.requests]
@@ -127,7 +127,9 @@ def stores(names: str, *cases: list[tuple[Any, ...]]) -> pytest.MarkDecorator:
     on("sqlite", *itertools.product(["serial streamed"], list(MOMENTS)[1::2])),
     on("postgres", *itertools.product(["serial", "parallel chat streamed"], list(MOMENTS)[1:3])),
 )
-def test_killed_and_called_again_it_goes_on(shops: Any, form: str, moment: str) -> None:
+def test_a_killed_program_continues_when_it_is_called_again(
+    shops: Any, form: str, moment: str
+) -> None:
     script = PARALLEL if "parallel" in form else SERIAL
     environ = {"STREAM": "1"} if "streamed" in form else {}
     shop = shops(script, FORM="chat" if "chat" in form else "responses", **environ)
@@ -160,13 +162,13 @@ AGENTS: dict[str, Any] = {
     on("sqlite", *itertools.product(AGENTS, ["effect:confirmed=kill", "step:stored=kill@2"])),
     on("postgres", ("tool", "step:stored=kill@2")),
 )
-def test_agents_in_agents_go_on_too(shops: Any, kind: str, moment: str) -> None:
+def test_agents_inside_agents_continue_after_a_kill(shops: Any, kind: str, moment: str) -> None:
     shop = shops(AGENTS[kind], AGENT=kind)
     assert shop.run(ANDON_FAULTS=moment) is None
     assert shop.run() == {"output": "All done.", "waiting": []}
     assert shop.done == DONE
     asked = [(one.body["instructions"], one.turn) for one in shop.model.requests]
-    assert len(asked) == len(set(asked))  # nothing was asked for twice
+    assert len(asked) == len(set(asked))  # nothing was requested twice
 
 
 @pytest.mark.sampled(3)
@@ -176,7 +178,7 @@ def test_agents_in_agents_go_on_too(shops: Any, kind: str, moment: str) -> None:
     on("sqlite", *itertools.product(["SQLITE"], (1, 3, 6))),
     on("postgres", ("SESSION", 3)),
 )
-def test_a_conversation_gets_everything_once(
+def test_a_conversation_contains_every_item_once_after_a_kill(
     shops: Any, tmp_path: Path, kind: str, nth: int
 ) -> None:
     where = "s" if kind == "SESSION" else str(tmp_path / "sessions.db")
@@ -196,7 +198,7 @@ def test_a_conversation_gets_everything_once(
     on("sqlite", *itertools.product(["serial", "parallel"], MOMENTS)),
     on("postgres", ("serial", "after the effect")),
 )
-def test_a_new_message_instead_finds_what_was_done(
+def test_a_new_message_after_a_kill_shows_the_results_of_finished_calls(
     shops: Any, store: Any, form: str, moment: str
 ) -> None:
     shop = shops([(SERIAL if form == "serial" else PARALLEL)[0], "I see."], SESSION="s")
@@ -215,7 +217,7 @@ def test_a_new_message_instead_finds_what_was_done(
         assert not (not acted and "done" in text), (key, text)
     if form == "serial":
         assert TOLD[moment] in next(iter(results.values()))
-    assert requests.find(store, "o-1").state == "killed"  # no worker goes on with it as well
+    assert requests.find(store, "o-1").state == "killed"  # no worker continues it as well
 
 
 @stores("stream", on("sqlite", ("",), ("STREAM",)), on("postgres", ("",)))
@@ -230,7 +232,7 @@ def test_an_approved_call_acts_once(shops: Any, tmp_path: Path, stream: str) -> 
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_rejected_call_is_not_made(shops: Any, tmp_path: Path) -> None:
+def test_a_rejected_call_does_not_act(shops: Any, tmp_path: Path) -> None:
     shop = shops(SERIAL, STATE=str(tmp_path / "state"), APPROVE="no")
     assert shop.run() == {"output": None, "waiting": ["charge"]}
     assert shop.run() == {"output": "All done.", "waiting": []}
@@ -238,7 +240,7 @@ def test_a_rejected_call_is_not_made(shops: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_person_approves_at_the_command_line(shops: Any, store: Any) -> None:
+def test_a_person_approves_a_call_through_andon(shops: Any, store: Any) -> None:
     shop = shops(SERIAL, APPROVE="yes")
     assert shop.run() == {"output": None, "waiting": ["charge"]}
     assert requests.find(store, "o-1").state == "suspended"
@@ -248,7 +250,7 @@ def test_a_person_approves_at_the_command_line(shops: Any, store: Any) -> None:
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_what_nobody_can_find_out_is_asked(shops: Any, store: Any) -> None:
+def test_a_call_without_a_probe_is_put_before_a_person(shops: Any, store: Any) -> None:
     shop = shops([call("book", what="a flight"), "All done."])
     assert shop.run(ANDON_FAULTS="effect:executed=kill") is None
     with ThreadPoolExecutor(1) as threads:

@@ -1,4 +1,4 @@
-"""An agent of Pydantic AI under andon: no request twice, no tool twice, nothing unseen."""
+"""An agent of Pydantic AI under andon: no request or tool call twice, none unrecorded."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def fake() -> Iterator[FakeModel]:
 
 
 class Shop:
-    """The tools, and what they did."""
+    """The tools, and a record of what they did."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -65,7 +65,7 @@ class Shop:
 
 
 def asking(one: Any, prompt: str = "buy", **given: Any) -> Any:
-    """An agent of andon that asks one of Pydantic AI, and waits for a word before it ends."""
+    """An agent of andon that calls one of Pydantic AI, and waits for an event before it ends."""
 
     async def body(ctx: andon.Context) -> Any:
         result = await one.run(prompt, **given)
@@ -80,7 +80,7 @@ WAIT = {"then": "wait"}
 
 
 def returns(messages: list[Any]) -> dict[str, Any]:
-    """What the model was told of its calls."""
+    """The results of its calls that the model was shown."""
     parts = [part for message in messages for part in message["parts"]]
     return {p["tool_name"]: p["content"] for p in parts if p["part_kind"] == "tool-return"}
 
@@ -99,7 +99,7 @@ async def test_an_agent_on_each_client_is_replayed(lab: Lab, fake: FakeModel, fo
     assert [request.status for request in fake.requests] == [200, 200, 200]
 
 
-async def test_the_answer_and_the_calls_it_plans_stand_side_by_side(
+async def test_the_answer_and_the_calls_it_plans_are_one_commit(
     local: Lab, fake: FakeModel
 ) -> None:
     shop = Shop()
@@ -132,10 +132,10 @@ async def test_parallel_tools_stay_parallel(local: Lab) -> None:
 
 
 @pytest.mark.parametrize("declared", ["idempotent", None])
-async def test_a_worker_is_lost_inside_a_tool(
+async def test_a_worker_that_is_lost_inside_a_tool_repeats_no_call(
     lab: Lab, fake: FakeModel, declared: str | None
 ) -> None:
-    """The finished call beside it, and the model, are not asked again; neither is the lost call."""
+    """Neither the lost call, nor the finished one beside it, nor the model request is repeated."""
     shop = Shop()
     shop.held = Held()
     effects = {"mail": declared} if declared else {}
@@ -158,7 +158,7 @@ async def test_a_worker_is_lost_inside_a_tool(
     assert [request.status for request in fake.requests] == [200, 200, 200]
 
 
-async def test_a_function_says_itself_what_it_is_and_its_probe_is_asked(
+async def test_a_function_declares_its_own_kind_and_its_probe_is_called(
     lab: Lab, fake: FakeModel
 ) -> None:
     shop = Shop()
@@ -186,7 +186,7 @@ async def test_a_function_says_itself_what_it_is_and_its_probe_is_asked(
     assert len(keys) == 1
 
 
-# ── what a tool says ──────────────────────────────────────────────────────────────────────────
+# ── results of tools ──────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_tool_that_asks_for_another_try_does_so_on_replay(lab: Lab) -> None:
@@ -211,8 +211,8 @@ async def test_a_tool_that_asks_for_another_try_does_so_on_replay(lab: Lab) -> N
 
 
 @pytest.mark.parametrize("kind", ["pure", "irreversible"])
-async def test_an_error_of_a_tool_is_never_told_to_the_model(local: Lab, kind: str) -> None:
-    """As the framework does; but of what may have happened a person is asked first."""
+async def test_an_error_of_a_tool_is_never_reported_to_the_model(local: Lab, kind: str) -> None:
+    """The framework does the same; but if the tool may have acted, a person is asked first."""
 
     def charge(amount: int) -> str:
         raise KeyError("no such card")
@@ -230,7 +230,7 @@ async def test_an_error_of_a_tool_is_never_told_to_the_model(local: Lab, kind: s
     assert len(fake.requests) == 1
 
 
-async def test_a_result_that_cannot_be_kept_has_happened_nevertheless(local: Lab) -> None:
+async def test_a_result_that_cannot_be_stored_is_confirmed_nevertheless(local: Lab) -> None:
     async def charge(amount: int) -> object:
         return object()
 
@@ -282,7 +282,7 @@ async def test_a_person_is_asked_before_a_tool_is_called(
 
 @pytest.mark.parametrize("asks", ["always", "itself"])
 @pytest.mark.parametrize("edited", [None, {"amount": 7}])
-async def test_deferred_approvals_of_the_framework(
+async def test_deferred_approvals_of_the_framework_work(
     lab: Lab, asks: str, edited: dict[str, Any] | None
 ) -> None:
     called: list[int] = []
@@ -327,7 +327,7 @@ async def test_deferred_approvals_of_the_framework(
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_outside_of_a_run_nothing_is_done(fake: FakeModel) -> None:
+async def test_outside_of_a_run_nothing_is_executed(fake: FakeModel) -> None:
     shop = Shop()
     one = buyer(fake.url, *shop.tools)
     with pytest.raises(BadInput, match="outside of a run"):
@@ -341,7 +341,7 @@ async def test_outside_of_a_run_nothing_is_done(fake: FakeModel) -> None:
     assert (shop.done, fake.requests) == ([], [])
 
 
-def test_outside_of_a_run_nothing_is_done_by_a_plain_program(fake: FakeModel) -> None:
+def test_outside_of_a_run_a_sync_program_executes_nothing(fake: FakeModel) -> None:
     loop = asyncio.new_event_loop()  # the framework would make one, and leave it open
     asyncio.set_event_loop(loop)
     with pytest.raises(BadInput, match="outside of a run"):
@@ -350,7 +350,9 @@ def test_outside_of_a_run_nothing_is_done_by_a_plain_program(fake: FakeModel) ->
     assert fake.requests == []
 
 
-async def test_in_a_step_and_in_a_thread_nothing_is_done(local: Lab, fake: FakeModel) -> None:
+async def test_inside_a_step_and_inside_a_thread_nothing_is_executed(
+    local: Lab, fake: FakeModel
+) -> None:
     shop = Shop()
     one = buyer(fake.url, *shop.tools)
 
@@ -367,7 +369,7 @@ async def test_in_a_step_and_in_a_thread_nothing_is_done(local: Lab, fake: FakeM
     assert (shop.done, fake.requests) == ([], [])
 
 
-async def test_other_words_are_another_run(local: Lab, fake: FakeModel) -> None:
+async def test_another_prompt_on_replay_is_a_divergence(local: Lab, fake: FakeModel) -> None:
     said = ["buy"]
     one = buyer(fake.url, *Shop().tools)
 
@@ -415,7 +417,7 @@ class Own(AbstractToolset[Any]):
         return await found if asyncio.iscoroutine(found) else found
 
 
-async def test_every_toolset_is_seen(local: Lab, fake: FakeModel) -> None:
+async def test_the_tools_of_every_toolset_are_operations(local: Lab, fake: FakeModel) -> None:
     shop = Shop()
 
     def made(_: RunContext[Any]) -> Any:
@@ -436,7 +438,7 @@ async def test_every_toolset_is_seen(local: Lab, fake: FakeModel) -> None:
 
 
 @pytest.mark.parametrize("kind", ["own", "function"])
-async def test_a_toolset_that_comes_at_run_time_is_refused(
+async def test_a_toolset_that_is_added_at_run_time_is_refused(
     local: Lab, fake: FakeModel, kind: str
 ) -> None:
     shop = Shop()
@@ -447,7 +449,7 @@ async def test_a_toolset_that_comes_at_run_time_is_refused(
     assert (shop.done, fake.requests) == ([], [])
 
 
-async def test_an_operation_that_is_not_known_is_refused(local: Lab, fake: FakeModel) -> None:
+async def test_an_operation_of_an_unknown_kind_is_refused(local: Lab, fake: FakeModel) -> None:
     acted: list[str] = []
 
     async def handler(_: Any) -> None:
@@ -472,7 +474,7 @@ async def test_an_operation_that_is_not_known_is_refused(local: Lab, fake: FakeM
     assert acted == []
 
 
-def test_what_is_no_declaration_is_refused() -> None:
+def test_an_invalid_declaration_is_refused() -> None:
     with pytest.raises(BadInput, match="expected one of"):
         AndonDurability(effects={"charge": "perhaps"})
     with pytest.raises(BadInput, match="expected a kind or"):
@@ -481,7 +483,7 @@ def test_what_is_no_declaration_is_refused() -> None:
         AndonDurability(approve="charge")
 
 
-# ── the one call ──────────────────────────────────────────────────────────────────────────────
+# ── run() in one call ─────────────────────────────────────────────────────────────────────────
 
 
 class Receipt(BaseModel):
@@ -492,7 +494,7 @@ class Offer(BaseModel):
     total: int
 
 
-async def test_a_run_with_one_call(lab: Lab, fake: FakeModel) -> None:
+async def test_a_run_is_started_with_one_call(lab: Lab, fake: FakeModel) -> None:
     shop = Shop()
     one = buyer(fake.url, *shop.tools)
     first = await run(one, "buy", run_id="order-1", store=lab.url)
@@ -506,7 +508,7 @@ async def test_a_run_with_one_call(lab: Lab, fake: FakeModel) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_an_answer_comes_back_as_what_it_was(local: Lab, number: int) -> None:
+async def test_the_output_is_restored_with_its_type(local: Lab, number: int) -> None:
     kinds: list[Any] = [Receipt, Offer]
     name = f"final_result_{kinds[number].__name__}"
     with FakeModel([call(name, total=7)]) as fake:
@@ -519,7 +521,7 @@ async def test_an_answer_comes_back_as_what_it_was(local: Lab, number: int) -> N
     assert local.effects("order-1") == {}, "an output is no tool"
 
 
-async def test_inside_of_a_run_it_is_a_part_of_it(local: Lab, fake: FakeModel) -> None:
+async def test_a_call_inside_a_run_is_a_part_of_that_run(local: Lab, fake: FakeModel) -> None:
     one = buyer(fake.url, *Shop().tools)
 
     async def body(ctx: andon.Context) -> Any:
@@ -531,7 +533,7 @@ async def test_inside_of_a_run_it_is_a_part_of_it(local: Lab, fake: FakeModel) -
     assert set(local.effects(run_id)) == {"charge", "mail", "log"}
 
 
-def test_a_plain_program(sqlite_url: str, fake: FakeModel) -> None:
+def test_a_sync_program_can_start_a_run(sqlite_url: str, fake: FakeModel) -> None:
     one = buyer(fake.url, *Shop().tools)
     for _ in range(2):
         found = adapter.run_sync(one, "buy", run_id="order-1", store=sqlite_url)
@@ -539,7 +541,7 @@ def test_a_plain_program(sqlite_url: str, fake: FakeModel) -> None:
     assert len(fake.requests) == 3
 
 
-async def test_an_agent_that_a_tool_asks_is_a_part_of_that_tool(local: Lab) -> None:
+async def test_an_agent_that_a_tool_calls_is_a_part_of_that_tool(local: Lab) -> None:
     with FakeModel(["It is blue."]) as inner, FakeModel([call("ask"), "Blue."]) as fake:
         helper = Agent(model_of("chat", inner.url), name="helper", capabilities=[AndonDurability()])
 
@@ -553,11 +555,11 @@ async def test_an_agent_that_a_tool_asks_is_a_part_of_that_tool(local: Lab) -> N
         assert len(inner.requests) == 1
 
 
-# ── what reaches outside beside models and tools ──────────────────────────────────────────────
+# ── other access to the outside ───────────────────────────────────────────────────────────────
 
 
-async def test_tools_of_a_server(lab: Lab) -> None:
-    """What it says of its tools is believed where the user says nothing."""
+async def test_a_tool_of_a_server_has_the_kind_that_the_server_declares(lab: Lab) -> None:
+    """Where the user declares nothing, the server's description of its tools counts."""
     called: list[str] = []
 
     async def look() -> str:
@@ -587,7 +589,7 @@ async def test_tools_of_a_server(lab: Lab) -> None:
     assert listed == ["buyer__mcp_server__shop.get_tools"]
 
 
-async def test_what_a_capability_does_is_an_effect(local: Lab) -> None:
+async def test_a_durable_operation_of_a_capability_is_an_effect(local: Lab) -> None:
     acted: list[str] = []
 
     class Noting(AbstractCapability[Any]):

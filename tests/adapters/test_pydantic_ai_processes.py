@@ -1,4 +1,4 @@
-"""Processes with an agent of Pydantic AI are killed: every effect once, and no request refused."""
+"""Processes with an agent of Pydantic AI are killed: every effect once, no request refused."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ MOMENTS = {
 
 
 class Forker:
-    """Processes that have imported everything already."""
+    """Forks processes that have imported everything already."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -39,7 +39,7 @@ class Forker:
         )
 
     def live(self, order: Order) -> int:
-        """One process, to its end."""
+        """Run one process to its end."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -72,7 +72,7 @@ STORES = {"serial": "sqlite_url", "parallel": "postgres_url"}
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("moment", "tools", "form"), CASES)
-def test_a_process_is_killed_and_the_next_one_goes_on(
+def test_a_run_continues_in_the_next_process_after_a_kill(
     forker: Forker,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -109,7 +109,7 @@ def test_the_example_pays_once(tmp_path: Path) -> None:
     assert done.stdout == "The invoice is paid.\n1 payment\n"
 
 
-def test_the_diff_of_the_guide_is_what_its_program_has() -> None:
+def test_the_diff_of_the_guide_matches_its_program() -> None:
     page = PROGRAM.parents[2] / "docs" / "guides" / "pydantic-ai.md"
     [diff] = [block.text for block in pages.blocks(page) if block.language == "diff"]
     [program] = [block.text for block in pages.blocks(page) if block.mark == "file: buy.py"]

@@ -1,4 +1,4 @@
-"""An agent of Pydantic AI is streamed and stopped: what is reported is what happened."""
+"""An agent of Pydantic AI is streamed and stopped: the report matches what happened."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ WAYS = {"stream": by_stream, "handler": by_handler, "nodes": by_nodes}
 @pytest.mark.parametrize(
     ("way", "form"), [*zip(WAYS, FORMS, strict=True), ("stream", "chat"), ("stream", "responses")]
 )
-async def test_what_is_streamed_is_in_the_journal(local: Lab, way: str, form: str) -> None:
+async def test_a_streamed_answer_is_in_the_journal(local: Lab, way: str, form: str) -> None:
     called: list[int] = []
 
     async def charge(amount: int) -> str:
@@ -75,7 +75,7 @@ async def test_what_is_streamed_is_in_the_journal(local: Lab, way: str, form: st
         assert [request.status for request in fake.requests] == [200, 200]
 
 
-async def test_a_handler_that_the_agent_has_hears_the_model_while_it_speaks(local: Lab) -> None:
+async def test_the_agents_event_handler_gets_the_stream_while_the_model_answers(local: Lab) -> None:
     heard: list[str] = []
 
     async def handler(_: Any, events: Any) -> None:
@@ -120,7 +120,7 @@ class Speaking:
         return Agent(model, name="buyer", capabilities=[AndonDurability()])
 
 
-async def test_a_drain_keeps_what_the_model_has_said(lab: Lab) -> None:
+async def test_a_drain_keeps_the_partial_answer_of_the_model(lab: Lab) -> None:
     speaking = Speaking()
 
     async def body(ctx: andon.Context) -> Any:
@@ -138,7 +138,7 @@ async def test_a_drain_keeps_what_the_model_has_said(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "handler"])
-async def test_a_cancel_ends_a_model_that_speaks(lab: Lab, way: str) -> None:
+async def test_a_cancel_ends_a_streaming_model(lab: Lab, way: str) -> None:
     speaking, caught = Speaking(), []
 
     async def body(ctx: andon.Context) -> Any:
@@ -201,7 +201,7 @@ async def test_a_tool_in_hand_ends_and_is_confirmed_before_an_order_takes_effect
     assert (await lab.client.get(run_id)).state == expected[order]
 
 
-async def test_a_thread_of_a_tool_that_goes_on_is_not_said_to_have_ended(lab: Lab) -> None:
+async def test_a_tools_thread_that_is_still_running_is_not_reported_as_ended(lab: Lab) -> None:
     reached, release = threading.Event(), threading.Event()
 
     def pay(amount: int) -> str:
@@ -230,10 +230,10 @@ async def test_a_thread_of_a_tool_that_goes_on_is_not_said_to_have_ended(lab: La
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_worker_that_has_to_go_leaves_a_tool_in_doubt_and_never_does_it_again(
+async def test_a_worker_that_has_to_leave_leaves_a_tool_in_doubt_and_never_repeats_it(
     lab: Lab, plain: bool
 ) -> None:
-    """A thread may still be at it: its outcome is nobody's to guess, also not a probe's."""
+    """A thread may still execute it, so neither the worker nor a probe may guess its outcome."""
     reached, release, probed = threading.Event(), threading.Event(), []
 
     def find(amount: int) -> Any:
@@ -272,7 +272,7 @@ async def test_a_worker_that_has_to_go_leaves_a_tool_in_doubt_and_never_does_it_
     assert probed == ([] if plain else [10])
 
 
-async def test_tools_that_the_model_is_asked_for_by_stream(local: Lab) -> None:
+async def test_tool_calls_of_a_streamed_answer_are_planned_with_it(local: Lab) -> None:
     """The calls of a stream are planned with it, like those of an answer."""
 
     async def say(messages: Any, _: Any) -> AsyncIterator[Any]:

@@ -141,7 +141,7 @@ def test_a_process_that_cannot_be_examined_is_not_taken_for_dead() -> None:
     assert answers == [True, True, False]
 
 
-# ── frozen ────────────────────────────────────────────────────────────────────────────────────────
+# ── frozen ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_process_is_frozen_when_all_its_threads_are() -> None:
@@ -152,7 +152,7 @@ def test_a_process_is_frozen_when_all_its_threads_are() -> None:
         assert proc.is_still(pid)
 
 
-# ── command and namespace ─────────────────────────────────────────────────────────────────────────
+# ── command and namespace ─────────────────────────────────────────────────────────────────────
 
 
 def test_a_process_without_its_main_thread_still_has_its_command_and_namespace() -> None:
@@ -300,7 +300,7 @@ def test_a_process_that_reused_a_number_is_never_signalled() -> None:
     assert done.returncode == 0, done.stderr
 
 
-# ── the one place ─────────────────────────────────────────────────────────────────────────────────
+# ── the one place ─────────────────────────────────────────────────────────────────────────────
 
 SOURCES = Path(proc.__file__).parent.parent
 LIFE = re.compile(r"/proc.{0,40}\bstat\b|\bstat\b.{0,40}rpartition|task/.{0,30}/(stat|children)\b")

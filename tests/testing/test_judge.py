@@ -261,7 +261,7 @@ def test_calls_that_run_at_once_have_no_order_and_others_have() -> None:
     assert judge.varies(ab, outcome(begun("b", "r/:1"))) == ["step 'a' is called 1 and 0 times"]
 
 
-# ── the choice of kills ───────────────────────────────────────────────────────────────────────────
+# ── the choice of kills ───────────────────────────────────────────────────────────────────────
 
 
 def passed(point: str, name: str, nth: int) -> Line:

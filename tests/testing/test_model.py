@@ -50,7 +50,7 @@ def claude(model: FakeModel, anthropic: Any) -> Iterator[Any]:
         yield client
 
 
-# ── whole conversations, plain and streamed ───────────────────────────────────────────────────────
+# ── whole conversations, plain and streamed ───────────────────────────────────────────────────
 
 
 def chat_turn(client: Any, talk: list[Any], *, stream: bool) -> Any:
@@ -354,7 +354,7 @@ def test_a_refusal_raises_the_same_client_error_as_at_the_provider(
     assert [(one.status, bool(one.error)) for one in model.requests] == [(400, True)] * 2
 
 
-# ── failures ──────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_injected_failure_raises_the_matching_client_error(

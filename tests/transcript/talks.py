@@ -152,7 +152,7 @@ def _item(turn: Turn, number: int, place: int, name: str) -> dict[str, Any]:
     return {"type": "function_call", "arguments": json.dumps({"n": number}), **head}
 
 
-# ── operations that break them ────────────────────────────────────────────────────────────────────
+# ── operations that break them ────────────────────────────────────────────────────────────────
 
 Break = Callable[[Messages, int, int], None]
 

@@ -158,7 +158,7 @@ def test_the_ledgers_result_of_one_call_is_never_given_to_another_with_the_same_
     assert found[-1] == user(result("a_2", UNKNOWN))
 
 
-# ── remains of a broken stream ────────────────────────────────────────────────────────────────────
+# ── remains of a broken stream ────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_provider_tool_call_that_will_not_be_answered_is_dropped() -> None:
     assert repaired(ASK, twice, ASK) == [ASK, said(text("hm")), ASK]
 
 
-# ── beyond repair ─────────────────────────────────────────────────────────────────────────────────
+# ── beyond repair ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_notes_say_what_was_changed_and_where() -> None:
     assert (call.id, call.name, call.arguments, call.message) == ("a", "charge", {"n": 1}, 1)
 
 
-# ── the server is as strict ───────────────────────────────────────────────────────────────────────
+# ── the server is as strict ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

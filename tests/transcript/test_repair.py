@@ -215,7 +215,7 @@ def test_faults_say_where_and_what(form: str) -> None:
     assert "call_0b" in json.dumps(talk[number])
 
 
-# ── untouched parts ───────────────────────────────────────────────────────────────────────────────
+# ── untouched parts ───────────────────────────────────────────────────────────────────────────
 
 
 @every_format
