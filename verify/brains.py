@@ -24,10 +24,10 @@ from tests.chaos import agents, laws, world
 from tests.chaos.fleet import Forker, Site, environment, until
 from tests.chaos.freeze import (
     SETTINGS,
-    answer_when_nobody_sleeps,
+    answer_asks_if_no_worker_is_silent,
     freeze_at_random,
     frozen_in,
-    has_begun_anew,
+    has_new_incarnation,
     until_frozen,
     until_live,
 )
@@ -109,7 +109,7 @@ class Brains:
             site.ready_worker(settings=SETTINGS)
             site.finish(scene.HANG_SECONDS)
             before = {row.id: (row.head_seq, row.head_hash) for row in site.rows()}
-            begun_anew = [has_begun_anew(site, process) for process in frozen]
+            begun_anew = [has_new_incarnation(site, process) for process in frozen]
             for process in frozen:
                 process.thaw()
             for process, begun in zip(frozen, begun_anew, strict=True):
@@ -122,12 +122,12 @@ class Brains:
     def freeze_in_effect(self, kind: str, effect: str) -> None:
         """Nobody can keep it from acting when it wakes; so nobody else may have acted before."""
         with self.site(f"in-{effect}", kind) as site:
-            site.sign(f"freeze-{effect}")
+            site.set_flag(f"freeze-{effect}")
             frozen, run = frozen_in(site, agents.acting, effect)
-            site.unsign(f"freeze-{effect}")
+            site.clear_flag(f"freeze-{effect}")
             site.ready_worker(settings=SETTINGS)
             until(lambda: site.store.asks() or not site.open_runs(), "a person who is asked")
-            begun_anew = has_begun_anew(site, frozen)
+            begun_anew = has_new_incarnation(site, frozen)
             frozen.thaw()
             until(lambda: site.count(effect, f"{run}/{effect}-0"), "the late effect")
             until_live(site, frozen, begun_anew)
@@ -138,12 +138,12 @@ class Brains:
     def freeze_before_result(self, kind: str) -> None:
         """It wakes up when another has the run and has written nothing: only the fence tells."""
         with self.site("result", kind) as site:
-            site.sign("go")
+            site.set_flag("go")
             frozen, run = frozen_in(site, agents.held, fault="step:executed=freeze@2")
             before = site.store.run(run)
             owner = site.ready_worker(settings=SETTINGS, faults="attempt:loaded=freeze")
             until_frozen(owner, "attempt:loaded")
-            begun_anew = has_begun_anew(site, frozen)
+            begun_anew = has_new_incarnation(site, frozen)
             frozen.thaw()
             until_live(site, frozen, begun_anew)
             owner.thaw()
@@ -245,7 +245,7 @@ class Brains:
                 (cable.cut if kind == "partition" else cable.cut_one_way)()
                 here = site.ready_worker(settings=SETTINGS, environ=environ)
                 time.sleep(AWAY_SECONDS)  # longer than its lease
-                answer_when_nobody_sleeps(site)
+                answer_asks_if_no_worker_is_silent(site)
                 cable.mend()
                 self.faults[kind] += 1
                 self.finish_carefully(site)
@@ -259,7 +259,7 @@ class Brains:
 
     def finish_carefully(self, site: Site) -> None:
         def over() -> bool:
-            answer_when_nobody_sleeps(site)
+            answer_asks_if_no_worker_is_silent(site)
             return not site.open_runs()
 
         until(over, f"the end of all runs\n{site.errors[-2000:]}", 2 * scene.HANG_SECONDS)
@@ -300,9 +300,9 @@ class Brains:
         now = site.store.run("run")
         if (now.epoch, now.fence) <= (before.epoch, before.fence):
             self.wrong.append(f"promotion: the fence was {before}, and is {now}")
-        begun_anew = has_begun_anew(site, old)
+        begun_anew = has_new_incarnation(site, old)
         old.thaw()
-        site.sign("go")
+        site.set_flag("go")
         site.finish(scene.HANG_SECONDS)
         until_live(site, old, begun_anew)
         self.runs += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos import agents
 from tests.chaos.fleet import Forker, Process, Site
-from tests.chaos.freeze import answer_when_nobody_sleeps
+from tests.chaos.freeze import answer_asks_if_no_worker_is_silent
 from tests.chaos.kill import Report, judge, make_tally
 
 from andon.testing.postgres import Cluster
@@ -87,7 +87,7 @@ def roll(site: Site, runs: int, seed: int) -> tuple[Report, Counter[str]]:
         if time.monotonic() >= following:
             fleet.befall()
             following = time.monotonic() + EVERY_SECONDS
-        answer_when_nobody_sleeps(site)
+        answer_asks_if_no_worker_is_silent(site)
     site.end()
     judge(site, report)
     return report, fleet.faults

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tests.chaos.test_halt import FLEET, counted, halted, nobody_left, nothing_begins
+from tests.chaos.test_halt import FLEET, assert_none_left, assert_nothing_begins, counted, halted
 from tests.cli.hosts import Host, gone
 from tests.cli.terminal import Process, until
 from tests.control.halt.test_halt import BUSY
@@ -122,14 +122,14 @@ def touched(host: Host) -> None:
     """STOP is touched by hand; deleting it lifts nothing, and a person does who has seen it."""
     with agents_known(host) as worker, fleet(host) as (process, reader):
         (host.home / "STOP").touch()
-        nobody_left(reader)
+        assert_none_left(reader)
         assert process.ends() != 0
         assert worker.ends() != 0
     with host.store() as store:
         assert [one.kind for one in store.latches()] == ["halt"], "the store was not told"
         epoch = store.latches()[0].epoch
     (host.home / "STOP").unlink()
-    nothing_begins(host)
+    assert_nothing_begins(host)
     refused(host, "--why", " ", env=AWAY)  # the store, which would refuse it too, is not asked
     refused(host, "--why", "so", "--by", " ", env=AWAY)
     refused(host, "--why", "so", f"--epoch={epoch - 1}")
@@ -163,8 +163,8 @@ def signalled(host: Host) -> int:
         gone(host.pid_in("stays"))  # with its parent
         assert pulled(host), "it was told to halt and died, and nothing holds"
         halted(host)
-        nobody_left(reader)
-    nothing_begins(host)
+        assert_none_left(reader)
+    assert_nothing_begins(host)
     return 1
 
 
@@ -174,7 +174,7 @@ def elsewhere(host: Host) -> None:
         with host.process("halt", env={"ANDON_HOME": str(host.folder / "other")}) as process:
             code = process.ends()
         assert all_gone(reader) or code == NOT_PROVED, "proved, and some live"
-        nobody_left(reader)
+        assert_none_left(reader)
     assert pulled(host), "the latch of this host is not pulled"
 
 
@@ -294,7 +294,7 @@ def cut_off(host: Host) -> None:
     host.environment |= {"ANDON_LOST_CONTACT": "stop", "ANDON_LOST_CONTACT_SECONDS": "5"}
     with fleet(host) as (_, reader):
         os.kill(host.control_pid(), signal.SIGSTOP)
-        nobody_left(reader)
+        assert_none_left(reader)
 
 
 def stalled(host: Host) -> None:

@@ -22,7 +22,7 @@ from tests.chaos import agents
 from tests.runtime.fakes import FakeWorker
 from tests.transcript import talks
 from tests.transcript.judge import refusal
-from tests.transcript.test_fuzz import Book, judge, results
+from tests.transcript.test_fuzz import RecordingLedger, judge, results
 
 from andon import transcript
 from andon.cli import app, args
@@ -210,10 +210,16 @@ def transcripts(content: bytes) -> str:
         except AssertionError as error:
             return f"{policy} of {json.dumps(given)[:600]}: {str(error)[:300] or 'it is not so'}"
     whole = talks.BREAK_OFF not in (hurt for hurt, _, _ in damage)
-    return "" if ledger is None else _guessed(given, form, Book(ledger), policy, whole=whole)
+    return (
+        ""
+        if ledger is None
+        else _guessed(given, form, RecordingLedger(ledger), policy, whole=whole)
+    )
 
 
-def _guessed(given: talks.Messages, form: str, book: Book, policy: Policy, *, whole: bool) -> str:
+def _guessed(
+    given: talks.Messages, form: str, book: RecordingLedger, policy: Policy, *, whole: bool
+) -> str:
     """What a repair does to a call without knowing that it may.
 
     It is run only if it has certainly not begun and the model has said nothing since; it is taken

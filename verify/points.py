@@ -116,7 +116,7 @@ def tasks(effort: Effort) -> list[Task]:
         drains = test_drain.test_a_process_killed_while_it_drains_loses_and_repeats_nothing
         found += [Task((name,), database, once(drains, name)) for name in test_drain.DRAIN]
         found += undos(database)
-        stops = test_stops.test_a_process_killed_while_it_obeys_is_stopped_all_the_same
+        stops = test_stops.test_a_run_is_stopped_although_its_worker_is_killed_while_it_obeys
         passed = test_stops.PASSED if effort.scale >= 1 else unalike(test_stops.PASSED)
         found += [Task((name,), database, once(stops, kind, name)) for kind, name in passed]
         found += halts(database)
@@ -131,7 +131,7 @@ def by_turns(found: list[Task]) -> list[Task]:
 
 
 def undos(database: str) -> list[Task]:
-    undoes = test_drain.test_a_process_killed_while_it_undoes_goes_on_with_it
+    undoes = test_drain.test_an_undo_interrupted_by_a_kill_is_completed_by_the_next_worker
     found = [Task((name,), database, once(undoes, name, 1)) for name in test_drain.UNDO]
     pairs = [("undo:begun", "undo:started"), ("undo:started", "undo:executed")]
     for pair in (*pairs, ("undo:confirmed", "undo:started")):
@@ -140,10 +140,10 @@ def undos(database: str) -> list[Task]:
 
 
 def halts(database: str) -> list[Task]:
-    kills = test_halt.test_whoever_is_killed_in_the_middle_of_a_halt_it_holds_and_is_proved
+    kills = test_halt.test_a_halt_holds_and_is_proved_although_a_process_is_killed_in_the_middle
     pulls = test_halt.test_a_pull_whose_command_is_killed_holds
     spawns = (
-        test_halt.test_a_supervisor_killed_when_it_has_just_started_a_child_leaves_nobody_behind
+        test_halt.test_a_supervisor_killed_just_after_it_started_a_child_leaves_no_process_behind
     )
     named = [(name, once(kills, name)) for name in HALT]
     named += [(name, once(pulls, name)) for name in test_halt.OF_THE_COMMAND]
@@ -181,7 +181,7 @@ def deleted(host: Host) -> None:
     for names in (["latch"], ["STOP"], ["latch", "STOP"]):
         for name in names:
             (host.home / name).rename(host.home / f"{name}.deleted")
-        test_halt.nothing_begins(host)
+        test_halt.assert_nothing_begins(host)
         for name in names:
             (host.home / f"{name}.deleted").replace(host.home / name)
 

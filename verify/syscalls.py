@@ -142,7 +142,7 @@ def finish(site: Site, process: Process, fired: Path | None = None) -> None:
     """Wait until the run has ended, or the process; after a fault, look what is believed of it."""
 
     def over() -> bool:
-        site.be_the_person()
+        site.answer_open_asks()
         if fired is not None and fired.exists():
             lost = scene.lost(site.store, site.folder, RUN)
             assert not lost, lost[0]

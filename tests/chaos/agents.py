@@ -1,4 +1,4 @@
-"""The agents of the chaos tests. Each says which attempt of it is acting, for the world's log."""
+"""The agents of the chaos tests. Each tells the world which attempt of it is acting."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ SOON = Retry(3, first_seconds=0.005)
 
 
 async def step(ctx: andon.Context, number: int, function: Any = world.step) -> Any:
-    """A step whose name is its own, so that the world's lines and the journal's can be matched."""
+    """A step with a unique name, so that lines of the world and of the journal can be matched."""
     name = f"step-{number}"
     return await ctx.step(function, f"{ctx.run_id}/{name}", number, name=name)
 
@@ -58,7 +58,7 @@ async def brief(ctx: andon.Context) -> Any:
 
 @andon.agent
 async def tour(ctx: andon.Context) -> list[Any]:
-    """A short run that comes past every point of andon.points."""
+    """A short run that passes every point of andon.points."""
     world.attempt.set(ctx.attempt)
     results = [await step(ctx, 0), await step(ctx, 1, world.plain_step)]
     results += await asyncio.gather(step(ctx, 2), step(ctx, 3))
@@ -75,7 +75,7 @@ async def tour(ctx: andon.Context) -> list[Any]:
     return results
 
 
-# What a run passes when nobody stops, drains or undoes it.
+# The points that a run passes when it is not stopped, drained or undone.
 TOURS = {"writer", "claim", "attempt", "step", "effect", "wait"}
 TOURED = tuple(name for name in POINTS if name.split(":")[0] in TOURS)
 TOUR = [0, 2, 4, 6, "went", 7, 10, 8]
@@ -90,7 +90,7 @@ async def leaf(ctx: andon.Context, number: int) -> Any:
 
 @andon.agent
 async def sequence(ctx: andon.Context) -> list[Any]:
-    """One thing after the other, numbered: each begins when the one before is durable."""
+    """Numbered steps in sequence: each begins when the one before is durable."""
     world.attempt.set(ctx.attempt)
 
     async def write() -> Any:
@@ -100,7 +100,9 @@ async def sequence(ctx: andon.Context) -> list[Any]:
     results: list[Any] = []
 
     async def take(work: Awaitable[Any]) -> None:
-        """What the agent has been given is durable, whatever becomes of the process now."""
+        """Record that the agent has received a result; it must be durable even if the process dies
+        now.
+        """
         results.append(await work)
         world.record("given", f"{ctx.run_id}/number-{len(results) - 1}")
 
@@ -125,7 +127,7 @@ SEQUENCE += ["irreversible-7", 16, 18]
 
 @andon.agent
 async def held(ctx: andon.Context) -> list[Any]:
-    """A run that stays in its second step until the test lets it go on."""
+    """A run that stays in its second step until the test lets it continue."""
     world.attempt.set(ctx.attempt)
     return [await step(ctx, 0), await step(ctx, 1, world.held_step), await step(ctx, 2)]
 
@@ -147,7 +149,7 @@ async def steady(ctx: andon.Context, steps: int) -> list[Any]:
 
 @andon.agent
 async def poison(ctx: andon.Context) -> Any:
-    """Kills whoever executes it, after one good step."""
+    """Kills its worker each time, after one good step."""
     world.attempt.set(ctx.attempt)
     await step(ctx, 0)
     return await ctx.step(world.deadly_step, f"{ctx.run_id}/deadly", 1, name="deadly")
@@ -198,19 +200,19 @@ async def saga(ctx: andon.Context) -> None:
 
 
 async def _write_on(ctx: andon.Context, words: int) -> list[int]:
-    """A long step that keeps its partial progress, as one that streams an answer does."""
+    """A long step that saves its partial progress, like one that streams an answer."""
     written: list[int] = ctx.partial or []
     while len(written) < words:
         world.record("word", f"{ctx.run_id}/{len(written)}")
         written = [*written, len(written)]
         ctx.checkpoint(written)
-        await world.until_allowed("go") if len(written) == 3 else await asyncio.sleep(0.001)
+        await world.wait_for_flag("go") if len(written) == 3 else await asyncio.sleep(0.001)
     return written
 
 
 @andon.agent
 async def batch(ctx: andon.Context, items: int) -> int:
-    """One step, of which each execution comes one item further, and then does not end."""
+    """One step, of which each execution gets one item further, and then does not end."""
 
     async def work() -> int:
         done = ctx.partial or 0
@@ -224,7 +226,7 @@ async def batch(ctx: andon.Context, items: int) -> int:
 
 @andon.agent
 async def stuck(ctx: andon.Context) -> None:
-    """One step, which comes to the same item each time."""
+    """One step, which reaches the same item each time."""
 
     async def stick() -> None:
         ctx.checkpoint("the same")

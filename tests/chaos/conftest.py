@@ -19,20 +19,20 @@ def forker() -> Iterator[Forker]:
 @pytest.fixture
 def site(forker: Forker, store_url: str, tmp_path: Path) -> Iterator[Site]:
     """The same test on both databases."""
-    yield from a_site(forker, store_url, tmp_path)
+    yield from open_site(forker, store_url, tmp_path)
 
 
 @pytest.fixture
 def postgres_site(forker: Forker, postgres_url: str, tmp_path: Path) -> Iterator[Site]:
-    yield from a_site(forker, postgres_url, tmp_path)
+    yield from open_site(forker, postgres_url, tmp_path)
 
 
 @pytest.fixture
 def sqlite_site(forker: Forker, sqlite_url: str, tmp_path: Path) -> Iterator[Site]:
-    yield from a_site(forker, sqlite_url, tmp_path)
+    yield from open_site(forker, sqlite_url, tmp_path)
 
 
-def a_site(forker: Forker, url: str, tmp_path: Path) -> Iterator[Site]:
+def open_site(forker: Forker, url: str, tmp_path: Path) -> Iterator[Site]:
     store = open_store(url)
     found = Site(forker, store, url, tmp_path / "world")
     try:

@@ -1,4 +1,4 @@
-"""Real worker processes for the chaos tests: start, kill, freeze, and wait for what they do."""
+"""Real worker processes for the chaos tests: start, kill, freeze, and wait for them."""
 
 import contextlib
 import json
@@ -22,12 +22,12 @@ from andon.runtime.requests import requests
 from andon.store.messages.rows import Filter
 
 ROOT = Path(__file__).parents[2]
-# No promise: only the end of a test that would hang.
+# No promise: only the limit of a test that would hang.
 LIMIT_SECONDS = 60.0
 
 
 def until(condition: Callable[[], Any], what: str = "", seconds: float = LIMIT_SECONDS) -> Any:
-    """Wait until something is so, and answer it; fail after the limit."""
+    """Wait until the condition holds, and return its value; fail after the limit."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -60,7 +60,7 @@ class Process:
 
     def send(self, number: signal.Signals) -> None:
         if self.status is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and we shall be told
+            with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -93,7 +93,7 @@ class Forker:
         inside: tuple[str, ...] = (),
         program: tuple[str, ...] = (str(Path(__file__).with_name("forker.py")),),
     ) -> None:
-        """`inside`: a command that starts it somewhere else, e.g. in another network."""
+        """`inside`: a command that starts it in another place, e.g. in another network."""
         self.ended: dict[int, int] = {}
         self._pids: list[int] = []
         self._unread = b""
@@ -113,7 +113,7 @@ class Forker:
         return Process(self, self._pids.pop(0))
 
     def pump(self, seconds: float) -> None:
-        """Take what the forker says."""
+        """Read the messages of the forker."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         while select.select([output], [], [], seconds)[0]:
@@ -126,7 +126,7 @@ class Forker:
                     self.ended[words["pid"]] = words["status"]
                 else:
                     self._pids.append(words["pid"])
-                    self.ended.pop(words["pid"], None)  # a number may come back
+                    self.ended.pop(words["pid"], None)  # a process number may be reused
             seconds = 0
 
     def close(self) -> None:
@@ -146,14 +146,14 @@ class Site:
         folder.mkdir(exist_ok=True)
 
     def worker(self, **order: Any) -> Process:
-        """A worker process; keywords are an Order's, `settings` are the worker's."""
+        """Start a worker process; keywords are an Order's, `settings` are the worker's."""
         given = {"world": str(self.folder), "errors": str(self.folder / "stderr"), **order}
         process = self.forker.spawn(Order(url=self.url, **given))
         self.processes.append(process)
         return process
 
     def ready_worker(self, **order: Any) -> Process:
-        """A worker process that has registered."""
+        """Start a worker process and wait until it has registered."""
         process = self.worker(**order)
         until(lambda: self.incarnations(process), "its registration")
         return process
@@ -172,11 +172,11 @@ class Site:
         path = self.folder / "stderr"
         return path.read_text() if path.exists() else ""
 
-    def sign(self, name: str) -> None:
-        """Put up a sign that agents and effects look for."""
+    def set_flag(self, name: str) -> None:
+        """Set a flag that agents and effects look for."""
         (self.folder / name).touch()
 
-    def unsign(self, name: str) -> None:
+    def clear_flag(self, name: str) -> None:
         (self.folder / name).unlink()
 
     def start(self, agent: Any, *args: Any, run: str) -> str:
@@ -195,11 +195,11 @@ class Site:
         return world.count(what, key, self.folder)
 
     def interrupted(self) -> int:
-        """How many attempts ended without their worker's word."""
+        """The number of attempts that ended without a settlement from their worker."""
         found = [attempt for row in self.rows() for attempt in self.store.attempts(row.id)]
         return sum(attempt.ending == "interrupted" for attempt in found)
 
-    def be_the_person(self) -> int:
+    def answer_open_asks(self) -> int:
         """Answer every open ask: about an effect, by looking at the world."""
         asks = self.store.asks()
         for ask in asks:
@@ -216,18 +216,18 @@ class Site:
         self.asked += len(asks)
         return len(asks)
 
-    def send_what_is_waited_for(self) -> None:
+    def send_awaited_events(self) -> None:
         for row in self.store.runs(Filter(states=("suspended",), limit=1000)):
             for wait in json.loads(row.waits or "[]"):
                 if wait["kind"] == "event":
                     requests.send(self.store, row.id, wait["name"], "went", id=f"{row.id}-went")
 
     def finish(self, seconds: float = LIMIT_SECONDS) -> None:
-        """Be the person and the sender until every run has ended."""
+        """Answer asks and send awaited events until every run has ended."""
 
         def over() -> bool:
-            self.be_the_person()
-            self.send_what_is_waited_for()
+            self.answer_open_asks()
+            self.send_awaited_events()
             return not self.open_runs()
 
         try:

@@ -1,4 +1,4 @@
-"""Forks worker processes of the chaos tests on request: importing costs 0.4 s, and is done once."""
+"""Forks worker processes of the chaos tests on request: the import, 0.4 s, is done only once."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers that are stopped for longer than their lease, and what becomes of their runs."""
+"""Workers that are frozen for longer than their lease, and the fate of their runs."""
 
 import random
 import time
@@ -14,7 +14,7 @@ SETTINGS = {"lease_seconds": 1.0, "poll_seconds": 0.1}
 
 
 def frozen_in(site: Site, agent: Any, *args: Any, fault: str = "") -> tuple[Process, str]:
-    """A worker that stopped itself in a run, at a point or inside an effect; and the run."""
+    """Freeze a worker in a run, at a point or inside an effect; returns the worker and the run."""
     run = site.start(agent, *args, run=f"{fault.replace(':', '-') or 'run'}-0")
     process = site.worker(settings=SETTINGS, faults=fault)
     until_frozen(process, fault)
@@ -41,7 +41,7 @@ def holds_the_write_lock(site: Site) -> bool:
     return False
 
 
-def has_begun_anew(site: Site, process: Process) -> Callable[[], bool]:
+def has_new_incarnation(site: Site, process: Process) -> Callable[[], bool]:
     old = {row.id for row in site.incarnations(process)}
     return lambda: any(
         row.state == "live" and row.id not in old for row in site.incarnations(process)
@@ -49,7 +49,7 @@ def has_begun_anew(site: Site, process: Process) -> Callable[[], bool]:
 
 
 def until_live(site: Site, process: Process, begun_anew: Callable[[], bool]) -> None:
-    """One that was frozen before it registered was not known to anybody, and registers now."""
+    """Wait for a new incarnation; a worker that was frozen before it registered registers now."""
 
     def live() -> bool:
         rows = [row for row in site.incarnations(process) if row.state == "live"]
@@ -70,10 +70,10 @@ def freeze_at_random(site: Site, seed: int, runs: int, freezes: int) -> Any:
         victim.freeze()
         time.sleep(1.5 * SETTINGS["lease_seconds"])
         victim.thaw()
-        answer_when_nobody_sleeps(site)
+        answer_asks_if_no_worker_is_silent(site)
 
     def over() -> bool:
-        answer_when_nobody_sleeps(site)
+        answer_asks_if_no_worker_is_silent(site)
         return not site.open_runs()
 
     until(over, f"the end of all runs\n{site.errors[-3000:]}")
@@ -81,7 +81,7 @@ def freeze_at_random(site: Site, seed: int, runs: int, freezes: int) -> Any:
     return laws.broken(site.store, site.folder, [row.id for row in site.rows()])
 
 
-def answer_when_nobody_sleeps(site: Site) -> None:
-    """A prudent person makes sure that the worker which may still act is gone, or says so."""
+def answer_asks_if_no_worker_is_silent(site: Site) -> None:
+    """Plays a careful person: one that answers only if no silent worker could still act."""
     if all(row.state != "silent" for row in site.store.workers()):
-        site.be_the_person()
+        site.answer_open_asks()

@@ -1,9 +1,9 @@
-"""The kill test: workers are killed with SIGKILL at random while a checker counts what happened.
+"""The kill test: workers are killed with SIGKILL at random while a checker counts the damage.
 
     python tests/chaos/kill.py STORE_URL [--runs 50] [--workers 3] [--every 0.2] [--seed 1]
 
-A person is played by this program: it answers the asks of in-doubt effects by looking at the
-world. It reports what was waiting for it, and what the laws say must not have happened.
+This program plays the person: it answers the asks of in-doubt effects by looking at the world. It
+reports how many asks there were, and every broken law.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from tests.chaos.fleet import Forker, Process, Site
 
 from andon.store import open_store
 
-# Long enough that workers die in the middle of things, short enough for CI.
+# Long enough that workers die in the middle of a step, short enough for CI.
 STEP_SECONDS = 0.05
 
-# On a slow machine kills may outrun every step of a run; that it is buried then is test_poison's.
+# On a slow machine kills may outrun every step of a run; test_poison covers its burial.
 PLAIN = {"lease_seconds": 5.0, "interruption_limit": 1000}
 
 
 @dataclass
 class Report:
-    """What a kill test saw."""
+    """The result of a kill test."""
 
     seconds: float = 0.0
     kills: int = 0
@@ -73,7 +73,7 @@ def kill_test(
             fleet[number] = worker()
             report.kills += 1
             next_kill = time.monotonic() + every
-        report.asked += site.be_the_person()
+        report.asked += site.answer_open_asks()
     report.seconds = time.monotonic() - began
     site.end()
     judge(site, report)

@@ -1,7 +1,7 @@
-"""What must hold after any crash, checked against the world and the stored rows.
+"""The laws that must hold after any crash, checked against the world and the stored rows.
 
-The runtime's own summary counts for nothing: the world's log says what was done, the journal says
-what was known, and the two must fit. Each check answers sentences about what is wrong.
+The runtime's own summary counts for nothing: the world's log says which acts happened, the journal
+says what was known, and the two must fit. Each check returns one sentence for each broken law.
 """
 
 import json
@@ -21,13 +21,13 @@ from andon.runtime.requests import requests
 from andon.store.messages.rows import AskRow, AttemptRow, RunRow
 from andon.store.store import EffectRow
 
-# What the world calls an effect, by the name of its function.
+# The names of effects in the world's log, by the name of their function.
 KINDS = ("idempotent", "probeable", "compensatable", "irreversible")
 
 
 @dataclass
 class Evidence:
-    """All that is known about one run."""
+    """All evidence about one run."""
 
     run: RunRow
     entries: list[Entry]
@@ -136,7 +136,7 @@ def steps(found: Evidence) -> Iterator[str]:
 
 
 def effects(found: Evidence) -> Iterator[str]:
-    """Written down before it is done; done once; confirmed only if it was done."""
+    """An effect is written down before it is executed, happens once, and is confirmed only then."""
     by_key: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for what, key, attempt in found.lines:
         if what in KINDS or what == "undone":

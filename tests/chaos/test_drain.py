@@ -1,4 +1,4 @@
-"""Workers are told to go, killed while they go, and replaced: nothing is lost or done twice."""
+"""Workers are drained, killed while they drain, and replaced: nothing is lost or done twice."""
 
 import signal
 from collections import Counter
@@ -21,8 +21,8 @@ UNDO = [name for name in POINTS if name.startswith("undo:")]
 SETTINGS = {"poll_seconds": 0.1, "grace_seconds": 5.0}
 
 
-def exits(process: Process) -> int:
-    """Tell it to go, and wait until it has gone."""
+def terminate(process: Process) -> int:
+    """Send SIGTERM, and wait until the process has exited."""
     process.send(signal.SIGTERM)
     return process.wait()
 
@@ -43,8 +43,8 @@ def test_a_process_killed_while_it_drains_loses_and_repeats_nothing(site: Site, 
     )
     until(lambda: site.count("step", "held/step-1"), "the held step")
     until(lambda: len(world.lines(site.folder)) > 10, "some work")
-    assert exits(worker) == -signal.SIGKILL, site.errors[-3000:]
-    site.sign("go")
+    assert terminate(worker) == -signal.SIGKILL, site.errors[-3000:]
+    site.set_flag("go")
     site.worker(settings=SETTINGS)
     site.finish()
     site.end()
@@ -55,7 +55,7 @@ def test_a_process_killed_while_it_drains_loses_and_repeats_nothing(site: Site, 
 
 @pytest.mark.parametrize("name", UNDO)
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_process_killed_while_it_undoes_goes_on_with_it(
+def test_an_undo_interrupted_by_a_kill_is_completed_by_the_next_worker(
     site: Site, name: str, number: int
 ) -> None:
     if name == "undo:begun" and number > 1:
@@ -72,7 +72,7 @@ def test_a_process_killed_while_it_undoes_goes_on_with_it(
 
 
 def check_undone(site: Site, run: str) -> None:
-    """Everything was booked once and stands no more; the last was taken back first."""
+    """Every booking was made once and is taken back, the last one first."""
     keys = [f"{run}/bookable-{number}" for number in range(3)]
     lines = [line.rpartition(" ")[0] for line in world.lines(site.folder)]
     assert [site.count("booked", key) for key in keys] == [1, 1, 1]
@@ -85,13 +85,13 @@ def check_undone(site: Site, run: str) -> None:
 # ── the partial value ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_step_that_is_cut_off_goes_on_from_its_partial_value(site: Site) -> None:
+def test_a_step_that_is_cut_off_continues_from_its_partial_value(site: Site) -> None:
     first = site.worker(settings={**SETTINGS, "grace_seconds": 0.5})
     site.start(agents.author, 6, run="author")
     until(lambda: site.count("word", "author/2"), "the third word")
     second = site.worker(settings=SETTINGS)
-    assert exits(first) == 0, site.errors[-3000:]
-    site.sign("go")
+    assert terminate(first) == 0, site.errors[-3000:]
+    site.set_flag("go")
     site.finish()
     second.kill()
     assert laws.result(site.store, "author") == [0, 1, 2, 3, 4, 5]
@@ -143,8 +143,8 @@ def test_a_rolling_restart_loses_nothing_doubles_nothing_and_serves_old_work_fir
     for _ in range(ROUNDS):
         for place in range(WORKERS):
             until(partial(busy, site, fleet[place]), "work in hand")
-            codes.append(exits(fleet[place]))
-            start(1)  # new work waits while old work is given back
+            codes.append(terminate(fleet[place]))
+            start(1)  # new work waits while old work is returned
             fleet[place] = worker()
     site.finish()
     site.end()
@@ -158,11 +158,11 @@ def test_a_rolling_restart_loses_nothing_doubles_nothing_and_serves_old_work_fir
     assert endings["returned"] + endings["cut"] > 0, "nothing was ever given back"
     assert endings["interrupted"] == 0
     assert not overtaken(site, attempts)
-    check_story(site)
+    check_deploys_report(site)
 
 
-def check_story(site: Site) -> None:
-    """What `andon deploys` tells is what the world saw."""
+def check_deploys_report(site: Site) -> None:
+    """The report of `andon deploys` matches the world."""
     found = deploys.recent(site.store, 0.0, lease_seconds=10.0, most=ROUNDS * WORKERS)
     counted = Counter({name: sum(one[name] for one in found) for name in COUNTED})
     numbers: dict[str, set[int]] = {}
@@ -174,11 +174,12 @@ def check_story(site: Site) -> None:
     assert counted["untouched"] >= given_back - begun, "those whose code was never entered"
     assert counted["times"] == counted["finished"] + given_back
     assert counted["resumed"] == given_back
-    # The last line of a run is written before it is settled, and that is heard of after it. How
-    # many there are is left to chance; tests/control/test_deploys.py has some for certain.
+    # The last line of a run is written before it is settled, and recorded as settled after that.
+    # How many such runs there are is left to chance; tests/control/test_deploys.py has some for
+    # certain.
     last = {key.partition("@")[0]: key for _, key, _ in seen(site, "ended")}
-    ended = len(set(last.values()) & set(after_told(site, "ended")))
-    settled = len(after_told(site, "settled")) - given_back
+    ended = len(set(last.values()) & set(after_sigterm(site, "ended")))
+    settled = len(after_sigterm(site, "settled")) - given_back
     assert ended <= counted["finished"] <= settled, counted
     check_different_runs(site, found)
     assert sum(one["state"] == "exited" for deploy in found for one in deploy["workers"]) == (
@@ -193,12 +194,12 @@ def check_story(site: Site) -> None:
 
 
 def check_different_runs(site: Site, found: list[dict[str, Any]]) -> None:
-    """A deploy counts each run once, however many of its workers gave it back."""
+    """A deploy counts each run once, however many of its workers returned it."""
     numbers = {row.id: str(row.pid) for row in site.store.fleet(0.0)}
     for one in found:
         gone = {numbers[worker["worker"]] for worker in one["workers"]}
         settled, over, ended = (
-            {key for key in after_told(site, what) if key.rpartition("@")[2] in gone}
+            {key for key in after_sigterm(site, what) if key.rpartition("@")[2] in gone}
             for what in ("settled", "over", "ended")
         )
         certain = (settled - over) | (settled & ended)
@@ -207,13 +208,13 @@ def check_different_runs(site: Site, found: list[dict[str, Any]]) -> None:
 
 
 def seen(site: Site, what: str) -> list[tuple[str, str, int]]:
-    """What the world saw of a kind, in order."""
+    """The world's lines of a kind, in order."""
     found = [line.split() for line in world.lines(site.folder)]
     return [(word, key, int(number)) for word, key, number in found if word == what]
 
 
-def after_told(site: Site, what: str) -> list[str]:
-    """What happened in processes that had been told to go."""
+def after_sigterm(site: Site, what: str) -> list[str]:
+    """The world's lines of a kind from processes that had already got SIGTERM."""
     told: set[str] = set()
     found = []
     for word, key, _ in (line.split() for line in world.lines(site.folder)):
@@ -226,14 +227,14 @@ def after_told(site: Site, what: str) -> list[str]:
 
 
 def busy(site: Site, process: Process) -> bool:
-    """Whether it has runs in hand; a worker that is idle has nothing to give back."""
+    """Whether it has runs in hand; an idle worker has nothing to return."""
     ids = {row.id for row in site.incarnations(process)}
     left = site.open_runs()
     return not left or any(row.worker in ids for row in left)
 
 
 def overtaken(site: Site, attempts: dict[str, list[Any]]) -> list[str]:
-    """New runs that were begun while one that had been given back was still waiting."""
+    """New runs that began while a returned run was still waiting."""
     if not site.url.startswith("sqlite"):
         with connect(site) as database:
             return [f"{new} before {run}" for new, run in database.execute(OVERTAKEN)]
@@ -249,10 +250,10 @@ def overtaken(site: Site, attempts: dict[str, list[Any]]) -> list[str]:
     ]
 
 
-# Claims overlap on PostgreSQL, and a commit is seen some time after the times that it wrote. What
-# a claim saw waiting it could have taken, unless another one was about to: whichever took it in the
-# end must have begun after this one was over.
-# STABLE: with the snapshot of the claim's own statement.
+# Claims overlap on PostgreSQL, and a commit becomes visible some time after the times that it
+# wrote. A claim could have taken any run that it saw waiting, unless a concurrent claim was about
+# to: the claim that took the run in the end must have begun after this one was over. STABLE: with
+# the snapshot of the claim's own statement.
 WITNESS = """
 ALTER TABLE andon.runs ADD COLUMN seen pg_snapshot;
 ALTER TABLE andon.attempts
@@ -284,7 +285,7 @@ SELECT new.run_id, old.run_id
 
 
 def witness(site: Site) -> None:
-    """Have the database write down what each claim saw."""
+    """Have the database record what each claim saw."""
     if not site.url.startswith("sqlite"):
         with connect(site) as database:
             database.execute(WITNESS)

@@ -1,12 +1,14 @@
-"""A worker that was stopped for longer than its lease has lost its runs, and behaves so.
+"""A worker that was frozen for longer than its lease has lost its runs, and stops acting on them.
 
-What it had started is not probed and not repeated, because it may still wake up and act: a person
-is asked. When it wakes up it writes nothing, starts nothing, says so, and begins anew.
+An effect that it had started is not probed and not repeated, because the worker may still wake up
+and act: a person is asked. When it wakes up it writes nothing, starts nothing, reports the loss,
+and registers anew.
 
 A known limit: a process that is stopped in the middle of an SQLite transaction holds the write
-lock, and nobody can write until it goes on or is killed. Others wait (and say so after 20 s), so
-nothing is lost or doubled, but nobody takes over either. PostgreSQL ends such a transaction after
-10 s if the worker was waiting for nothing, and from version 17 on after 30 s (here 3 s) always.
+lock, and no other process can write until it continues or is killed. The others wait (and report
+that after 20 s), so nothing is lost or doubled, but there is no takeover either. PostgreSQL ends
+such a transaction after 10 s if the worker was waiting for nothing, and from version 17 on after 30
+s (here 3 s) always.
 """
 
 import pytest
@@ -16,7 +18,7 @@ from tests.chaos.freeze import (
     SETTINGS,
     freeze_at_random,
     frozen_in,
-    has_begun_anew,
+    has_new_incarnation,
     until_live,
 )
 from tests.chaos.test_drain import check_undone
@@ -33,11 +35,13 @@ def assert_useful(site: Site, process: Process, others: list[Process]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["probeable", "compensatable", "irreversible"])
-def test_an_effect_that_a_frozen_worker_had_started_is_asked_about(site: Site, kind: str) -> None:
+def test_an_effect_that_a_frozen_worker_had_started_is_put_before_a_person(
+    site: Site, kind: str
+) -> None:
     frozen, run = frozen_in(site, agents.acting, kind, fault="effect:started=freeze")
     other = site.ready_worker(settings=SETTINGS)
     until(site.store.asks, "the ask")
-    begun_anew = has_begun_anew(site, frozen)
+    begun_anew = has_new_incarnation(site, frozen)
     frozen.thaw()
     until(begun_anew, "a new incarnation")
     assert "fenced" in site.errors
@@ -49,21 +53,23 @@ def test_an_effect_that_a_frozen_worker_had_started_is_asked_about(site: Site, k
     assert_useful(site, frozen, [other])
 
 
-def test_an_idempotent_effect_of_a_frozen_worker_is_done_again_under_its_key(site: Site) -> None:
+def test_an_idempotent_effect_of_a_frozen_worker_is_executed_again_under_its_key(
+    site: Site,
+) -> None:
     frozen, run = frozen_in(site, agents.acting, "idempotent", fault="effect:executed=freeze")
     site.ready_worker(settings=SETTINGS)
     until(lambda: site.state(run) == "succeeded", "the run without a person")
-    begun_anew = has_begun_anew(site, frozen)
+    begun_anew = has_new_incarnation(site, frozen)
     frozen.thaw()
     until(begun_anew, "a new incarnation")
     assert not laws.broken(site.store, site.folder, [run])
 
 
-def test_a_worker_that_is_frozen_inside_an_effect_does_it_late_and_once(site: Site) -> None:
-    """Nobody can keep it from that; so nobody else may do it, and a person waits for its end."""
-    site.sign("freeze-irreversible")
+def test_a_worker_that_is_frozen_inside_an_effect_completes_it_late_and_once(site: Site) -> None:
+    """Nothing can prevent that late act; so no other worker may execute it, and a person waits."""
+    site.set_flag("freeze-irreversible")
     frozen, run = frozen_in(site, agents.acting, "irreversible")
-    site.unsign("freeze-irreversible")
+    site.clear_flag("freeze-irreversible")
     site.ready_worker(settings=SETTINGS)
     until(site.store.asks, "the ask")
     assert site.count("irreversible", f"{run}/irreversible-0") == 0
@@ -73,7 +79,7 @@ def test_a_worker_that_is_frozen_inside_an_effect_does_it_late_and_once(site: Si
     assert not laws.broken(site.store, site.folder, [run])
 
 
-def test_a_worker_frozen_at_any_point_is_replaced_and_begins_anew(site: Site) -> None:
+def test_a_worker_frozen_at_any_point_is_replaced_and_registers_anew(site: Site) -> None:
     """One worker for each point, all frozen at once; one more that takes over from all of them."""
     frozen = [frozen_in(site, agents.tour, fault=f"{name}=freeze")[0] for name in agents.TOURED]
     started = [site.store.attempts(row.id) for row in site.rows()]
@@ -83,7 +89,7 @@ def test_a_worker_frozen_at_any_point_is_replaced_and_begins_anew(site: Site) ->
     assert (
         sum(map(bool, started)) >= len(agents.TOURED) - 2
     )  # those frozen before their claim have none
-    begun_anew = [has_begun_anew(site, process) for process in frozen]
+    begun_anew = [has_new_incarnation(site, process) for process in frozen]
     before = {row.id: (row.head_seq, row.head_hash) for row in rows}
     for process in frozen:
         process.thaw()
@@ -96,14 +102,14 @@ def test_a_worker_frozen_at_any_point_is_replaced_and_begins_anew(site: Site) ->
 
 
 @pytest.mark.parametrize("name", [name for name in POINTS if name.startswith("undo:")])
-def test_a_worker_frozen_while_it_undoes_does_not_undo_once_more_when_it_wakes(
+def test_a_worker_frozen_while_it_undoes_does_not_undo_twice_when_it_wakes(
     site: Site, name: str
 ) -> None:
     frozen, run = frozen_in(site, agents.saga, fault=f"{name}=freeze")
     other = site.ready_worker(settings=SETTINGS)
     site.finish()
     undone = [line for line in world.lines(site.folder) if line.startswith("undone ")]
-    begun_anew = has_begun_anew(site, frozen)
+    begun_anew = has_new_incarnation(site, frozen)
     frozen.thaw()
     until_live(site, frozen, begun_anew)
     other.kill()

@@ -1,7 +1,7 @@
-"""A halt holds whatever dies in the middle of it and whatever races with it.
+"""A halt holds, whichever process dies in the middle of it and whatever races with it.
 
-The processes are counted from outside: every one of them holds the writing end of a pipe, and the
-pipe's end is the end of them all.
+The processes are counted from outside: every one of them holds the writing end of a pipe, so the
+end of the pipe is the end of them all.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ OF_THE_SUPERVISOR = ("halt:latched", "halt:killing", "halt:killed", "halt:verifi
 OF_THE_CONTROL_PROCESS = ("attend:order", "attend:heard", "attend:reported")
 OF_THE_COMMAND = ("halt:pulled", "halt:sent")
 
-# Every process opens the pipe itself: a supervisor closes what it does not know.
+# Every process opens the pipe itself: a supervisor closes descriptors it does not know.
 FLEET = """
 import os, sys, time
 alive = os.open("alive", os.O_WRONLY)
@@ -45,13 +45,13 @@ time.sleep(600)
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.chaos)])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    """The other database belongs to `make chaos`: to be killed at each point takes a while."""
+    """PostgreSQL belongs to `make chaos`: to be killed at each point takes a while."""
     return Host(tmp_path, request.getfixturevalue(f"{request.param}_url"))
 
 
 @contextmanager
 def counted(folder: Path) -> Iterator[int]:
-    """A pipe that reads as ended when nobody is left who has opened it."""
+    """A pipe that reads as ended when no process that opened it is left."""
     os.mkfifo(folder / "alive")
     reader = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -60,7 +60,7 @@ def counted(folder: Path) -> Iterator[int]:
         os.close(reader)
 
 
-def nobody_left(reader: int) -> None:
+def assert_none_left(reader: int) -> None:
     watch = select.poll()
     watch.register(reader, select.POLLHUP)
     assert watch.poll(LIMIT_SECONDS * 1000), "processes of the fleet are still alive"
@@ -87,7 +87,7 @@ def halted(host: Host, **given: Any) -> dict[str, Any]:
     return seen[-1]
 
 
-def nothing_begins(host: Host) -> None:
+def assert_nothing_begins(host: Host) -> None:
     assert Latch(str(host.home)).read().pulled
     message = host.run("run", "--", sys.executable, "-c", "open('begun', 'w')", code=1).stderr
     assert "reauthorize" in message
@@ -99,7 +99,7 @@ def nothing_begins(host: Host) -> None:
 
 
 @pytest.mark.parametrize("point", OF_THE_SUPERVISOR + OF_THE_CONTROL_PROCESS)
-def test_whoever_is_killed_in_the_middle_of_a_halt_it_holds_and_is_proved(
+def test_a_halt_holds_and_is_proved_although_a_process_is_killed_in_the_middle(
     host: Host, point: str
 ) -> None:
     with host.process("work", "agents.py") as worker:  # for the agent's name; ended by the halt
@@ -111,11 +111,11 @@ def test_whoever_is_killed_in_the_middle_of_a_halt_it_holds_and_is_proved(
         ):
             stays, escaped = host.pid_in("stays"), host.pid_in("escaped")
             receipt = halted(host)
-            nobody_left(reader)
+            assert_none_left(reader)
             gone(stays)
             gone(escaped)
             assert process.ends() != 0
-    nothing_begins(host)
+    assert_nothing_begins(host)
     with host.store() as store:
         [stop] = [one for one in store.stops() if one.kind == "halt"]
         assert stop.id == receipt["receipt"]
@@ -134,13 +134,13 @@ def test_a_pull_whose_command_is_killed_holds(host: Host, point: str) -> None:
         host.pid_in("escaped")
         with host.process("halt", env={"ANDON_FAULTS": f"{point}=kill"}) as process:
             assert process.ends() == -9
-        nobody_left(reader)  # the latch is seen by whoever looks for it
+        assert_none_left(reader)  # every process that looks for the latch sees it
         halted(host)
-    nothing_begins(host)
+    assert_nothing_begins(host)
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_supervisor_killed_when_it_has_just_started_a_child_leaves_nobody_behind(
+def test_a_supervisor_killed_just_after_it_started_a_child_leaves_no_process_behind(
     host: Host, number: int
 ) -> None:
     """The first child is the control process, the second is the command."""
@@ -152,7 +152,7 @@ def test_a_supervisor_killed_when_it_has_just_started_a_child_leaves_nobody_behi
 
 
 def in_home(host: Host) -> list[int]:
-    """Who has this home in its environment, but for those that are on their way out."""
+    """The processes with this home in their environment, except those that are exiting."""
     found = []
     wanted = f"ANDON_HOME={host.home}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -180,7 +180,7 @@ def test_a_halt_wins_every_race(host: Host) -> None:
             list(pool.map(lambda words: _run(host, *words), races))
         receipt = halted(host)
         until(lambda: "HALTED" in supervisor.text or supervisor.process.poll() is not None, "")
-        nothing_begins_in_store(host, receipt["receipt"])
+        assert_nothing_begins_in_store(host, receipt["receipt"])
 
 
 def _run(host: Host, *words: str) -> int:
@@ -188,7 +188,7 @@ def _run(host: Host, *words: str) -> int:
         return process.ends()
 
 
-def nothing_begins_in_store(host: Host, receipt: str) -> None:
+def assert_nothing_begins_in_store(host: Host, receipt: str) -> None:
     with host.store() as store:
         assert [one for one in store.runs(Filter(limit=100)) if one.state == "running"] == []
         assert [one.id for one in store.stops() if one.kind == "halt"] == [receipt]

@@ -1,4 +1,4 @@
-"""Workers are killed with SIGKILL at random: every run ends, nothing is done twice."""
+"""Workers are killed with SIGKILL at random: every run ends, nothing happens twice."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_runs_survive_workers_that_are_killed_at_random(site: Site) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(2, 22))
 def test_runs_survive_many_random_kills(site: Site, seed: int) -> None:
-    # Workers that live so briefly finish nothing: nobody shall be buried for that.
+    # Workers that live so briefly finish nothing: no run shall be buried for that.
     settings = {"lease_seconds": 5.0, "interruption_limit": 1000}
     report = kill_test(
         site,
@@ -45,7 +45,7 @@ def test_runs_survive_many_random_kills(site: Site, seed: int) -> None:
 
 @pytest.fixture
 def liars(sqlite_url: str, tmp_path: Path) -> Iterator[Site]:
-    """Workers whose probe always says that it did not happen."""
+    """Workers whose probe always says that the effect did not happen."""
     forker, store = Forker({"CHAOS_LIES": "1"}), open_store(sqlite_url)
     site = Site(forker, store, sqlite_url, tmp_path / "world")
     yield site
@@ -101,13 +101,13 @@ def test_the_checker_notices_a_doubled_line(healthy: Evidence, what: str, words:
     assert any(words in wrong for wrong in laws.check(found))
 
 
-def test_the_checker_notices_a_step_after_its_end(healthy: Evidence) -> None:
+def test_the_checker_notices_a_step_executed_after_its_end(healthy: Evidence) -> None:
     _, key, attempt = next(line for line in healthy.lines if line[0] == "step")
     found = Evidence(**{**vars(healthy), "lines": [*healthy.lines, ("step", key, attempt + 1)]})
     assert any("after it was finished" in wrong for wrong in laws.check(found))
 
 
-def test_the_checker_notices_what_never_happened(healthy: Evidence) -> None:
+def test_the_checker_notices_a_confirmed_effect_that_never_happened(healthy: Evidence) -> None:
     lines = [line for line in healthy.lines if line[0] != "irreversible"]
     found = Evidence(**{**vars(healthy), "lines": lines})
     assert any("is confirmed, but" in wrong for wrong in laws.check(found))

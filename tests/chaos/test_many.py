@@ -19,7 +19,7 @@ STEPS = 10_000
 
 
 @pytest.mark.chaos
-def test_a_run_with_ten_thousand_finished_steps_goes_on(site: Site) -> None:
+def test_a_run_with_ten_thousand_finished_steps_continues_after_a_kill(site: Site) -> None:
     site.start(agents.long, STEPS, run="long")
     first = site.ready_worker()
     until(lambda: site.state("long") == "suspended", "ten thousand steps")
@@ -55,7 +55,7 @@ async def _suspend_a_thousand(site: Site) -> None:
         await asyncio.to_thread(until, lambda: site.state("run-7") == "succeeded", "its event")
 
 
-def test_two_workers_that_start_at_the_same_instant_on_an_empty_store(
+def test_two_workers_may_start_at_the_same_instant_on_an_empty_store(
     forker: Forker, store_url: str, tmp_path: Path
 ) -> None:
     from andon.store import open_store

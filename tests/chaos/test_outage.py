@@ -1,4 +1,4 @@
-"""The database goes away and comes back: nothing is lost, nothing is doubled, nobody dies of it."""
+"""The database goes away and comes back: nothing is lost or doubled, and no worker dies of it."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ RUNS, STEPS = 100, 10
 
 
 def in_the_middle(site: Site, settings: dict[str, Any], workers: int = 2) -> list[Process]:
-    """A hundred runs, a third of them done or on their way."""
+    """A hundred runs, a third of their steps done."""
     environ = {"CHAOS_STEP_SECONDS": "0.05"}
     settings = {"concurrency": 25, **settings}
     fleet = [site.ready_worker(settings=settings, environ=environ) for _ in range(workers)]
@@ -33,7 +33,7 @@ def in_the_middle(site: Site, settings: dict[str, Any], workers: int = 2) -> lis
     return fleet
 
 
-def assert_nothing_happened(site: Site, fleet: list[Process]) -> None:
+def assert_all_succeeded_once(site: Site, fleet: list[Process]) -> None:
     site.finish(90)
     rows = site.rows()
     assert [row.state for row in rows] == ["succeeded"] * RUNS
@@ -46,33 +46,33 @@ def assert_nothing_happened(site: Site, fleet: list[Process]) -> None:
 
 
 @pytest.mark.parametrize(("lease_seconds", "seconds"), [(10.0, 2.0), (2.0, 3.0)])
-def test_postgresql_is_away_in_the_middle_of_a_hundred_runs(
+def test_an_outage_of_postgresql_in_the_middle_of_a_hundred_runs_loses_nothing(
     postgres_site: Site, cluster: Cluster, lease_seconds: float, seconds: float
 ) -> None:
-    be_away(postgres_site, cluster, lease_seconds, seconds)
+    survive_outage(postgres_site, cluster, lease_seconds, seconds)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("lease_seconds", [10.0, 2.0])
 @pytest.mark.parametrize("seconds", [1.7, 3.0, 10.0, 12.0])
-def test_postgresql_is_away_for_long(
+def test_a_long_outage_of_postgresql_loses_nothing(
     postgres_site: Site, cluster: Cluster, lease_seconds: float, seconds: float
 ) -> None:
-    be_away(postgres_site, cluster, lease_seconds, seconds)
+    survive_outage(postgres_site, cluster, lease_seconds, seconds)
 
 
-def be_away(site: Site, cluster: Cluster, lease_seconds: float, seconds: float) -> None:
+def survive_outage(site: Site, cluster: Cluster, lease_seconds: float, seconds: float) -> None:
     fleet = in_the_middle(site, {"lease_seconds": lease_seconds})
     # Until they may declare each other overdue: only then could they do it wrongly.
     time.sleep(min(lease_seconds, 2.0))
     cluster.stop("immediate")
     time.sleep(seconds)
     cluster.start()
-    assert_nothing_happened(site, fleet)
+    assert_all_succeeded_once(site, fleet)
 
 
-def test_who_comes_back_first_takes_nothing_from_who_comes_back_second(site: Site) -> None:
-    """An outage shorter than a lease: the lease of the one holds, that of the other does not."""
+def test_after_an_outage_the_first_worker_takes_nothing_from_a_later_one(site: Site) -> None:
+    """An outage shorter than a lease: the lease of one worker holds, that of the other does not."""
     site.start(agents.steady, 1, run="run")
     second, first = register(site), register(site)
     [taken] = site.store.write([claim_of(second)])
@@ -81,11 +81,11 @@ def test_who_comes_back_first_takes_nothing_from_who_comes_back_second(site: Sit
         beat(site, second)
         time.sleep(LEASE_SECONDS / 5)
         beat(site, first)
-    time.sleep(LEASE_SECONDS * 0.9)  # the outage; the second one's lease has ended, the first's not
+    time.sleep(LEASE_SECONDS * 0.9)  # the outage; only the second one's lease has ended
     [claimed] = site.store.write([claim_of(first, expire=True)])
     assert (claimed.returned, claimed.runs) == (0, [])
     beat(site, second)
-    for _ in range(8):  # but who stays silent while others are in contact is replaced
+    for _ in range(8):  # a worker that stays silent while others are in contact is replaced
         time.sleep(LEASE_SECONDS / 5)
         beat(site, first)
     [claimed] = site.store.write([claim_of(first, expire=True)])
@@ -117,7 +117,9 @@ def claim_of(worker_id: str, *, expire: bool = False) -> Claim:
     )
 
 
-def test_sqlite_is_locked_by_another_program_in_the_middle(sqlite_site: Site) -> None:
+def test_an_sqlite_file_that_another_program_locks_for_a_while_loses_nothing(
+    sqlite_site: Site,
+) -> None:
     fleet = in_the_middle(sqlite_site, {"lease_seconds": 2.0})
     other = apsw.Connection(str(sqlite_site.store.path))
     other.set_busy_timeout(10_000)
@@ -125,14 +127,14 @@ def test_sqlite_is_locked_by_another_program_in_the_middle(sqlite_site: Site) ->
     time.sleep(3)
     other.execute("ROLLBACK")
     other.close()
-    assert_nothing_happened(sqlite_site, fleet)
+    assert_all_succeeded_once(sqlite_site, fleet)
 
 
 # ── a full disk ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_database_that_is_full_for_a_while(sqlite_site: Site, workers: int) -> None:
+def test_a_database_that_is_full_for_a_while_loses_nothing(sqlite_site: Site, workers: int) -> None:
     """By SQLite's own limit, which works without root."""
     site = sqlite_site
     pages = apsw.Connection(str(site.store.path)).pragma("page_count") + 40
@@ -142,12 +144,12 @@ def test_a_database_that_is_full_for_a_while(sqlite_site: Site, workers: int) ->
     for number in range(RUNS):
         site.start(agents.steady, STEPS, run=f"run-{number}")
     until(lambda: "the disk is full" in site.errors, f"a full disk\n{site.errors[-3000:]}")
-    site.sign("space")
-    assert_nothing_happened(site, fleet)
+    site.set_flag("space")
+    assert_all_succeeded_once(site, fleet)
 
 
 def test_a_single_run_waits_for_a_full_database(sqlite_site: Site) -> None:
-    """A run that is alone in its worker writes by the short way."""
+    """A run that is alone in its worker commits without the writer thread."""
     site = sqlite_site
     site.start(agents.steady, 500, run="run")
     pages = apsw.Connection(str(site.store.path)).pragma("page_count") + 10
@@ -155,7 +157,7 @@ def test_a_single_run_waits_for_a_full_database(sqlite_site: Site) -> None:
     until(lambda: site.store.run("run").head_seq > 10, "some steps")
     until(lambda: not_moving(site), "a full database")
     assert site.state("run") == "running"
-    site.sign("space")
+    site.set_flag("space")
     site.finish()
     assert worker.status is None
     assert site.interrupted() == 0
@@ -190,7 +192,7 @@ def small_disk(tmp_path: Path, forker: Forker) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("left", [0, 40_960])
-def test_a_disk_that_is_full_for_a_while(small_disk: Site, left: int) -> None:
+def test_a_disk_that_is_full_for_a_while_loses_nothing(small_disk: Site, left: int) -> None:
     site = small_disk
     for number in range(10):
         site.start(agents.steady, 30, run=f"run-{number}")

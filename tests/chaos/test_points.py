@@ -1,7 +1,7 @@
 """A process killed at any point loses nothing and repeats nothing.
 
-Every point of andon.points is killed at, on both databases, the first time and later times it is
-passed; then the process that goes on is killed as well.
+A process is killed at every point of andon.points, on both databases, the first time and later
+times it passes the point; then its successor is killed as well.
 """
 
 import itertools
@@ -46,8 +46,8 @@ class Trial:
         process = self.site.worker(settings=SETTINGS, faults=fault)
 
         def over() -> bool:
-            self.site.be_the_person()
-            self.site.send_what_is_waited_for()
+            self.site.answer_open_asks()
+            self.site.send_awaited_events()
             return process.status is not None or not self.site.open_runs()
 
         until(over, f"the end of the tour or of a process with {fault}\n{self.site.errors[-2000:]}")
@@ -91,12 +91,12 @@ def counted(site: Site) -> dict[str, int]:
 _counted: dict[str, dict[str, int]] = {}
 
 
-def test_a_tour_comes_past_every_point(counted: dict[str, int]) -> None:
+def test_a_tour_passes_every_point(counted: dict[str, int]) -> None:
     assert counted.keys() == set(agents.TOURED)
 
 
 def some(name: str, total: int, site: Site) -> list[int]:
-    """Some of the passes. How often a run is claimed and suspended varies with what comes when."""
+    """A selection of the passes; how often a run is claimed and suspended varies with timing."""
     certain = total if name.startswith(("step:", "effect:")) else (total + 1) // 2
     if site.url.startswith("postgresql"):
         return sorted({1, (certain + 2) // 2})
@@ -140,8 +140,10 @@ def killed_twice(site: Site, counted: dict[str, int], chance: random.Random, tri
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", agents.TOURED)
-def test_a_process_killed_at_every_pass_of_a_point(site: Site, name: str) -> None:
-    """Until one comes to its end: how many passes there are varies with what comes when."""
+def test_a_process_killed_at_every_pass_of_a_point_loses_and_repeats_nothing(
+    site: Site, name: str
+) -> None:
+    """Until one pass is not reached any more: the number of passes varies with timing."""
     for number in itertools.count(1):
         trial = Trial(site, f"tour-{number}", f"{name}=kill@{number}")
         assert not trial.wrong()
@@ -152,7 +154,7 @@ def test_a_process_killed_at_every_pass_of_a_point(site: Site, name: str) -> Non
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(100, 105))
-def test_many_processes_killed_while_they_recover(
+def test_many_processes_killed_while_they_recover_lose_and_repeat_nothing(
     site: Site, counted: dict[str, int], seed: int
 ) -> None:
     assert not killed_twice(site, counted, random.Random(seed), trials=40)

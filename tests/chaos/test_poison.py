@@ -1,4 +1,4 @@
-"""A run that kills its workers is buried; what only happens to be near it is not."""
+"""A run that kills its workers is buried; runs that only share a worker with it are not."""
 
 import json
 import time
@@ -59,7 +59,7 @@ def test_runs_with_long_steps_are_not_buried_with_the_one_that_kills_their_worke
 
 
 def test_a_step_whose_checkpoint_moves_is_not_buried(site: Site) -> None:
-    """It is killed more often than its limit allows, and each time it had come further."""
+    """It is killed more often than its limit allows, and each time it had progressed further."""
     site.start(agents.batch, 8, run="batch")
     for number in range(1, 9):
         worker = site.worker(settings=SETTINGS)

@@ -1,4 +1,4 @@
-"""A dead worker is noticed at once, by whatever proves its death; a silent one is waited for."""
+"""A dead worker is replaced at once, on any proof of its death; a silent one after its lease."""
 
 import os
 import subprocess
@@ -18,34 +18,34 @@ from andon.core.lease import Fence
 from andon.runtime.worker.peers import this_process
 from andon.store.store import Claim, Register
 
-# Far longer than any test: whoever takes over earlier did not wait for a lease.
+# Far longer than any test: an earlier takeover did not wait for a lease.
 LEASE_SECONDS = 60.0
 AT_ONCE = LEASE_SECONDS / 2
 SETTINGS = {"lease_seconds": LEASE_SECONDS}
 
 
 def until_in_hand(site: Site) -> None:
-    """The held run is in its second step."""
+    """Wait until the held run is in its second step."""
     until(lambda: site.count("step", "run/step-1"), "step-1 in hand")
 
 
-def assert_goes_on(site: Site, killed_at: float) -> None:
+def assert_recovers(site: Site, killed_at: float) -> None:
     until(lambda: site.count("step", "run/step-1") == 2, "the takeover", AT_ONCE)
     seconds = time.monotonic() - killed_at
     print(f"in hand again after {seconds:.3f} s")  # noqa: T201 (for who asks with -rP)
-    site.sign("go")
+    site.set_flag("go")
     site.finish()
     assert laws.result(site.store, "run") == [0, 2, 4]
     assert not laws.broken(site.store, site.folder, ["run"])
 
 
-def test_a_killed_worker_is_replaced_at_once_by_one_that_is_alive(site: Site) -> None:
+def test_a_killed_worker_is_replaced_at_once_by_a_live_one(site: Site) -> None:
     site.start(agents.held, run="run")
     victim = site.ready_worker(settings=SETTINGS)
     until_in_hand(site)
     site.ready_worker(settings=SETTINGS)
     victim.kill()
-    assert_goes_on(site, time.monotonic())
+    assert_recovers(site, time.monotonic())
 
 
 def test_a_process_that_starts_later_knows_that_the_only_worker_is_dead(site: Site) -> None:
@@ -54,12 +54,12 @@ def test_a_process_that_starts_later_knows_that_the_only_worker_is_dead(site: Si
     until_in_hand(site)
     victim.kill()
     site.worker(settings=SETTINGS)
-    assert_goes_on(site, time.monotonic())
+    assert_recovers(site, time.monotonic())
 
 
-def test_a_process_number_that_was_given_to_somebody_else_is_no_sign_of_life(site: Site) -> None:
+def test_a_reused_process_number_is_no_sign_of_life(site: Site) -> None:
     site.start(agents.steady, 1, run="run")
-    row = this_process().but(start_ticks=1)  # lives, but began otherwise
+    row = this_process().but(start_ticks=1)  # lives, but began at another time
     agent = agents.steady.row
     site.store.write([Register(worker=row, agents=(agent,), lease_seconds=LEASE_SECONDS)])
     claim = Claim(worker_id=row.id, agents=((agent.name, agent.version),), limit=1)
@@ -71,10 +71,10 @@ def test_a_process_number_that_was_given_to_somebody_else_is_no_sign_of_life(sit
     assert site.interrupted() == 1
 
 
-# ── where only a lock can tell ────────────────────────────────────────────────────────────────────
+# ── across namespaces, where only a lock can tell ─────────────────────────────────────────────────
 
 
-class Elsewhere:
+class NamespacedWorker:
     """A worker in a process namespace of its own, as in another container on this machine."""
 
     def __init__(self, site: Site) -> None:
@@ -102,7 +102,7 @@ class Elsewhere:
         self._outer.wait()
 
 
-def refuse_namespaces() -> str:
+def namespaces_refused() -> str:
     try:
         tried = subprocess.run(
             ["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False
@@ -113,23 +113,23 @@ def refuse_namespaces() -> str:
 
 
 @pytest.fixture
-def elsewhere(site: Site) -> Iterator[Elsewhere]:
-    if refused := refuse_namespaces():
+def namespaced_worker(site: Site) -> Iterator[NamespacedWorker]:
+    if refused := namespaces_refused():
         pytest.skip(f"no process namespaces here: {refused}")
     site.start(agents.held, run="run")
-    found = Elsewhere(site)
+    found = NamespacedWorker(site)
     until_in_hand(site)
     yield found
     found.kill()
 
 
-def test_a_worker_killed_in_another_namespace_is_known_by_its_lock(
-    site: Site, elsewhere: Elsewhere
+def test_a_worker_killed_in_another_namespace_is_known_to_be_dead_by_its_lock(
+    site: Site, namespaced_worker: NamespacedWorker
 ) -> None:
     site.ready_worker(settings=SETTINGS, restart_seconds=0)
     assert site.count("step", "run/step-1") == 1
-    elsewhere.kill()
-    assert_goes_on(site, time.monotonic())
+    namespaced_worker.kill()
+    assert_recovers(site, time.monotonic())
 
 
 # ── a lost connection is not a death ──────────────────────────────────────────────────────────────
@@ -162,24 +162,24 @@ def test_a_worker_that_lost_its_connections_keeps_its_runs(postgres_site: Site) 
     assert not laws.broken(site.store, site.folder, [row.id for row in site.rows()])
 
 
-def test_a_worker_elsewhere_that_lost_its_connections_keeps_its_runs(
+def test_a_worker_in_another_namespace_that_lost_its_connections_keeps_its_runs(
     postgres_site: Site,
 ) -> None:
-    if refused := refuse_namespaces():
+    if refused := namespaces_refused():
         pytest.skip(f"no process namespaces here: {refused}")
     site = postgres_site
     site.start(agents.held, run="run")
-    elsewhere = Elsewhere(site)
+    namespaced_worker = NamespacedWorker(site)
     try:
         until_in_hand(site)
         site.ready_worker(settings=SETTINGS, restart_seconds=0)
         for _ in range(3):
             cut_connections(site)
-            time.sleep(0.5)  # nothing happens, and that is the promise
+            time.sleep(0.5)  # the promise is that nothing happens
         assert site.count("step", "run/step-1") == 1
-        site.sign("go")
+        site.set_flag("go")
         site.finish()
         assert site.interrupted() == 0
     finally:
-        elsewhere.kill()
+        namespaced_worker.kill()
     assert not laws.broken(site.store, site.folder, ["run"])

@@ -1,6 +1,6 @@
 """A worker process of the chaos tests: `python worker.py '{"url": …}'`, or forked by forker.py.
 
-It takes what a test wants to be different from a real worker as one order.
+One order contains every difference from a real worker.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from andon.store import open_store
 
 
 class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker process is told."""
+    """The order for a worker process."""
 
     url: str
     world: str
@@ -36,7 +36,7 @@ class Order(msgspec.Struct, kw_only=True, omit_defaults=True):
     settings: dict[str, Any] = {}
     linger_seconds: float = 0.0  # sleeps of the tests are short, and shall suspend all the same
     restart_seconds: float = 15.0  # of a PostgreSQL server that has just started
-    most_pages: int = 0  # of the SQLite file, until the sign "space" is put up
+    most_pages: int = 0  # of the SQLite file, until the flag "space" is set
     checkpoint_pages: int = 0  # of SQLite's WAL, before they are moved into the file
     count_to: str = ""  # a file for the name of every point that is passed
     begin_at: float = 0.0  # the monotonic time at which several begin together
@@ -88,17 +88,17 @@ async def _work(order: Order) -> None:
 
     worker = Worker(store, list(agents.ALL), settings, on_settled=settled)
 
-    def told() -> None:
-        world.record("told", own)
+    def on_sigterm() -> None:
+        world.record("on_sigterm", own)
         worker.tell("SIGTERM")
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_sigterm)
     await worker.run()
     store.close()
 
 
 def _stop_between_transactions(store: Any) -> None:
-    """Let a frozen process hold no write lock: nobody else could write until it goes on."""
+    """Let a frozen process hold no write lock: no other could write until it continues."""
     from tests.chaos import world
 
     world.between = store._writing

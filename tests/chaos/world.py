@@ -1,8 +1,8 @@
-"""The outside world of the chaos tests: what really happened, whatever the runtime says.
+"""The outside world of the chaos tests: what really happened, whatever the runtime reports.
 
-One append-only file with a line for everything that was done: `what key attempt`. Lines are
-written with single appends, so that a killed process leaves whole ones. Only the checker and the
-person who is asked about effects in doubt read it.
+One append-only file with a line for every act: `what key attempt`. Lines are written with single
+appends, so that a killed process leaves whole ones. Only the checker and the person who is asked
+about effects in doubt read it.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from typing import Any
 
 import andon
 
-# Which attempt of its run is acting; set by the agents, because a step is not told.
+# Which attempt of its run is acting; set by the agents, because a step does not know it.
 attempt: contextvars.ContextVar[int] = contextvars.ContextVar("attempt", default=0)
-# Held by a thread that stops its own process: no other one is inside a transaction meanwhile.
+# Held by a thread that stops its own process, so that no thread is inside a transaction then.
 between: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -51,13 +51,13 @@ def stands(what: str, key: str, where: Path | None = None) -> bool:
     return bool(done) and done[-1].startswith(f"{what} ")
 
 
-def allowed(sign: str) -> bool:
-    """Whether the test has put up a sign: how a test holds a run where it wants it."""
-    return (folder() / sign).exists()
+def flag_is_set(flag: str) -> bool:
+    """Whether the test has set this flag: a test holds a run where it wants it by a flag."""
+    return (folder() / flag).exists()
 
 
-async def until_allowed(sign: str) -> None:
-    while not allowed(sign):
+async def wait_for_flag(flag: str) -> None:
+    while not flag_is_set(flag):
         await asyncio.sleep(0.005)
 
 
@@ -89,7 +89,7 @@ async def large_step(key: str, number: int) -> str:
 
 async def held_step(key: str, number: int) -> int:
     record("step", key)
-    await until_allowed("go")
+    await wait_for_flag("go")
     return number * 2
 
 
@@ -112,8 +112,8 @@ async def deadly_once(key: str, number: int) -> int:
 
 
 async def _act(what: str, key: str) -> None:
-    """What an effect does to the world, with room to be killed on both sides of it."""
-    if allowed(f"freeze-{what}"):
+    """An effect's act on the world, with room to be killed on both sides of it."""
+    if flag_is_set(f"freeze-{what}"):
         with between:
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     record(what, key)
@@ -127,7 +127,7 @@ async def pure(run: str) -> str:
 
 @andon.effect_of(kind="idempotent")
 async def idempotent(run: str, *, key: str) -> str:
-    """A provider that knows keys: it looks and acts in one, whoever asks at the same time."""
+    """A provider that knows keys: its look and its act are atomic among concurrent calls."""
     with (folder() / "provider").open("a") as door:
         fcntl.flock(door, fcntl.LOCK_EX)
         if not count("idempotent", key):
@@ -154,7 +154,7 @@ async def probeable(run: str, *, key: str) -> str:
 
 @andon.effect_of(probe=find)
 async def shaky_probeable(run: str, *, key: str) -> str:
-    """Fails once before it does anything, and once after it was done."""
+    """Fails once before it acts, and once after it has acted."""
     fails = count("failed", key)
     if fails == 0:
         record("failed", key)
@@ -187,7 +187,7 @@ async def shaky_compensatable(run: str, *, key: str) -> str:
 
 @andon.effect_of(undo=take_back)
 async def bookable(run: str, *, key: str) -> str:
-    """What is taken back when its run goes no further."""
+    """A booking that is undone when its run goes no further."""
     await _act("booked", key)
     return key
 
