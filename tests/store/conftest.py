@@ -1,4 +1,4 @@
-"""What only the tests of the stores share."""
+"""Fixtures shared by the tests of the stores."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from andon.store.store import Store
 
 @pytest.fixture
 def opened(store_url: str) -> Iterator[Callable[[], Store]]:
-    """Opens the same store once more."""
+    """A function that opens the same store once more."""
     stores: list[Store] = []
 
     def open_one() -> Store:
@@ -32,14 +32,14 @@ def store(opened: Callable[[], Store]) -> Store:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of the tests was started a moment ago; that is not always the point."""
+def long_running_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the server did not start a moment ago; only some tests are about that."""
     monkeypatch.setattr(notifier, "RESTART_SECONDS", 0.0)
 
 
 @pytest.fixture(params=["in a thread", "on a loop"])
 def listen(request: pytest.FixtureRequest) -> Iterator[Listen]:
-    """Both ways to hear rings."""
+    """Both ways to listen for notifications."""
     if request.param == "in a thread":
         yield lambda store, callback: store.listen(callback)
         return

@@ -1,4 +1,4 @@
-"""What the tests of the stores are made of."""
+"""Messages, rows and runs for the tests of the stores."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from andon.store.store import (
     WorkerRow,
 )
 
-# Calls back at every ring of a store; the answer ends it.
+# Calls back at every notification of a store; its result stops listening.
 Listen = Callable[[Store, Callable[[], None]], Callable[[], None]]
 AGENT = ("agent", "1")
 LONG = 20.0  # generous: a loaded machine must not fail a promise that has no deadline
@@ -40,7 +40,7 @@ def eventually(claim: Callable[[], Any], what: str = "") -> Any:
 
 
 def do(store: Store, message: Any) -> Any:
-    """Carry out one message and raise what it is refused with."""
+    """Carry out one message and raise the error it is refused with."""
     [outcome] = store.write([message])
     if isinstance(outcome, Exception):
         raise outcome
@@ -126,7 +126,7 @@ def effect(name: str = "pay", *, seq: int = 1, state: str = "started", **changes
 
 
 class Held:
-    """A run in its owner's hand: makes the messages that the owner would send."""
+    """A claimed run: makes the messages that its owner would send."""
 
     def __init__(self, claimed: Claimed) -> None:
         self.claimed = claimed
@@ -134,7 +134,7 @@ class Held:
         self.seq, self.hash = claimed.head_seq, claimed.head_hash
 
     def look_again(self, store: Store) -> None:
-        """Go on from what the store has, after something was not written."""
+        """Continue from the stored head, after a message was not written."""
         run = store.run(self.id)
         assert run is not None
         self.seq, self.hash = run.head_seq, run.head_hash

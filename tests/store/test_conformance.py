@@ -1,4 +1,4 @@
-"""What every store must do. A difference between two databases is a bug in one of them."""
+"""Promises of every store. A difference between two databases is a bug in one of them."""
 
 import json
 import threading
@@ -88,7 +88,7 @@ def test_starting_the_same_run_twice_starts_it_once(store: Store) -> None:
     assert len(store.journal("r")) == 1
 
 
-def test_an_id_that_means_another_input_is_refused_and_changes_nothing(store: Store) -> None:
+def test_an_id_with_another_input_is_refused_and_changes_nothing(store: Store) -> None:
     start(store, "r")
     [refusal] = start(store, "r", given="other input")
     assert isinstance(refusal, Conflict)
@@ -105,7 +105,7 @@ def test_a_started_run_has_its_input_and_its_blobs(store: Store) -> None:
     assert store.blob(large.name) == "large"
 
 
-def test_a_run_that_starts_later_is_not_claimed_before(store: Store) -> None:
+def test_a_delayed_run_is_not_claimed_before_its_time(store: Store) -> None:
     register(store)
     start(store, "later", delay_seconds=3600)
     found = claim(store)
@@ -207,7 +207,7 @@ def test_a_claim_counts_attempt_and_fence(store: Store) -> None:
     assert [(row.number, row.ending) for row in store.attempts("r")] == [(1, "queued"), (2, None)]
 
 
-def test_a_worker_that_is_not_registered_or_given_up_claims_nothing(store: Store) -> None:
+def test_a_worker_that_is_not_registered_or_was_given_up_claims_nothing(store: Store) -> None:
     start(store, "r")
     assert claim(store, "nobody").runs == []
     do(store, Depart(worker_id=register(store, "left")))
@@ -258,7 +258,7 @@ def test_an_append_moves_the_head(store: Store) -> None:
     assert last.hash == held.hash
 
 
-def test_what_is_written_comes_back_exactly(store: Store) -> None:
+def test_appended_entries_are_read_back_exactly(store: Store) -> None:
     held = begin(store)
     entry = held.entry(
         name="näme\n'\"%s", key="😀", body='{"a":"\\u0000"}', since=1794788000.123456, at=2.5
@@ -349,7 +349,7 @@ FENCED = [
 @pytest.mark.parametrize(
     "more", [{}, {"effects": (effect(),)}, {"blobs": (Blob(name="b", body="1"),)}]
 )
-def test_who_does_not_own_the_run_writes_nothing(
+def test_a_writer_that_does_not_own_the_run_writes_nothing(
     store: Store, fenced: Callable[[Store, Held], Append], more: dict[str, Any]
 ) -> None:
     message = fenced(store, begin(store)).but(**more)
@@ -443,7 +443,7 @@ def test_asking_for_text_with_a_nul_is_refused(store: Store) -> None:
         store.run("a\0b")
 
 
-# ── what goes along with an entry ─────────────────────────────────────────────────────────────
+# ── written together with an entry ────────────────────────────────────────────────────────────
 
 
 def test_a_blob_is_stored_once(store: Store) -> None:
@@ -456,7 +456,7 @@ def test_a_blob_is_stored_once(store: Store) -> None:
         store.blob("nothing")
 
 
-def test_an_effect_has_one_line_in_the_ledger(store: Store) -> None:
+def test_an_effect_has_one_row_in_the_ledger(store: Store) -> None:
     held = begin(store)
     do(store, held.append(effects=(effect(state="started"), effect("mail"))))
     last = effect(seq=2, state="confirmed", quiet=True)
@@ -488,7 +488,7 @@ def test_an_ask_is_open_until_it_is_answered(store: Store) -> None:
     ]
 
 
-def test_an_answer_that_comes_too_late_is_refused_and_wakes_nobody(store: Store) -> None:
+def test_an_answer_that_comes_too_late_is_refused_and_wakes_no_run(store: Store) -> None:
     held = begin(store)
     do(store, held.append(ask=question()))
     do(store, answer("first"))
@@ -537,7 +537,7 @@ def test_a_checkpoint_of_a_former_owner_is_refused(store: Store) -> None:
     assert store.load("r").checkpoints == {"step": "new"}
 
 
-def test_logs_come_back_in_order(store: Store) -> None:
+def test_log_lines_are_read_back_in_order(store: Store) -> None:
     start(store, "r", "s")
     do(store, Log(run_id="r", attempt=1, lines=((1.5, "info", "a"), (1.0, "error", "b"))))
     do(store, Log(run_id="s", attempt=1, lines=((9.0, "info", "elsewhere"),)))
@@ -566,7 +566,7 @@ def test_a_message_wakes_a_run_that_waits(store: Store) -> None:
     assert store.inbox(["r"]) == {}
 
 
-def test_a_message_that_nobody_has_got_is_there_again(store: Store) -> None:
+def test_a_message_that_was_taken_and_given_back_is_in_the_inbox_again(store: Store) -> None:
     held = begin(store)
     do(store, event())
     messages = store.inbox(["r"])
@@ -577,7 +577,7 @@ def test_a_message_that_nobody_has_got_is_there_again(store: Store) -> None:
     assert store.inbox(["r"]) == messages
 
 
-def test_a_message_that_came_before_the_run_lay_down_keeps_it_awake(store: Store) -> None:
+def test_a_message_that_came_before_the_run_was_suspended_keeps_it_awake(store: Store) -> None:
     held = begin(store)
     do(store, event())
     assert do(store, held.settle("suspended")) == "queued"
@@ -609,7 +609,9 @@ def test_a_message_to_a_finished_run_is_refused(store: Store) -> None:
     refused(store, event("nothing"), NotFound)
 
 
-def test_no_wake_up_is_lost_however_message_and_sleep_race(opened: Callable[[], Store]) -> None:
+def test_no_wake_up_is_lost_however_message_and_suspension_race(
+    opened: Callable[[], Store],
+) -> None:
     owner, sender = opened(), opened()
     register(owner)
     start(owner, "r")
@@ -651,7 +653,7 @@ def test_a_sleeping_run_wakes_when_its_time_has_come(store: Store) -> None:
 @pytest.mark.parametrize(
     "state", ["succeeded", "failed", "cancelled", "paused", "stranded", "suspended", "queued"]
 )
-def test_an_attempt_ends_in_any_state(store: Store, state: str) -> None:
+def test_an_attempt_may_end_in_any_state(store: Store, state: str) -> None:
     held = begin(store)
     body = blob("body")
     end = held.entry(kind=EntryKind.END, state=state, blob=body.name)
@@ -672,7 +674,7 @@ def test_an_attempt_ends_in_any_state(store: Store, state: str) -> None:
     refused(store, held.append(), Fenced)
 
 
-def test_an_attempt_that_ends_twice_ends_once(store: Store) -> None:
+def test_an_attempt_that_is_settled_twice_ends_once(store: Store) -> None:
     held = begin(store)
     message = held.settle("queued", entries=(held.entry(),), failed=True, delay_seconds=-5)
     assert [do(store, message), do(store, message)] == ["queued", "queued"]
@@ -708,7 +710,7 @@ def child(run_id: str = "child", **changes: Any) -> Any:
     return new_run(run_id, parent_id="r", root_id="r", **changes)
 
 
-def test_a_child_starts_with_the_entry_that_tells_of_it(store: Store) -> None:
+def test_a_child_starts_in_the_commit_of_its_parents_entry(store: Store) -> None:
     held = begin(store)
     do(store, held.append(spawn=child()))
     run = store.run("child")
@@ -724,7 +726,7 @@ def test_a_fenced_parent_starts_no_child(store: Store) -> None:
     assert store.run("child") is None
 
 
-def test_a_child_whose_id_means_something_else_is_refused_without_a_trace(store: Store) -> None:
+def test_a_child_whose_id_belongs_to_another_run_is_refused_without_a_trace(store: Store) -> None:
     held = begin(store)
     start(store, "child", given="other input")
     before = (store.run("r"), store.journal("r"))
@@ -756,7 +758,7 @@ def test_a_child_that_only_waits_does_not_wake_its_parent(store: Store) -> None:
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_worker_is_answered_epoch_and_time(store: Store) -> None:
+def test_registration_answers_with_epoch_and_time(store: Store) -> None:
     epoch, now = do(
         store,
         Register(worker=worker_row("w"), agents=(agent_row(),), lease_seconds=60),
@@ -787,7 +789,7 @@ def test_other_parameters_under_a_known_version_are_refused_and_change_nothing(
     do(store, Register(worker=worker, agents=(agent_row("[1]", version="2"),), lease_seconds=60))
 
 
-def test_different_parameters_registered_at_the_same_instant_do_not_both_pass(
+def test_of_different_parameters_registered_at_the_same_instant_one_is_refused(
     opened: Callable[[], Store],
 ) -> None:
     stores = [opened(), opened()]
@@ -805,7 +807,7 @@ def test_different_parameters_registered_at_the_same_instant_do_not_both_pass(
     assert len(stores[0].workers()) == 1
 
 
-def test_a_beat_prolongs_the_lease(store: Store) -> None:
+def test_a_heartbeat_extends_the_lease(store: Store) -> None:
     register(store, lease_seconds=1)
     assert do(store, Beat(worker_id="w", lease_seconds=3600)) == pytest.approx(store.now(), abs=60)
     assert store.workers()[0].lease_until > store.now() + 3000
@@ -816,7 +818,7 @@ def dead(worker_id: str = "w", how: str = "dead:its process is gone") -> dict[st
     return {"dead": ((worker_id, how),), "limit": 0}
 
 
-def test_the_runs_of_a_dead_worker_go_back_ahead_of_new_work(store: Store) -> None:
+def test_the_runs_of_a_dead_worker_return_ahead_of_new_work(store: Store) -> None:
     held = begin(store)
     register(store, "second")
     start(store, "new", priority=9)
@@ -831,7 +833,7 @@ def test_the_runs_of_a_dead_worker_go_back_ahead_of_new_work(store: Store) -> No
     assert claim(store, "second", **dead()).returned == 0
 
 
-def test_a_former_owner_is_fenced_before_anybody_claims_its_run(store: Store) -> None:
+def test_a_former_owner_is_fenced_before_another_worker_claims_its_run(store: Store) -> None:
     held = begin(store)
     register(store, "second")
     claim(store, "second", **dead())
@@ -843,7 +845,7 @@ def test_a_former_owner_is_fenced_before_anybody_claims_its_run(store: Store) ->
     refused(store, held.settle("succeeded"), Fenced)
 
 
-def test_a_dead_workers_runs_are_taken_once_by_racing_takers(opened: Callable[[], Store]) -> None:
+def test_a_dead_workers_runs_are_taken_once_by_racing_workers(opened: Callable[[], Store]) -> None:
     stores = [opened(), opened()]
     for number in (0, 1):
         register(stores[number], f"taker{number}")
@@ -864,7 +866,7 @@ def test_a_dead_workers_runs_are_taken_once_by_racing_takers(opened: Callable[[]
         assert run.interruptions == 1
 
 
-def test_an_owner_that_works_while_it_is_given_up_leaves_no_torn_journal(
+def test_an_owner_that_writes_while_it_is_given_up_leaves_no_torn_journal(
     opened: Callable[[], Store],
 ) -> None:
     owner, taker = opened(), opened()
@@ -894,7 +896,9 @@ def test_an_owner_that_works_while_it_is_given_up_leaves_no_torn_journal(
         assert check_chain(journal, run_id=run_id) == run.head_hash
 
 
-def test_a_worker_given_up_while_it_claims_keeps_nothing(opened: Callable[[], Store]) -> None:
+def test_a_worker_that_is_given_up_while_it_claims_keeps_nothing(
+    opened: Callable[[], Store],
+) -> None:
     owner, taker = opened(), opened()
     register(taker, "taker")
     for n in range(30):
@@ -971,12 +975,12 @@ def test_the_same_checkpoint_again_is_no_progress(store: Store) -> None:
     assert _die_with(store, ["1"] * 9) == "dead after 3"
 
 
-def test_a_checkpoint_that_only_comes_back_is_no_progress(store: Store) -> None:
+def test_a_checkpoint_that_only_repeats_earlier_ones_is_no_progress(store: Store) -> None:
     """As of a step that begins from the start each time and dies sooner or later."""
     assert _die_with(store, ["2", "3", "2", "3", "3"]) == "dead after 4"
 
 
-def test_a_checkpoint_that_is_never_the_same_ends_too(store: Store) -> None:
+def test_a_run_whose_checkpoint_never_repeats_is_buried_at_last(store: Store) -> None:
     assert _die_with(store, [f"at {number}" for number in range(101)], limit=1) == "dead after 100"
     move = MoveRun(run_id="r", seen="dead", state="queued", fresh=True)
     do(store, move)
@@ -986,7 +990,7 @@ def test_a_checkpoint_that_is_never_the_same_ends_too(store: Store) -> None:
     assert state_of(store, "r") == "queued", "after a redrive it counts from the beginning"
 
 
-def test_a_worker_that_departs_gives_back_without_an_interruption(store: Store) -> None:
+def test_a_worker_that_departs_returns_its_runs_without_an_interruption(store: Store) -> None:
     begin(store)
     assert do(store, Depart(worker_id="w")) is None
     assert do(store, Depart(worker_id="w")) is None
@@ -1009,7 +1013,7 @@ def test_a_worker_whose_lease_ended_is_silent(store: Store) -> None:
     refused(store, Beat(worker_id="late", lease_seconds=60), Fenced)
 
 
-def test_a_lease_that_was_prolonged_is_not_ended(store: Store) -> None:
+def test_an_extended_lease_has_not_ended(store: Store) -> None:
     register(store, "late", lease_seconds=-1)
     do(store, Beat(worker_id="late", lease_seconds=60))
     register(store, "second")
@@ -1018,7 +1022,7 @@ def test_a_lease_that_was_prolonged_is_not_ended(store: Store) -> None:
 
 
 def test_only_certain_death_makes_a_claim_quiet(store: Store) -> None:
-    """What a silent worker has started may still be going on."""
+    """An effect that a silent worker has started may still be executing."""
     start(store, "r")
     fences = {}
     for how in ("dead", "silent", "gone"):
@@ -1037,7 +1041,7 @@ def test_only_certain_death_makes_a_claim_quiet(store: Store) -> None:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_snapshot_bounds_what_is_loaded(store: Store) -> None:
+def test_a_snapshot_bounds_the_loaded_journal(store: Store) -> None:
     held = begin(store)
     do(store, held.append(entries=2))
     do(store, held.append(of={"kind": EntryKind.SNAPSHOT}))
@@ -1049,7 +1053,7 @@ def test_a_snapshot_bounds_what_is_loaded(store: Store) -> None:
     assert [entry.seq for entry in store.load("r").entries] == [6]
 
 
-def test_of_some_runs_those_in_a_state_are_found(store: Store) -> None:
+def test_runs_are_found_by_ids_and_state(store: Store) -> None:
     register(store)
     start(store, "a", "b", "c", "'; --")
     [taken] = claim(store, limit=1).runs
@@ -1118,7 +1122,7 @@ def test_hostile_text_is_only_text(store: Store) -> None:
         assert store.inbox([held.id])[held.id][0].name == text
 
 
-def test_the_store_tells_about_itself(store: Store) -> None:
+def test_the_store_reports_facts_about_itself(store: Store) -> None:
     facts = store.facts()
     assert (facts["schema"], facts["epoch"]) == (8, 1)
     assert store.integrity() == "ok"
@@ -1130,7 +1134,7 @@ def test_the_store_tells_about_itself(store: Store) -> None:
 
 
 def rows_of_mine(store: Store) -> int:
-    """How many rows the caller's table has, read on the caller's kind of connection."""
+    """The number of rows in the caller's table, read on the caller's kind of connection."""
     found: list[int] = []
 
     def look(db: Any) -> Append:
@@ -1165,7 +1169,7 @@ def test_the_callers_rows_are_committed_with_the_entry(store: Store, mine: Held)
     assert store.write([mine.append()]) == [None]
 
 
-def test_an_error_of_the_caller_rolls_both_back(store: Store, mine: Held) -> None:
+def test_an_error_of_the_caller_rolls_rows_and_entry_back(store: Store, mine: Held) -> None:
     def fail(db: Any) -> Append:
         db.execute("INSERT INTO mine VALUES (1)")
         raise ZeroDivisionError
@@ -1203,10 +1207,10 @@ def test_the_caller_cannot_end_the_transaction(store: Store, mine: Held, end: st
     assert len(store.journal("r")) == 3
 
 
-# ── wake-ups ──────────────────────────────────────────────────────────────────────────────────
+# ── notifications ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_ring_wakes_whoever_listens(opened: Callable[[], Store], listen: Listen) -> None:
+def test_a_notification_wakes_a_listener(opened: Callable[[], Store], listen: Listen) -> None:
     listener, ringer = opened(), opened()
     heard = threading.Event()
     end = listen(listener, heard.set)
@@ -1217,7 +1221,7 @@ def test_a_ring_wakes_whoever_listens(opened: Callable[[], Store], listen: Liste
     end()
 
 
-def test_what_concerns_others_rings_and_nothing_else(
+def test_only_messages_that_concern_other_workers_send_a_notification(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = begin(store)
@@ -1243,7 +1247,7 @@ def test_what_concerns_others_rings_and_nothing_else(
     assert [message for message in loud if not rung(message)] == []
 
 
-def test_a_ring_reaches_all_who_listen_and_none_who_stopped(
+def test_a_notification_reaches_all_listeners_but_ended_ones(
     opened: Callable[[], Store], listen: Listen
 ) -> None:
     store = opened()
@@ -1259,7 +1263,7 @@ def test_a_ring_reaches_all_who_listen_and_none_who_stopped(
         end()
 
 
-def test_a_ring_before_closing_is_still_heard(opened: Callable[[], Store]) -> None:
+def test_a_notification_sent_before_closing_is_still_received(opened: Callable[[], Store]) -> None:
     listener, ringer = opened(), opened()
     heard = threading.Event()
     end = listener.listen(heard.set)
@@ -1269,7 +1273,7 @@ def test_a_ring_before_closing_is_still_heard(opened: Callable[[], Store]) -> No
     end()
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_running_server")
 def test_a_lock_is_free_only_when_released(opened: Callable[[], Store]) -> None:
     mine, other = opened(), opened()
     lock = mine.hold("w")
@@ -1279,10 +1283,10 @@ def test_a_lock_is_free_only_when_released(opened: Callable[[], Store]) -> None:
     assert eventually(lambda: other.is_free(row))
 
 
-# ── all of it at once ─────────────────────────────────────────────────────────────────────────
+# ── all messages at once ──────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_may_hold_everything(store: Store) -> None:
+def test_a_batch_may_contain_every_kind_of_message(store: Store) -> None:
     held = begin(store)
     batch: list[Message] = [
         Beat(worker_id="w", lease_seconds=60),

@@ -1,4 +1,4 @@
-"""A store that an earlier andon has made is brought up to date when it is opened, whole."""
+"""A store made by an earlier release is migrated when it is opened, completely or not at all."""
 
 import hashlib
 from pathlib import Path
@@ -59,7 +59,7 @@ def check(url: str) -> None:
         store.close()
 
 
-def test_an_sqlite_file_of_the_first_schema(tmp_path: Path) -> None:
+def test_an_sqlite_file_of_the_first_schema_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "andon.db"
     db = apsw.Connection(str(path))
     db.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -72,7 +72,7 @@ def test_an_sqlite_file_of_the_first_schema(tmp_path: Path) -> None:
     check(f"sqlite:///{path}")
 
 
-def test_a_postgresql_database_of_the_first_schema(postgres_url: str) -> None:
+def test_a_postgresql_database_of_the_first_schema_is_migrated(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute(first_schema("postgres").encode())
         db.execute("UPDATE andon.schema SET version = 1")
@@ -87,11 +87,11 @@ def test_migrations_are_numbered_without_gaps(dialect: str) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-# Stores of the first schema exist: what it was must not be rewritten.
+# Stores of the first schema exist: its definition must not be rewritten.
 LANDED = {"sqlite": "63b5a53d9ee331bd", "postgres": "6942142b1353e528"}
 
 
 @pytest.mark.parametrize("dialect", sorted(LANDED))
-def test_a_migration_that_was_applied_somewhere_is_not_changed(dialect: str) -> None:
+def test_a_released_migration_is_not_changed(dialect: str) -> None:
     found = hashlib.sha256(first_schema(dialect).encode()).hexdigest()[:16]
     assert found == LANDED[dialect], "write the next migration instead"

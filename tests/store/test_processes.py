@@ -1,4 +1,4 @@
-"""Promises about processes, kept with real ones, on every database."""
+"""Promises about processes, tested with real ones, on every database."""
 
 import contextlib
 import os
@@ -90,8 +90,8 @@ def test_five_processes_may_open_an_empty_store_at_the_same_instant(
     assert (store.facts()["epoch"], len(store.workers()), len(store.runs(Filter()))) == (1, 5, 5)
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_killed_process_lets_go_of_its_lock(store_url: str, store: Store) -> None:
+@pytest.mark.usefixtures("long_running_server")
+def test_a_killed_process_releases_its_lock(store_url: str, store: Store) -> None:
     with process(HOLD, store_url) as child:
         row = worker_row("w", line(child))
         assert not store.is_free(row)
@@ -99,7 +99,7 @@ def test_a_killed_process_lets_go_of_its_lock(store_url: str, store: Store) -> N
         eventually(lambda: store.is_free(row), "the lock outlived its process")
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_running_server")
 def test_a_stopped_process_keeps_its_lock(store_url: str, store: Store) -> None:
     with process(HOLD, store_url) as child:
         row = worker_row("w", line(child))
@@ -107,7 +107,9 @@ def test_a_stopped_process_keeps_its_lock(store_url: str, store: Store) -> None:
         assert not store.is_free(row)
 
 
-def test_what_a_killed_process_was_told_is_written_is_there(store_url: str, store: Store) -> None:
+def test_a_write_that_was_acknowledged_to_a_killed_process_is_there(
+    store_url: str, store: Store
+) -> None:
     start(store, "r")
     with process(WORK, store_url, "w") as child:
         assert line(child) == "r"

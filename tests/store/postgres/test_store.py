@@ -1,4 +1,4 @@
-"""Promises of the PostgreSQL store that no other database has to make."""
+"""Promises that only the PostgreSQL store has to keep."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ def user(postgres_url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
 
 
 def until_back(act: Callable[[], Any]) -> Any:
-    """Try as the writer does, until the database is back."""
+    """Retry as the writer does, until the database is back."""
 
     def attempt() -> list[Any]:
         try:
@@ -78,7 +78,7 @@ def until_back(act: Callable[[], Any]) -> Any:
     return eventually(attempt)[0]
 
 
-# ── what a server must be ─────────────────────────────────────────────────────────────────────
+# ── requirements on the server ────────────────────────────────────────────────────────────────
 
 
 def test_a_database_that_cannot_hold_all_text_is_refused(cluster: Cluster) -> None:
@@ -97,19 +97,21 @@ def test_a_newer_schema_is_refused(postgres_url: str) -> None:
         PostgresStore(postgres_url)
 
 
-def test_a_server_that_is_not_there_is_unavailable(cluster: Cluster) -> None:
+def test_a_server_that_is_not_running_is_unavailable(cluster: Cluster) -> None:
     with pytest.raises(StoreUnavailable, match="cannot connect"):
         PostgresStore("postgresql://postgres@127.0.0.1:1/postgres")
     with pytest.raises(StoreUnavailable, match="no_such_database"):
         PostgresStore(cluster.url("no_such_database"))
 
 
-def test_a_wrong_url_is_refused() -> None:
+def test_an_invalid_url_is_refused() -> None:
     with pytest.raises(BadInput, match="no_such_option"):
         PostgresStore("postgresql://me@here/db?no_such_option=1")
 
 
-def test_a_role_without_rights_is_told_what_to_ask_for(postgres_url: str, cluster: Cluster) -> None:
+def test_a_role_without_privileges_gets_an_error_that_names_them(
+    postgres_url: str, cluster: Cluster
+) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("DROP ROLE IF EXISTS nobody_much")
         admin.execute("CREATE ROLE nobody_much LOGIN")
@@ -123,7 +125,9 @@ def test_a_role_without_rights_is_told_what_to_ask_for(postgres_url: str, cluste
         admin.execute("DROP ROLE nobody_much")
 
 
-def test_the_users_tables_do_not_clash(postgres_url: str, user: "psycopg.Connection[Any]") -> None:
+def test_the_users_own_tables_do_not_clash_with_andons(
+    postgres_url: str, user: "psycopg.Connection[Any]"
+) -> None:
     user.execute("CREATE TABLE runs (mine INTEGER); INSERT INTO runs VALUES (1)")
     user.commit()
     store = PostgresStore(postgres_url)
@@ -143,7 +147,7 @@ def test_a_password_is_not_shown(postgres_url: str) -> None:
     store.close()
 
 
-def test_the_epoch_is_renewed_when_the_database_is_another_one(
+def test_the_epoch_is_renewed_when_the_database_was_restored_elsewhere(
     postgres_url: str, cluster: Cluster
 ) -> None:
     """A copy in the same server is the smallest restore."""
@@ -163,11 +167,11 @@ def test_the_epoch_is_renewed_when_the_database_is_another_one(
     cluster.drop_database(f"{name}_copy")
 
 
-# ── coming back ───────────────────────────────────────────────────────────────────────────────
+# ── reconnecting ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("end", [Cluster.restart, Cluster.kill], ids=["restart", "crash"])
-def test_the_store_comes_back_after_the_server(
+def test_the_store_reconnects_after_a_restart_or_crash_of_the_server(
     store: PostgresStore, cluster: Cluster, end: Callable[[Cluster], None]
 ) -> None:
     held = begin(store)
@@ -235,7 +239,7 @@ def test_every_message_written_again_after_a_lost_connection_is_written_once(
     check_chain(store.journal("r"), run_id="r")
 
 
-def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
+def test_a_listener_survives_a_restart_and_is_called_once_it_is_connected_again(
     store: PostgresStore, cluster: Cluster, listen: Listen
 ) -> None:
     heard = threading.Event()
@@ -252,7 +256,7 @@ def test_a_listener_survives_a_restart_and_is_called_once_it_hears_again(
     end()
 
 
-def test_a_listener_ends_while_the_server_is_away(
+def test_a_listener_can_be_ended_while_the_server_is_away(
     store: PostgresStore, cluster: Cluster, listen: Listen
 ) -> None:
     end = listen(store, lambda: None)
@@ -262,7 +266,7 @@ def test_a_listener_ends_while_the_server_is_away(
     cluster.start()
 
 
-def test_a_ring_never_waits_for_the_server(store: PostgresStore, cluster: Cluster) -> None:
+def test_a_notification_never_waits_for_the_server(store: PostgresStore, cluster: Cluster) -> None:
     cluster.stop()
     for _ in range(1000):
         store.notify()
@@ -278,8 +282,10 @@ def test_a_ring_never_waits_for_the_server(store: PostgresStore, cluster: Cluste
     end()
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_life_sign_is_taken_again_after_a_restart(store: PostgresStore, cluster: Cluster) -> None:
+@pytest.mark.usefixtures("long_running_server")
+def test_the_liveness_lock_is_taken_again_after_a_restart(
+    store: PostgresStore, cluster: Cluster
+) -> None:
     row = worker_row("w", store.hold("w"))
     cluster.restart()
     with psycopg.connect(store.url) as user:
@@ -287,8 +293,8 @@ def test_a_life_sign_is_taken_again_after_a_restart(store: PostgresStore, cluste
     assert not store.is_free(row)
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_life_sign_is_taken_again_after_its_connection_was_ended(
+@pytest.mark.usefixtures("long_running_server")
+def test_the_liveness_lock_is_taken_again_after_its_connection_was_ended(
     store: PostgresStore, postgres_url: str
 ) -> None:
     row = worker_row("w", store.hold("w"))
@@ -312,7 +318,7 @@ def held_locks(user: "psycopg.Connection[Any]") -> int:
     return int(count)
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_running_server")
 def test_a_worker_that_only_lost_its_connection_is_not_called_silent(
     store: PostgresStore, postgres_url: str
 ) -> None:
@@ -326,7 +332,7 @@ def test_a_worker_that_only_lost_its_connection_is_not_called_silent(
     other.close()
 
 
-def test_nobody_is_called_silent_right_after_a_restart(
+def test_no_worker_is_called_silent_right_after_a_restart(
     store: PostgresStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = worker_row("w", str(notifier.key_of("w")))
@@ -338,20 +344,20 @@ def test_nobody_is_called_silent_right_after_a_restart(
     assert not store.is_free(worker_row("w", None))
 
 
-# ── with others ───────────────────────────────────────────────────────────────────────────────
+# ── concurrency ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_writers_that_lock_each_others_runs_do_not_deadlock(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Children that end, and tell their parents, while the parents hear from elsewhere."""
+    """Children end and notify their parents, while the parents get messages from elsewhere."""
     monkeypatch.setattr(postgres, "CONTENTION_TRIES", 1)
     stores = [PostgresStore(postgres_url) for _ in range(2)]
     register(stores[0], "w0")
     register(stores[1], "w1")
     barrier = threading.Barrier(2)
     for n in range(15):
-        # Two families; each store ends one family's child and speaks to the other's.
+        # Two families; each store ends one family's child and sends to the other's.
         names = [(f"a{n}", f"b{n}"), (f"d{n}", f"c{n}")]
         kids = []
         for number, (parent, kid) in enumerate(names):
@@ -376,7 +382,7 @@ def test_writers_that_lock_each_others_runs_do_not_deadlock(
         store.close()
 
 
-def test_a_deadlock_is_tried_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadlock_is_retried(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [psycopg.errors.DeadlockDetected(), psycopg.errors.SerializationFailure()]
     commit = PostgresStore._commit
 
@@ -433,7 +439,7 @@ def test_an_append_touches_no_index_of_the_run(
         do(store, held.append(step="x"))
     for _ in range(50):
         store.write([held.append(step="x"), held.append()])
-    store.close()  # a connection that ends tells its counts, an idle one only every ten seconds
+    store.close()  # a connection that ends reports its counts, an idle one only every ten seconds
 
     def hot() -> bool:
         [[updates, hot]] = user.execute(
@@ -450,7 +456,7 @@ def test_an_append_touches_no_index_of_the_run(
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_run_starts_with_the_callers_transaction(
+def test_a_run_starts_with_the_commit_of_the_callers_transaction(
     store: PostgresStore, user: "psycopg.Connection[Any]", *, commits: bool
 ) -> None:
     user.execute("CREATE TABLE mine (n INTEGER)")
@@ -514,7 +520,7 @@ def test_a_swallowed_error_in_the_callers_transaction_is_refused(store: Postgres
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-def test_the_caller_cannot_end_the_transaction_by_its_methods(
+def test_the_caller_cannot_end_the_transaction_through_the_connection(
     store: PostgresStore, end: str
 ) -> None:
     held = begin(store)
@@ -552,7 +558,7 @@ def test_the_caller_may_use_savepoints_and_leaves_nothing_behind(store: Postgres
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_outcome_of_a_lost_commit_is_asked_for(
+def test_after_a_lost_commit_the_store_looks_up_its_outcome(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, *, committed: bool
 ) -> None:
     held = begin(store)
@@ -598,7 +604,7 @@ def test_the_outcome_of_a_lost_commit_is_asked_for(
 
 
 def _q_through(store: PostgresStore) -> Any:
-    """psycopg's cursors want the real connection."""
+    """psycopg's cursors need the real connection."""
     q = store.q
 
     def ask(name: str, /, **params: Any) -> Any:
@@ -654,7 +660,7 @@ def test_two_stores_may_open_an_empty_database_through_a_pooler(pooler: Pooler) 
         store.close()
 
 
-def test_a_pooler_that_was_not_named_is_guessed(pooler: Pooler) -> None:
+def test_an_undeclared_pooler_is_recognised(pooler: Pooler) -> None:
     with pytest.raises(StoreError, match=r"andon_pooler=1"):
         PostgresStore(pooler.url)
 
@@ -676,7 +682,7 @@ def test_one_append_is_one_round_trip(pooler: Pooler, monkeypatch: pytest.Monkey
     store.close()
 
 
-def test_a_limit_waits_for_claims_that_have_not_seen_it(
+def test_a_new_limit_waits_for_claims_that_have_not_seen_it(
     store: PostgresStore, user: "psycopg.Connection[Any]"
 ) -> None:
     register(store)
@@ -708,7 +714,7 @@ def test_a_lone_start_and_a_lone_claim_need_no_thread(
     async def start_and_claim() -> tuple[Any, Any]:
         writer = Writer(store, patience_seconds=0)
         started = await writer.submit(Start(run=new_run("r")))
-        writer._sender.wait(LONG)  # its ring has an answer too
+        writer._sender.wait(LONG)  # its notification has an answer too
         claimed = await writer.write(Claim(worker_id="w", agents=(AGENT,), limit=1, number=1))
         writer.close(LONG)
         return started, claimed
@@ -718,7 +724,9 @@ def test_a_lone_start_and_a_lone_claim_need_no_thread(
     assert [run.id for run in claimed.runs] == ["r"]
 
 
-def test_two_writers_of_one_loop_do_not_speak_at_the_same_time(store: PostgresStore) -> None:
+def test_two_writers_of_one_loop_do_not_use_the_connection_at_the_same_time(
+    store: PostgresStore,
+) -> None:
     """A client and the worker in the same program."""
     register(store)
 
@@ -735,10 +743,10 @@ def test_two_writers_of_one_loop_do_not_speak_at_the_same_time(store: PostgresSt
     assert asyncio.run(asyncio.wait_for(submit(), LONG)) == [True] * 40
 
 
-def test_what_a_batch_was_refused_for_costs_the_next_one_no_connection(
+def test_a_refused_batch_does_not_cost_the_next_one_its_connection(
     store: PostgresStore,
 ) -> None:
-    """The driver discards all that was prepared when a transaction is rolled back."""
+    """The driver discards its prepared statements when a transaction is rolled back."""
     register(store)
 
     async def submit(*run_ids: str) -> list[Any]:
@@ -749,7 +757,7 @@ def test_what_a_batch_was_refused_for_costs_the_next_one_no_connection(
 
     held = begin(store, "held")
     for one in "xyz":
-        start(store, one, f"{one}-1")  # until the driver has prepared what it sends
+        start(store, one, f"{one}-1")  # until the driver has prepared its statements
     assert asyncio.run(submit("a", "b")) == [True, True]
     connection = store._session.db
     spoiled = Checkpoint(run_id="held", fence=held.fence, op=":0", body="\0")

@@ -1,4 +1,4 @@
-"""Limits hold across all workers on both databases, and hold up nobody whom they do not mean."""
+"""Limits hold across all workers on both databases, and hold back only the runs they apply to."""
 
 import contextlib
 import json
@@ -49,11 +49,11 @@ def limits(store: Store) -> dict[str, tuple[int | None, int | None, float | None
     }
 
 
-# ── how many at once ──────────────────────────────────────────────────────────────────────────
+# ── concurrency limits ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("what", ["queue:emails", "agent:agent"])
-def test_no_more_run_at_once_than_the_limit_says(store: Store, what: str) -> None:
+def test_no_more_runs_execute_at_once_than_the_limit_says(store: Store, what: str) -> None:
     register(store)
     limit(store, what, at_most=2)
     start(store, "a", "b", "c", queue="emails")
@@ -63,7 +63,7 @@ def test_no_more_run_at_once_than_the_limit_says(store: Store, what: str) -> Non
     assert ids(store) == ["c"]
 
 
-def test_a_limit_of_a_label_holds_for_each_of_its_values_alone(store: Store) -> None:
+def test_a_limit_of_a_label_holds_for_each_of_its_values_separately(store: Store) -> None:
     register(store)
     limit(store, 'label:te"nant', at_most=1)
     for tenant in ("x", "y"):
@@ -74,7 +74,7 @@ def test_a_limit_of_a_label_holds_for_each_of_its_values_alone(store: Store) -> 
     assert ids(store) == ["x2"]
 
 
-def test_the_limits_of_a_run_all_hold(store: Store) -> None:
+def test_all_limits_of_a_run_hold_together(store: Store) -> None:
     register(store)
     limit(store, "queue:emails", at_most=2)
     limit(store, "label:tenant", at_most=1)
@@ -118,7 +118,7 @@ def test_a_limit_that_is_set_while_others_claim_is_kept_from_then_on(
     assert final <= max(3, running)
 
 
-def test_who_waits_behind_many_that_are_held_back_is_claimed(store: Store) -> None:
+def test_a_run_behind_many_that_are_held_back_is_claimed(store: Store) -> None:
     register(store)
     limit(store, "queue:slow", at_most=1)
     limit(store, "label:tenant", at_most=1)
@@ -140,7 +140,7 @@ def test_the_order_of_the_queue_is_kept_under_limits(store: Store) -> None:
     assert ids(store) == ["again", "urgent"]
 
 
-def test_a_claim_under_limits_is_as_picky_as_any_other(store: Store) -> None:
+def test_a_claim_under_limits_applies_all_other_conditions(store: Store) -> None:
     register(store)
     limit(store, "agent:agent", at_most=9)
     start(store, "mine", "other")
@@ -154,7 +154,7 @@ def test_a_claim_under_limits_is_as_picky_as_any_other(store: Store) -> None:
     assert ids(store, "w2") == ["other"]
 
 
-def test_of_suspects_one_at_a_time_runs_also_under_limits(store: Store) -> None:
+def test_suspects_run_one_at_a_time_also_under_limits(store: Store) -> None:
     limit(store, "agent:agent", at_most=9)
     start(store, "a", "b", "plain")
     register(store, "lost")
@@ -179,7 +179,7 @@ def test_a_suspect_that_is_to_be_undone_is_undone_by_any_version(
     assert ids(store, dead=(("lost", "dead:seen"),), interruption_limit=2) == ["old"]
 
 
-def test_a_claim_that_is_sent_again_answers_what_it_has_claimed(store: Store) -> None:
+def test_a_claim_under_limits_that_is_sent_again_answers_the_same_runs(store: Store) -> None:
     register(store)
     limit(store, "agent:agent", at_most=1, rate=1, per_seconds=3600)
     start(store, "a", "b")
@@ -188,10 +188,10 @@ def test_a_claim_that_is_sent_again_answers_what_it_has_claimed(store: Store) ->
     assert ids(store, number=2) == []
 
 
-# ── how many in a time ────────────────────────────────────────────────────────────────────────
+# ── rate limits ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_more_begin_in_a_time_than_the_rate_says(store: Store) -> None:
+def test_no_more_runs_begin_in_a_period_than_the_rate_says(store: Store) -> None:
     register(store)
     limit(store, "queue:default", rate=2, per_seconds=3600)
     start(store, "a", "b", "c")
@@ -204,7 +204,7 @@ def test_no_more_begin_in_a_time_than_the_rate_says(store: Store) -> None:
     assert again.wake_in == pytest.approx(1800, abs=30)
 
 
-def test_nobody_is_woken_for_a_rate_that_nobody_waits_for(store: Store) -> None:
+def test_a_rate_that_no_run_waits_for_schedules_no_wake_up(store: Store) -> None:
     register(store)
     limit(store, "queue:default", rate=1, per_seconds=3600)
     start(store, "a")
@@ -214,7 +214,7 @@ def test_nobody_is_woken_for_a_rate_that_nobody_waits_for(store: Store) -> None:
     assert found.wake_in is None
 
 
-def test_a_spent_rate_fills_by_the_clock_of_the_store(store: Store) -> None:
+def test_a_spent_rate_refills_by_the_clock_of_the_store(store: Store) -> None:
     from tests.store.parts import eventually
 
     register(store)
@@ -224,7 +224,7 @@ def test_a_spent_rate_fills_by_the_clock_of_the_store(store: Store) -> None:
     assert eventually(lambda: ids(store)) == ["b"]
 
 
-def test_what_was_begun_before_is_not_held_back_by_a_rate(store: Store) -> None:
+def test_a_run_that_had_begun_before_is_not_held_back_by_a_rate(store: Store) -> None:
     register(store)
     limit(store, "label:tenant", rate=1, per_seconds=3600)
     start(store, "a", "b", labels='{"tenant":"x"}')
@@ -243,7 +243,7 @@ def test_a_run_that_is_to_be_undone_is_not_held_back_by_a_rate(store: Store) -> 
     assert ids(store) == ["b"]
 
 
-def test_buckets_that_are_full_again_are_forgotten(store: Store) -> None:
+def test_buckets_that_are_full_again_are_deleted(store: Store) -> None:
     register(store)
     limit(store, "label:tenant", rate=1, per_seconds=1e-6)
     for tenant in "xyz":
@@ -252,7 +252,7 @@ def test_buckets_that_are_full_again_are_forgotten(store: Store) -> None:
     assert len(store.usage().buckets) < 3
 
 
-# ── who says so ───────────────────────────────────────────────────────────────────────────────
+# ── sources of a limit ────────────────────────────────────────────────────────────────────────
 
 
 def registered(store: Store, worker_id: str, version: str, **terms: Any) -> None:
@@ -264,7 +264,7 @@ def registered(store: Store, worker_id: str, version: str, **terms: Any) -> None
     )
 
 
-def test_the_code_of_the_promoted_version_says_the_limit_of_its_agent(store: Store) -> None:
+def test_the_code_of_the_promoted_version_sets_the_limit_of_its_agent(store: Store) -> None:
     registered(store, "w1", "1", at_most=3)
     assert limits(store) == {"agent:agent": (3, None, None, "code")}
     registered(store, "w2", "2", rate=10, per_seconds=60.0)
@@ -277,7 +277,7 @@ def test_the_code_of_the_promoted_version_says_the_limit_of_its_agent(store: Sto
     assert limits(store) == {}, "the code does not say it any more"
 
 
-def test_what_is_promoted_last_counts_also_when_the_clock_was_put_back(store: Store) -> None:
+def test_the_last_promotion_counts_even_if_the_clock_was_set_back(store: Store) -> None:
     registered(store, "w1", "1")
     registered(store, "w2", "2")
     later = store.now() + 3600
@@ -298,7 +298,7 @@ def change_tables(store: Store, sql: str) -> None:
             server.execute(sql)
 
 
-def test_a_person_wins_over_code_until_the_limit_is_removed(store: Store) -> None:
+def test_a_limit_set_by_a_person_wins_over_code_until_it_is_removed(store: Store) -> None:
     registered(store, "w1", "1", at_most=3)
     limit(store, "agent:agent", at_most=7)
     registered(store, "w2", "1", at_most=4)
@@ -307,21 +307,21 @@ def test_a_person_wins_over_code_until_the_limit_is_removed(store: Store) -> Non
     assert limits(store) == {"agent:agent": (4, None, None, "code")}
 
 
-def test_removing_a_limit_that_is_not_there_says_so(store: Store) -> None:
+def test_removing_a_limit_that_does_not_exist_is_reported(store: Store) -> None:
     assert limit(store, "queue:emails") is False
     limit(store, "queue:emails", at_most=1)
     assert limit(store, "queue:emails") is True
     assert limits(store) == {}
 
 
-def test_who_set_a_limit_is_written_down(store: Store) -> None:
+def test_the_person_who_set_a_limit_is_recorded(store: Store) -> None:
     limit(store, "queue:emails", at_most=1)
     [event] = store.events()
     assert event.kind == "limit.set"
     assert json.loads(event.body)["by"] == "ana"
 
 
-# ── queues, versions and what nobody takes ────────────────────────────────────────────────────
+# ── queues, versions and runs that no worker takes ────────────────────────────────────────────
 
 
 def test_a_worker_of_some_queues_claims_from_no_other(store: Store) -> None:
@@ -333,7 +333,7 @@ def test_a_worker_of_some_queues_claims_from_no_other(store: Store) -> None:
     assert ids(store) == ["b"]
 
 
-def test_queues_are_counted(store: Store) -> None:
+def test_the_runs_of_each_queue_are_counted(store: Store) -> None:
     register(store)
     start(store, "a", "b", "c", queue="emails")
     start(store, "later", queue="emails", delay_seconds=3600)
@@ -365,7 +365,9 @@ def test_unfinished_runs_are_counted_by_version_and_state(store: Store) -> None:
     assert store.run_count() == 4, "finished runs count too"
 
 
-def carrying(store: Store, worker_id: str, *, queues: str | None = None, lease: float = 60) -> None:
+def register_carrier(
+    store: Store, worker_id: str, *, queues: str | None = None, lease: float = 60
+) -> None:
     row = worker_row(worker_id)
     told = {name: getattr(row, name) for name in row.__struct_fields__}
     worker = type(row)(**told | {"agents": '[["agent", "1"]]', "queues": queues})
@@ -378,7 +380,7 @@ def test_runs_that_no_live_worker_would_take_are_forsaken(store: Store) -> None:
     start(store, "later", delay_seconds=3600)
     found = [(row.agent, row.version, row.runs) for row in store.forsaken(0)]
     assert found == [("agent", "1", 2), ("agent", "2", 1)]
-    carrying(store, "w")
+    register_carrier(store, "w")
     [row] = store.forsaken(0)
     assert (row.agent, row.version, row.runs) == ("agent", "2", 1)
     assert row.oldest_available_at <= store.now()
@@ -386,31 +388,31 @@ def test_runs_that_no_live_worker_would_take_are_forsaken(store: Store) -> None:
     assert store.forsaken(0) == [], "any version may undo it"
 
 
-def test_runs_of_a_queue_that_nobody_serves_are_forsaken(store: Store) -> None:
+def test_runs_of_a_queue_that_no_worker_serves_are_forsaken(store: Store) -> None:
     start(store, "a", queue="emails")
     start(store, "b", queue="reports")
-    carrying(store, "w", queues='["emails"]')
+    register_carrier(store, "w", queues='["emails"]')
     assert [row.runs for row in store.forsaken(0)] == [1]
-    carrying(store, "w2", queues='["reports"]')
+    register_carrier(store, "w2", queues='["reports"]')
     assert store.forsaken(0) == []
 
 
 def test_a_worker_that_drains_or_whose_lease_ended_carries_nothing(store: Store) -> None:
     start(store, "a")
-    carrying(store, "silent", lease=-1)
+    register_carrier(store, "silent", lease=-1)
     assert [row.runs for row in store.forsaken(0)] == [1]
-    carrying(store, "w")
+    register_carrier(store, "w")
     assert store.forsaken(0) == []
     do(store, Drain(worker_id="w", drain="{}"))
     assert [row.runs for row in store.forsaken(0)] == [1]
 
 
-def test_a_moment_without_a_worker_forsakes_nobody(store: Store) -> None:
+def test_a_moment_without_a_worker_leaves_no_run_forsaken(store: Store) -> None:
     from andon.store.store import Depart
 
     start(store, "a", at=1.0)
     assert [row.runs for row in store.forsaken(60)] == [1], "it has waited for ages"
-    carrying(store, "w")
+    register_carrier(store, "w")
     do(store, Depart(worker_id="w"))
     assert store.forsaken(60) == [], "a worker has carried it a moment ago"
     assert [row.runs for row in store.forsaken(0)] == [1]
@@ -418,7 +420,7 @@ def test_a_moment_without_a_worker_forsakes_nobody(store: Store) -> None:
     assert store.forsaken(60) == []
 
 
-def test_a_known_version_is_promoted_by_a_worker_only_if_it_says_so(store: Store) -> None:
+def test_a_known_version_is_promoted_by_a_worker_only_on_request(store: Store) -> None:
     registered(store, "w1", "1")
     registered(store, "w2", "2")
     registered(store, "w3", "1")
@@ -433,10 +435,10 @@ def test_a_known_version_is_promoted_by_a_worker_only_if_it_says_so(store: Store
     assert store.agents("agent")[0].version == "1"
 
 
-def test_a_label_of_any_length_counts_and_stops_nobody(store: Store) -> None:
+def test_a_label_value_of_any_length_is_counted_and_breaks_no_index(store: Store) -> None:
     register(store)
     limit(store, "label:tenant", at_most=1, rate=1, per_seconds=3600.0)
-    # Hardly any database can make it shorter: an index has no room for that much.
+    # Hardly compressible: an index has no room for that much.
     long = "".join(chr(0x4E00 + number * 7919 % 20000) for number in range(5000))
     for name, tenant in (("a", long), ("b", long), ("c", long + "!"), ("d", "x")):
         start(store, name, labels=json.dumps({"tenant": tenant}))

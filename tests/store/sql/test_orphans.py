@@ -1,4 +1,4 @@
-"""What attempts have started: orders look for it, and no order waits for ever."""
+"""Processes that attempts have started: orders look for them, and no order waits for ever."""
 
 import pytest
 from tests.store.parts import begin, claim, do, register, take
@@ -16,12 +16,12 @@ def launch(store: Store, fence: int = 1, mark: int = MARK) -> None:
 
 
 def lose(store: Store, how: str, worker_id: str = "w") -> None:
-    """Its worker's end, as another one says it."""
+    """Let another worker report the end of this one."""
     register(store, "other")
     do(store, Claim(worker_id="other", agents=(), limit=0, dead=((worker_id, how),)))
 
 
-def test_a_kill_whose_worker_says_goodbye_is_not_proved_and_its_run_can_be_resumed(
+def test_a_kill_whose_worker_departs_is_not_proved_and_its_run_can_be_resumed(
     store: Store,
 ) -> None:
     begin(store)
@@ -32,7 +32,9 @@ def test_a_kill_whose_worker_says_goodbye_is_not_proved_and_its_run_can_be_resum
     assert state(store) == ("killed", False)
 
 
-def test_a_lock_that_is_free_proves_nothing_about_what_its_worker_had_started(store: Store) -> None:
+def test_a_free_lock_proves_nothing_about_processes_that_its_worker_had_started(
+    store: Store,
+) -> None:
     begin(store)
     launch(store)
     lose(store, "process:its lock is free")
@@ -40,14 +42,16 @@ def test_a_lock_that_is_free_proves_nothing_about_what_its_worker_had_started(st
     assert store.load("r").quiet_fences == set()
 
 
-def test_a_free_lock_is_enough_if_its_worker_had_started_nothing(store: Store) -> None:
+def test_a_free_lock_is_proof_enough_if_its_worker_had_started_no_process(store: Store) -> None:
     begin(store)
     lose(store, "process:its lock is free")
     assert [one.state for one in store.fleet(0.0) if one.id == "w"] == ["dead"]
     assert store.load("r").quiet_fences == {1}
 
 
-def test_a_worker_that_says_goodbye_does_not_speak_for_what_it_had_started(store: Store) -> None:
+def test_the_departure_of_a_worker_proves_nothing_about_processes_it_had_started(
+    store: Store,
+) -> None:
     begin(store)
     launch(store)
     do(store, Depart(worker_id="w"))
@@ -56,7 +60,7 @@ def test_a_worker_that_says_goodbye_does_not_speak_for_what_it_had_started(store
     assert store.load("r").quiet_fences == {1}
 
 
-def test_what_an_earlier_attempt_has_started_is_not_proved_by_the_end_of_a_later_one(
+def test_the_end_of_a_later_attempt_proves_nothing_about_processes_of_an_earlier_one(
     store: Store,
 ) -> None:
     begin(store)
@@ -73,7 +77,7 @@ def test_what_an_earlier_attempt_has_started_is_not_proved_by_the_end_of_a_later
     assert state(store) == ("paused", False)
 
 
-def test_where_nobody_looks_for_what_was_started_the_stop_is_not_proved_and_not_waited_for(
+def test_without_anybody_to_look_for_its_processes_a_stop_is_unproved_and_not_waited_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store)
@@ -91,7 +95,7 @@ def test_where_nobody_looks_for_what_was_started_the_stop_is_not_proved_and_not_
     assert "nobody has looked on here" in str(store.targets(stop_id)[0].evidence)
 
 
-def test_an_order_about_what_was_started_aims_at_no_worker(store: Store) -> None:
+def test_an_order_about_leftover_processes_targets_no_worker(store: Store) -> None:
     begin(store)
     launch(store)
     lose(store, "silent:its connection is gone")
@@ -100,7 +104,7 @@ def test_an_order_about_what_was_started_aims_at_no_worker(store: Store) -> None
         assert list(stages(store, stop_id)) == ["run:r:1"]
 
 
-def test_a_killed_run_cannot_go_on_while_what_it_has_started_is_looked_for(store: Store) -> None:
+def test_a_killed_run_cannot_continue_while_its_processes_are_looked_for(store: Store) -> None:
     begin(store)
     first = order(store, "kill", "run:r")
     do(store, Depart(worker_id="w"))

@@ -1,4 +1,4 @@
-"""What `andon deploys`, `andon events` and `andon doctor` ask a store, on both databases."""
+"""The reads behind `andon deploys`, `andon events` and `andon doctor`, on both databases."""
 
 import time
 
@@ -25,7 +25,7 @@ def test_events_are_found_by_number_and_by_time(store: Store) -> None:
     assert len(store.events(limit=1)) == 1
 
 
-def test_how_long_steps_took_is_counted_by_name(store: Store) -> None:
+def test_the_durations_of_steps_are_counted_by_name(store: Store) -> None:
     held = begin(store)
     now = store.now()
 
@@ -36,7 +36,7 @@ def test_how_long_steps_took_is_counted_by_name(store: Store) -> None:
     took(1.0, "quick")
     took(3.0, "quick")
     took(60.0, "slow", kind="effect", state="confirmed")
-    took(500.0, "slow", kind="effect", state="started")  # not done: nobody knows how long
+    took(500.0, "slow", kind="effect", state="started")  # not done: its duration is unknown
     took(500.0, "failing", state="failed")
     took(500.0, "sleep", kind="sleep")
     do(store, held.append(of={"name": "old", "since": now - 9e6, "at": now - 8e6}))
@@ -47,7 +47,7 @@ def test_how_long_steps_took_is_counted_by_name(store: Store) -> None:
     assert (quick.name, quick.count, quick.longer) == ("quick", 2, 1)
 
 
-def test_only_the_newest_runs_are_asked(store: Store) -> None:
+def test_only_the_newest_runs_are_read(store: Store) -> None:
     now = store.now()
     first = begin(store, "a")
     do(store, first.append(of={"name": "first", "since": now - 9, "at": now}))
@@ -57,7 +57,7 @@ def test_only_the_newest_runs_are_asked(store: Store) -> None:
     assert len(store.slowest_steps(0.0, 0.0)) == 2
 
 
-def test_a_drain_is_told_from_being_asked_to_its_end(store: Store) -> None:
+def test_the_fleet_lists_a_drain_from_its_request_to_its_end(store: Store) -> None:
     register(store, "w")
     row = worker_row("other")
     do(store, Register(worker=row, agents=(agent_row(),), lease_seconds=60))
@@ -74,7 +74,7 @@ def test_a_drain_is_told_from_being_asked_to_its_end(store: Store) -> None:
     assert [one.id for one in store.fleet(gone.ended_at + 1)] == ["other"]
 
 
-def test_a_drain_that_could_not_be_written_at_once_counts_from_when_it_was_told(
+def test_a_drain_that_could_not_be_written_at_once_counts_from_its_request(
     store: Store,
 ) -> None:
     register(store, "w")

@@ -1,4 +1,4 @@
-"""What attempts have started: who has to look for it, and when a stop of it is proved."""
+"""Processes that attempts have started: who looks for them, and when their stop is proved."""
 
 import json
 from typing import Any
@@ -36,11 +36,11 @@ def state_of(store: Store, worker_id: str = "w") -> str:
     return next(row.state for row in store.fleet(0.0) if row.id == worker_id)
 
 
-# ── who may be probed ─────────────────────────────────────────────────────────────────────────
+# ── when an effect may be probed ──────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_a_free_lock_proves_the_end_of_a_worker_that_had_started_nothing(
+def test_a_free_lock_proves_the_end_of_a_worker_that_had_started_no_process(
     store: Store, starts: bool
 ) -> None:
     held = begin(store)
@@ -51,7 +51,7 @@ def test_a_free_lock_proves_the_end_of_a_worker_that_had_started_nothing(
     assert state_of(store) == ("silent" if starts else "dead")
 
 
-def test_what_is_known_to_be_over_does_not_count(store: Store) -> None:
+def test_processes_that_are_known_to_be_gone_do_not_count(store: Store) -> None:
     """Looked for and gone: then the free lock of its worker is a proof again."""
     held = begin(store)
     do(store, started(held.fence.counter))
@@ -65,7 +65,7 @@ def test_what_is_known_to_be_over_does_not_count(store: Store) -> None:
     ("starts", "cleared", "quiet"),
     [(False, False, True), (True, False, False), (True, True, True)],
 )
-def test_a_worker_that_left_is_quiet_if_nothing_that_it_had_started_is_left(
+def test_a_worker_that_departed_is_quiet_if_no_process_of_it_is_left(
     store: Store, starts: bool, cleared: bool, quiet: bool
 ) -> None:
     held = begin(store)
@@ -79,7 +79,7 @@ def test_a_worker_that_left_is_quiet_if_nothing_that_it_had_started_is_left(
     assert (fence in store.load("r").quiet_fences) == quiet
 
 
-def test_a_dead_worker_is_quiet_also_if_it_had_started_something(store: Store) -> None:
+def test_a_dead_worker_is_quiet_even_if_it_had_started_a_process(store: Store) -> None:
     """`dead` is said of its process and everything that it has started."""
     held = begin(store)
     do(store, started(held.fence.counter))
@@ -98,8 +98,8 @@ def test_a_silent_worker_is_never_quiet(store: Store) -> None:
     assert held.fence.counter not in store.load("r").quiet_fences
 
 
-def test_what_was_started_is_noted_whoever_owns_the_run_now(store: Store) -> None:
-    """It comes late, and stays true."""
+def test_a_started_process_is_recorded_whichever_worker_owns_the_run_now(store: Store) -> None:
+    """The record comes late, and stays true."""
     held = begin(store)
     do(store, give_back(held))
     do(store, Depart(worker_id="w"))
@@ -109,7 +109,7 @@ def test_what_was_started_is_noted_whoever_owns_the_run_now(store: Store) -> Non
     assert held.fence.counter not in store.load("r").quiet_fences
 
 
-def test_something_new_makes_an_attempt_loud_again(store: Store) -> None:
+def test_a_new_process_makes_a_quiet_attempt_count_again(store: Store) -> None:
     held = begin(store)
     fence = held.fence.counter
     do(store, started(fence))
@@ -119,13 +119,11 @@ def test_something_new_makes_an_attempt_loud_again(store: Store) -> None:
     assert stages(store, receipt) == {f"run:r:{fence}": "fenced"}
 
 
-# ── runs that nobody executes ─────────────────────────────────────────────────────────────────
+# ── runs that no worker executes ──────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["pause", "cancel", "kill"])
-def test_a_suspended_run_is_stopped_once_what_it_had_started_is_gone(
-    store: Store, kind: str
-) -> None:
+def test_a_suspended_run_is_stopped_once_its_processes_are_gone(store: Store, kind: str) -> None:
     held = begin(store)
     do(store, started(held.fence.counter))
     suspend(store, held)
@@ -139,7 +137,7 @@ def test_a_suspended_run_is_stopped_once_what_it_had_started_is_gone(
 
 
 @pytest.mark.parametrize(("kind", "proves"), [("pause", True), ("cancel", True), ("kill", False)])
-def test_a_worker_that_has_looked_is_believed_about_a_polite_order_only(
+def test_the_report_of_a_worker_that_has_looked_proves_polite_orders_only(
     store: Store, kind: str, proves: bool
 ) -> None:
     held = begin(store)
@@ -152,7 +150,7 @@ def test_a_worker_that_has_looked_is_believed_about_a_polite_order_only(
     assert "its worker has ended processes of it: 7 sleep" in str(row.evidence)
 
 
-def test_somebody_who_looked_leaves_nothing_to_look_for(store: Store) -> None:
+def test_after_a_verified_stop_there_is_nothing_left_to_look_for(store: Store) -> None:
     held = begin(store)
     do(store, started(held.fence.counter))
     suspend(store, held)
@@ -162,7 +160,7 @@ def test_somebody_who_looked_leaves_nothing_to_look_for(store: Store) -> None:
     assert state(store) == ("killed", False)
 
 
-def test_a_run_that_is_over_stays_what_it_became(store: Store) -> None:
+def test_a_finished_run_keeps_its_state_when_its_processes_are_killed(store: Store) -> None:
     held = begin(store)
     do(store, started(held.fence.counter))
     do(store, held.settle("succeeded"))
@@ -174,7 +172,7 @@ def test_a_run_that_is_over_stays_what_it_became(store: Store) -> None:
 
 
 @pytest.mark.parametrize("loud", [True, False])
-def test_a_run_that_had_started_nothing_has_no_target(store: Store, loud: bool) -> None:
+def test_a_run_that_had_started_no_process_has_no_target(store: Store, loud: bool) -> None:
     held = begin(store)
     if loud:
         do(store, started(held.fence.counter))
@@ -182,7 +180,7 @@ def test_a_run_that_had_started_nothing_has_no_target(store: Store, loud: bool) 
     assert stages(store, order(store, "kill", "run:r")) == {}
 
 
-def test_the_end_of_its_worker_and_of_all_it_had_started_proves_it(store: Store) -> None:
+def test_a_dead_worker_with_all_its_processes_proves_the_stop(store: Store) -> None:
     held = begin(store)
     do(store, started(held.fence.counter))
     suspend(store, held)
@@ -193,7 +191,7 @@ def test_the_end_of_its_worker_and_of_all_it_had_started_proves_it(store: Store)
     assert stages(store, order(store, "cancel", "run:r")) == {}
 
 
-def test_each_attempt_that_left_something_has_a_target(store: Store) -> None:
+def test_each_attempt_with_leftover_processes_has_a_target(store: Store) -> None:
     first = begin(store)
     do(store, started(first.fence.counter))
     do(store, give_back(first))
@@ -210,7 +208,7 @@ def test_each_attempt_that_left_something_has_a_target(store: Store) -> None:
     assert state(store) == ("cancelled", False)
 
 
-def test_a_run_in_hand_has_targets_for_what_earlier_attempts_left(store: Store) -> None:
+def test_a_run_in_hand_has_targets_for_leftovers_of_earlier_attempts(store: Store) -> None:
     first = begin(store)
     do(store, started(first.fence.counter))
     do(store, give_back(first))
@@ -227,7 +225,7 @@ def test_a_run_in_hand_has_targets_for_what_earlier_attempts_left(store: Store) 
 
 
 def test_a_thread_of_a_living_worker_is_ended_with_its_process(store: Store) -> None:
-    """No mark leads to a thread: the worker itself is what has to end."""
+    """No mark leads to a thread: the worker itself has to end."""
     held = begin(store)
     do(store, started(held.fence.counter, threads=True))
     suspend(store, held)
@@ -241,7 +239,7 @@ def test_a_thread_of_a_living_worker_is_ended_with_its_process(store: Store) -> 
 # ── runs in hand ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kill_of_a_run_in_a_spared_worker_looks_for_what_it_has_started(store: Store) -> None:
+def test_a_kill_of_a_run_in_a_spared_worker_looks_for_its_processes(store: Store) -> None:
     embedded(store)
     held = _take_of_embedded(store)
     do(store, started(held.fence.counter))
@@ -269,7 +267,7 @@ def test_a_kill_of_a_run_in_a_worker_that_is_ended_has_one_target(store: Store) 
         (False, True, "fenced"),
     ],
 )
-def test_a_word_about_a_kill_is_the_last_one_only_where_nobody_ends_the_process(
+def test_a_workers_report_closes_a_kill_only_if_its_process_is_spared(
     store: Store, spare: bool | None, inside: bool, word: str
 ) -> None:
     if inside:
@@ -285,7 +283,7 @@ def test_a_word_about_a_kill_is_the_last_one_only_where_nobody_ends_the_process(
     assert stages(store, receipt) == {"run:r": "verified"}
 
 
-def test_what_a_worker_ended_with_a_run_that_it_gave_back_is_in_the_receipt(store: Store) -> None:
+def test_processes_that_a_worker_ended_with_a_returned_run_are_in_the_receipt(store: Store) -> None:
     held = begin(store)
     do(store, started(held.fence.counter))
     receipt = order(store, "pause", "run:r")
@@ -297,7 +295,7 @@ def test_what_a_worker_ended_with_a_run_that_it_gave_back_is_in_the_receipt(stor
     assert state(store) == ("paused", False)
 
 
-def test_whoever_is_ended_for_another_run_is_not_to_blame(store: Store) -> None:
+def test_a_run_whose_worker_was_ended_for_another_run_is_not_blamed(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     order(store, "kill", "run:r")
@@ -312,7 +310,7 @@ def _take_of_embedded(store: Store) -> Any:
     return take(store, "r")
 
 
-def test_a_later_order_waits_for_what_an_earlier_one_has_not_proved(store: Store) -> None:
+def test_a_later_order_waits_for_processes_that_an_earlier_one_has_not_proved(store: Store) -> None:
     """The word of its worker, now silent, is no proof of the kill; nor of a pause after it."""
     held = begin(store)
     do(store, started(held.fence.counter))

@@ -1,4 +1,4 @@
-"""Orders that meet other writers at the same instant, or come twice."""
+"""Orders that meet other writers at the same instant, or are given twice."""
 
 import json
 import threading
@@ -56,7 +56,7 @@ OTHER = ("other", "1")
 
 
 class Traffic:
-    """Writers that are made to meet, by somebody who holds what they need."""
+    """Writers that are made to collide on a lock that `holder` holds."""
 
     def __init__(self, url: str) -> None:
         self._url, self._stores = url, list[Store]()
@@ -76,11 +76,11 @@ class Traffic:
         self.holder.rollback()
 
     def send(self, *batch: Any) -> "Future[Any]":
-        """Written by another process, so to speak."""
+        """Write from another store, as another process would."""
         return self._pool.submit(self._open().write, batch)
 
     def wait(self, number: int, *unless: "Future[Any]") -> None:
-        """Until so many wait for a lock."""
+        """Wait until so many connections wait for a lock."""
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         eventually(
             lambda: (
@@ -112,7 +112,7 @@ def message(kind: str, what: str = "fleet") -> Any:
     return Order(id=f"rcp_{kind}_{scope}", kind=kind, scope=scope, name=name)
 
 
-def test_an_order_does_not_wait_for_a_batch_that_waits_for_it(
+def test_an_order_does_not_deadlock_with_a_batch_that_waits_for_it(
     traffic: Traffic, cluster: Cluster
 ) -> None:
     held = begin(traffic.store)
@@ -128,7 +128,7 @@ def test_an_order_does_not_wait_for_a_batch_that_waits_for_it(
     assert "deadlock" not in cluster.log.read_text()[before:]
 
 
-def test_a_claim_that_finds_a_window_over_does_not_wait_for_an_order(traffic: Traffic) -> None:
+def test_a_claim_that_finds_an_expired_window_does_not_wait_for_an_order(traffic: Traffic) -> None:
     begin(traffic.store)
     order(traffic.store, "pause", "run:r", within=0.0)
     traffic.hold("SELECT pg_advisory_xact_lock(4701822938610213712)")
@@ -139,7 +139,9 @@ def test_a_claim_that_finds_a_window_over_does_not_wait_for_an_order(traffic: Tr
 
 
 @pytest.mark.parametrize("what", ["run:top", "agent:agent"])
-def test_a_child_that_is_being_started_does_not_escape(traffic: Traffic, what: str) -> None:
+def test_a_child_that_is_being_started_does_not_escape_an_order(
+    traffic: Traffic, what: str
+) -> None:
     store = traffic.store
     begin(store, "top")
     do(store, Register(worker=worker_row("x"), agents=(agent_row(name="other"),), lease_seconds=60))
@@ -160,7 +162,7 @@ def test_a_child_that_is_being_started_does_not_escape(traffic: Traffic, what: s
     assert state(store, "born") == ("killed", False)
 
 
-def test_a_worker_that_begins_meanwhile_does_not_slip_past_an_order(traffic: Traffic) -> None:
+def test_a_worker_that_registers_meanwhile_does_not_escape_an_order(traffic: Traffic) -> None:
     store = traffic.store
     begin(store)
     start(store, "waiting")
@@ -177,7 +179,7 @@ def test_a_worker_that_begins_meanwhile_does_not_slip_past_an_order(traffic: Tra
     assert state(store, "waiting") == ("queued", False)
 
 
-def test_a_supervisor_that_ends_meanwhile_leaves_no_open_row(traffic: Traffic) -> None:
+def test_a_supervisor_that_ends_meanwhile_leaves_no_open_target(traffic: Traffic) -> None:
     store = traffic.store
     for name in ("one", "two"):
         do(store, Enlist(supervisor=supervisor(name), lease_seconds=60))
@@ -196,7 +198,7 @@ def seen_to_end(receipt: str, target: str) -> TargetReport:
     return TargetReport(stop_id=receipt, target=target, stage="verified", evidence="seen to end")
 
 
-def test_two_who_prove_the_last_two_targets_close_the_order(opened: Any) -> None:
+def test_two_writers_that_prove_the_last_two_targets_close_the_order(opened: Any) -> None:
     one, two = opened(), opened()
     register(one, "w")
     register(one, "x")
@@ -220,10 +222,10 @@ def test_two_who_prove_the_last_two_targets_close_the_order(opened: Any) -> None
     assert [receipt for receipt in receipts if not closed(one, receipt)] == []
 
 
-# ── what is not proved ────────────────────────────────────────────────────────────────────────
+# ── targets that stay unproved ────────────────────────────────────────────────────────────────
 
 
-def test_an_old_proof_does_not_free_a_run_that_somebody_else_may_execute(store: Store) -> None:
+def test_an_old_proof_does_not_release_a_run_that_another_worker_may_execute(store: Store) -> None:
     """Its first worker fell silent; the second has it, and is not proved to have stopped."""
     first = begin(store)
     order(store, "kill", "run:r")
@@ -248,8 +250,8 @@ def register_other(store: Store) -> Store:
 
 
 @pytest.mark.parametrize("kind", ["pause", "cancel"])
-def test_a_word_that_nobody_asked_for_proves_nothing(store: Store, kind: str) -> None:
-    """A run that was only asked to stop is in its worker's hand until that gives it back."""
+def test_an_unrequested_report_of_an_end_proves_nothing(store: Store, kind: str) -> None:
+    """A run that was only asked to stop is in its worker's hand until the worker returns it."""
     held = begin(store)
     receipt = order(store, kind, "run:r")
     do(store, Ended(worker_id="w", run_id="r", fence=held.fence.counter))
@@ -262,7 +264,7 @@ def test_a_word_that_nobody_asked_for_proves_nothing(store: Store, kind: str) ->
 
 @pytest.mark.parametrize("kind", ["cancel", "kill"])
 @pytest.mark.parametrize("what", ["run:r", "agent:agent", "fleet"])
-def test_what_was_frozen_is_not_stopped_before_its_process_is_gone(
+def test_a_frozen_run_is_not_stopped_before_its_process_is_gone(
     store: Store, kind: str, what: str
 ) -> None:
     worker = worker_row("w").but(supervisor="s")
@@ -283,10 +285,10 @@ def test_what_was_frozen_is_not_stopped_before_its_process_is_gone(
     assert closed(store, receipt)
 
 
-# ── once more ─────────────────────────────────────────────────────────────────────────────────
+# ── the same message again ────────────────────────────────────────────────────────────────────
 
 
-def test_an_order_given_again_with_less_time_has_less_time(store: Store) -> None:
+def test_an_order_given_again_with_a_shorter_window_has_the_shorter_one(store: Store) -> None:
     begin(store)
     receipt = order(store, "pause", "run:r", within=600.0)
     assert order(store, "pause", "run:r", within=900.0) == receipt
@@ -297,7 +299,7 @@ def test_an_order_given_again_with_less_time_has_less_time(store: Store) -> None
     assert state(store) == ("killed", True)
 
 
-def test_a_reauthorization_whose_answer_was_lost_is_the_same_again(store: Store) -> None:
+def test_a_reauthorization_whose_answer_was_lost_can_be_sent_again(store: Store) -> None:
     receipt = order(store, "halt")
     said = Reauthorize(epoch=epoch(store, receipt), scope="fleet", by="ben", why="looked")
     do(store, said)
@@ -307,7 +309,7 @@ def test_a_reauthorization_whose_answer_was_lost_is_the_same_again(store: Store)
 
 
 @pytest.mark.parametrize("message", ["ended", "bury", "resume"])
-def test_what_ends_a_stop_may_be_said_twice(store: Store, message: str) -> None:
+def test_a_message_that_ends_a_stop_may_be_sent_twice(store: Store, message: str) -> None:
     held = begin(store)
     receipt = order(store, "kill", "run:r")
     said: Any = {
@@ -356,7 +358,7 @@ def test_nested_latches_are_lifted_one_by_one(store: Store) -> None:
     assert [run.id for run in claim(store).runs] == ["r"]
 
 
-def test_after_a_halt_no_window_of_what_was_stopped_before_undoes_it(store: Store) -> None:
+def test_a_halt_cancels_the_undo_windows_of_earlier_stops(store: Store) -> None:
     held = owing(store)
     order(store, "pause", "run:r")
     do(store, give_back(held))
@@ -373,8 +375,8 @@ def test_after_a_halt_no_window_of_what_was_stopped_before_undoes_it(store: Stor
 # ── many at once ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cancelled_crowd_is_over_one_by_one(store: Store) -> None:
-    """Each has an end in its own journal; a parent that was not cancelled is told."""
+def test_cancelling_many_runs_ends_each_of_them_in_its_own_journal(store: Store) -> None:
+    """A parent that was not cancelled gets a message for each of its children."""
     held = begin(store, "parent")
     for name in ("a", "b"):
         child = new_run(name, parent_id="parent", root_id="parent", agent="other")
@@ -398,7 +400,7 @@ def test_a_cancelled_crowd_is_over_one_by_one(store: Store) -> None:
     assert state(store, "parent") == ("queued", False)
 
 
-def test_a_cancelled_crowd_that_owes_an_undo_is_undone_one_by_one(store: Store) -> None:
+def test_cancelling_many_runs_that_owe_an_undo_undoes_each_of_them(store: Store) -> None:
     for name in ("a", "b"):
         do(store, give_back(owing(store, name)))
     receipt = order(store, "cancel", "agent:agent")
@@ -413,7 +415,7 @@ def test_a_cancelled_crowd_that_owes_an_undo_is_undone_one_by_one(store: Store) 
     assert {run.id for run in claim(store).runs} == {"a", "b"}
 
 
-def test_a_family_is_listed_parents_first(store: Store) -> None:
+def test_a_family_of_runs_is_listed_parents_first(store: Store) -> None:
     start(store, "top")
     start(store, "z", parent_id="top", root_id="top")
     start(store, "a", parent_id="z", root_id="top")

@@ -70,7 +70,7 @@ def give_back(held: Held, **changes: Any) -> Settle:
 
 
 def owing(store: Store, run_id: str = "r") -> Held:
-    """A run in hand that has done something that can be undone."""
+    """A run in hand with a confirmed effect that can be undone."""
     held = begin(store, run_id)
     rows = (effect(state="confirmed", kind="compensatable", undo="m:f", undo_within=60.0),)
     do(store, held.append(effects=rows))
@@ -81,7 +81,7 @@ def owing(store: Store, run_id: str = "r") -> Held:
 
 
 @pytest.mark.parametrize(("kind", "becomes"), [("pause", "paused"), ("cancel", "cancelled")])
-def test_a_polite_order_is_carried_out_when_the_run_is_given_back(
+def test_a_polite_order_is_carried_out_when_the_run_is_returned(
     store: Store, kind: str, becomes: str
 ) -> None:
     held = begin(store)
@@ -100,7 +100,7 @@ def test_a_polite_order_is_carried_out_when_the_run_is_given_back(
     assert claim(store).runs == []
 
 
-def test_success_is_not_overwritten(store: Store) -> None:
+def test_a_run_that_succeeded_is_not_overwritten_by_an_order(store: Store) -> None:
     held = begin(store)
     receipt = order(store, "cancel", "run:r")
     do(store, Settle(run_id="r", fence=held.fence, state="succeeded", ending="succeeded"))
@@ -120,7 +120,7 @@ def test_a_cancelled_run_that_owes_an_undo_is_queued_to_be_undone(store: Store) 
     assert [run.id for run in claim(store).runs] == ["r"]
 
 
-def test_a_polite_order_becomes_hard_by_itself(store: Store) -> None:
+def test_a_polite_order_becomes_hard_after_its_window(store: Store) -> None:
     held = begin(store)
     receipt = order(store, "cancel", "run:r", within=0.0)
     claim(store)
@@ -134,7 +134,7 @@ def test_a_polite_order_becomes_hard_by_itself(store: Store) -> None:
     assert state(store) == ("cancelled", False)
 
 
-def test_a_worker_that_claims_nothing_hears_of_orders_all_the_same(store: Any) -> None:
+def test_a_worker_that_claims_nothing_still_gets_its_orders(store: Any) -> None:
     begin(store)
     order(store, "pause", "run:r")
     result = store.orders_for("w")
@@ -144,7 +144,7 @@ def test_a_worker_that_claims_nothing_hears_of_orders_all_the_same(store: Any) -
     assert not store.orders_for("nobody").told
 
 
-def test_a_window_that_is_open_is_waited_for(store: Store) -> None:
+def test_an_open_window_is_waited_for(store: Store) -> None:
     begin(store)
     order(store, "pause", "run:r", within=60.0)
     assert do(store, Escalate()) == 0
@@ -155,7 +155,7 @@ def test_a_window_that_is_open_is_waited_for(store: Store) -> None:
 # ── hard orders ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kill_fences_at_once_and_is_shown_as_done_only_when_it_is_proved(store: Store) -> None:
+def test_a_kill_fences_at_once_and_is_done_only_when_it_is_proved(store: Store) -> None:
     held = begin(store)
     receipt = order(store, "kill", "run:r")
     assert state(store) == ("killed", True)
@@ -176,7 +176,7 @@ def test_a_kill_fences_at_once_and_is_shown_as_done_only_when_it_is_proved(store
 @pytest.mark.parametrize(
     ("end", "stage"), [("dead", "verified"), ("gone", "unproved"), ("silent", "unproved")]
 )
-def test_the_end_of_its_process_proves_it_and_silence_does_not(
+def test_the_end_of_its_process_proves_a_kill_and_silence_does_not(
     store: Store, end: str, stage: str
 ) -> None:
     begin(store)
@@ -193,7 +193,7 @@ def test_the_end_of_its_process_proves_it_and_silence_does_not(
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_a_run_beside_a_killed_one_is_not_blamed_whoever_sees_first_that_their_worker_is_dead(
+def test_a_run_beside_a_killed_one_is_not_blamed_for_the_death_of_their_worker(
     store: Store, spare: bool
 ) -> None:
     begin(store)
@@ -206,7 +206,7 @@ def test_a_run_beside_a_killed_one_is_not_blamed_whoever_sees_first_that_their_w
     assert run.interruptions == int(spare), "a spared worker was ended by something else"
 
 
-def test_a_goodbye_proves_a_kill_once_the_process_is_seen_to_be_gone(store: Store) -> None:
+def test_a_departure_proves_a_kill_only_once_the_process_is_gone(store: Store) -> None:
     begin(store)
     receipt = order(store, "kill", "run:r")
     do(store, Depart(worker_id="w"))
@@ -215,7 +215,7 @@ def test_a_goodbye_proves_a_kill_once_the_process_is_seen_to_be_gone(store: Stor
     assert stages(store, receipt) == {"run:r": "verified"}
 
 
-def test_a_goodbye_leaves_a_kill_open_while_a_supervisor_looks(store: Store) -> None:
+def test_a_departure_leaves_a_kill_open_while_a_supervisor_looks(store: Store) -> None:
     enlist(store)
     worker = worker_row("w").but(supervisor="s")
     do(store, Register(worker=worker, agents=(agent_row(),), lease_seconds=60))
@@ -230,7 +230,7 @@ def test_a_goodbye_leaves_a_kill_open_while_a_supervisor_looks(store: Store) -> 
     assert state(store) == ("killed", False)
 
 
-def test_what_was_unproved_may_be_proved_later(store: Store) -> None:
+def test_an_unproved_stop_may_be_proved_later(store: Store) -> None:
     begin(store)
     receipt = order(store, "kill", "run:r")
     register(store, "other")
@@ -241,7 +241,7 @@ def test_what_was_unproved_may_be_proved_later(store: Store) -> None:
     assert store.unproved() == []
 
 
-def test_a_run_that_died_while_it_was_asked_to_pause_is_paused(store: Store) -> None:
+def test_a_run_whose_worker_died_while_it_was_asked_to_pause_is_paused(store: Store) -> None:
     begin(store)
     receipt = order(store, "pause", "run:r")
     do(store, WorkerGone(worker_id="w", evidence="killed"))
@@ -258,7 +258,7 @@ def test_a_polite_stop_of_a_silent_worker_is_not_proved(store: Store) -> None:
     assert state(store) == ("paused", False)
 
 
-def test_what_is_being_stopped_cannot_be_resumed_yet(store: Store) -> None:
+def test_a_run_that_is_being_stopped_cannot_be_resumed_yet(store: Store) -> None:
     begin(store)
     order(store, "kill", "run:r")
     resume = MoveRun(run_id="r", seen="killed", state="queued")
@@ -269,7 +269,7 @@ def test_what_is_being_stopped_cannot_be_resumed_yet(store: Store) -> None:
     assert state(store) == ("queued", False)
 
 
-def test_the_worker_s_word_makes_the_effects_of_the_attempt_quiet(store: Store) -> None:
+def test_the_workers_report_makes_the_effects_of_the_attempt_quiet(store: Store) -> None:
     held = begin(store)
     order(store, "kill", "run:r")
     assert store.load("r").quiet_fences == frozenset()
@@ -277,7 +277,7 @@ def test_the_worker_s_word_makes_the_effects_of_the_attempt_quiet(store: Store) 
     assert store.load("r").quiet_fences == {held.fence.counter}
 
 
-def test_the_worker_s_word_proves_the_end_of_that_attempt_only(store: Store) -> None:
+def test_the_workers_report_proves_the_end_of_that_attempt_only(store: Store) -> None:
     held = begin(store)
     receipt = order(store, "kill", "run:r")
     register(store, "other")
@@ -287,7 +287,7 @@ def test_the_worker_s_word_proves_the_end_of_that_attempt_only(store: Store) -> 
     assert state(store) == ("killed", True)
 
 
-def test_a_kill_of_what_waits_needs_no_proof(store: Store) -> None:
+def test_a_kill_of_a_waiting_run_needs_no_proof(store: Store) -> None:
     register(store)
     start(store, "r")
     receipt = order(store, "kill", "run:r")
@@ -313,7 +313,7 @@ def test_the_severer_of_two_orders_decides(
 
 
 @pytest.mark.parametrize("kind", ["pause", "kill", "halt"])
-def test_an_order_about_everything_waits_for_what_another_one_is_ending(
+def test_an_order_about_everything_waits_for_runs_that_another_order_is_ending(
     store: Store, kind: str
 ) -> None:
     begin(store)
@@ -358,7 +358,7 @@ def test_a_kill_reaches_the_whole_family_at_once(store: Store) -> None:
     assert {told.run_id for told in claim(store).told} == {"p", "c", "g"}
 
 
-def test_children_are_reached_when_their_parent_is_over(store: Store) -> None:
+def test_children_are_stopped_even_if_their_parent_has_ended(store: Store) -> None:
     held = family(store)
     held["p"].look_again(store)
     do(store, Settle(run_id="p", fence=held["p"].fence, state="succeeded", ending="succeeded"))
@@ -367,7 +367,7 @@ def test_children_are_reached_when_their_parent_is_over(store: Store) -> None:
     assert {told.run_id for told in claim(store).told} == {"c", "g"}
 
 
-def test_a_child_that_is_started_meanwhile_shares_the_fate_of_its_parent(store: Store) -> None:
+def test_a_child_that_is_started_meanwhile_is_stopped_with_its_parent(store: Store) -> None:
     held = begin(store, "p")
     order(store, "pause", "run:p")
     do(store, held.append(spawn=new_run("c", parent_id="p", root_id="p")))
@@ -388,7 +388,7 @@ def ready(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["pause", "kill"])
-def test_a_latch_on_an_agent_holds_what_is_there_and_what_comes(store: Store, kind: str) -> None:
+def test_a_latch_on_an_agent_holds_its_present_and_future_runs(store: Store, kind: str) -> None:
     two_agents(store)
     start(store, "a1")
     order(store, kind, "agent:agent")
@@ -408,7 +408,7 @@ def test_a_latch_on_a_label_holds_that_tenant_alone(store: Store) -> None:
     assert ready(store) == ["x"]
 
 
-def test_the_children_of_an_agent_are_in_its_scope_whoever_they_are(store: Store) -> None:
+def test_the_children_of_an_agents_runs_are_in_its_scope(store: Store) -> None:
     two_agents(store)
     start(store, "p")
     do(store, Start(run=new_run("c", agent="other", parent_id="p", root_id="p")))
@@ -425,7 +425,7 @@ def test_a_cancelled_agent_may_be_used_again(store: Store) -> None:
     assert ready(store) == ["a2"]
 
 
-def test_resume_lifts_a_pause_and_lets_everybody_go_on(store: Store) -> None:
+def test_resume_lifts_a_pause_and_lets_every_run_continue(store: Store) -> None:
     two_agents(store)
     start(store, "a1")
     start(store, "later", delay_seconds=60.0)
@@ -434,7 +434,7 @@ def test_resume_lifts_a_pause_and_lets_everybody_go_on(store: Store) -> None:
     assert ready(store) == ["a1"]
 
 
-def test_resume_leaves_out_whom_it_was_told_to(store: Store) -> None:
+def test_resume_leaves_out_the_excluded_runs(store: Store) -> None:
     two_agents(store)
     start(store, "a1")
     start(store, "o", agent="other")
@@ -521,7 +521,7 @@ def test_a_supervisor_that_falls_silent_leaves_the_halt_unproved(store: Store) -
     assert {row.id for row in store.supervisors(0.0)} == {"lost", "s"}
 
 
-def test_a_supervisor_that_was_given_up_is_told_so(store: Store) -> None:
+def test_a_supervisor_that_is_not_known_any_more_learns_it(store: Store) -> None:
     assert not attend(store, "unknown").known
 
 
@@ -571,7 +571,7 @@ def test_a_newer_pull_wins_over_a_reauthorization(store: Store) -> None:
     assert len(store.latches()) == 1
 
 
-def test_a_halt_that_arrives_late_is_lifted_with_itself_and_holds_if_nobody_has_seen_it(
+def test_a_late_halt_is_lifted_with_its_pull_and_holds_if_it_was_not_seen(
     store: Store,
 ) -> None:
     """Two hosts were pulled while the store was away, and one of them is still cut off."""
@@ -593,7 +593,9 @@ def test_a_reauthorization_needs_a_name_and_a_reason(store: Store) -> None:
     assert len(store.latches()) == 1
 
 
-def test_what_waited_for_a_killed_agent_is_held_after_its_reauthorization(store: Store) -> None:
+def test_runs_that_waited_for_a_killed_agent_are_held_after_its_reauthorization(
+    store: Store,
+) -> None:
     two_agents(store)
     receipt = order(store, "kill", "agent:agent")
     start(store, "a")
@@ -602,7 +604,7 @@ def test_what_waited_for_a_killed_agent_is_held_after_its_reauthorization(store:
     assert state(store, "a") == ("killed", False)
 
 
-def test_there_must_be_something_to_lift_and_somebody_to_stop(store: Store) -> None:
+def test_a_reauthorization_and_an_order_need_something_to_act_on(store: Store) -> None:
     with pytest.raises(NotFound, match="nothing there is held"):
         reauthorize(store, 1)
     with pytest.raises(NotFound, match="no run"):
@@ -610,7 +612,7 @@ def test_there_must_be_something_to_lift_and_somebody_to_stop(store: Store) -> N
     assert store.stops() == []
 
 
-def test_a_timer_does_not_wake_what_is_halted(store: Store) -> None:
+def test_a_timer_does_not_wake_a_halted_run(store: Store) -> None:
     held = begin(store)
     message = Settle(
         run_id="r", fence=held.fence, state="suspended", ending="suspended", wake_at=0.0
@@ -621,7 +623,7 @@ def test_a_timer_does_not_wake_what_is_halted(store: Store) -> None:
     assert state(store) == ("suspended", False)
 
 
-def test_a_heartbeat_tells_what_a_worker_does_and_a_stall_is_kept(store: Store) -> None:
+def test_a_heartbeat_reports_what_a_worker_does_and_a_stall_is_recorded(store: Store) -> None:
     register(store)
     do(store, Beat(worker_id="w", lease_seconds=60, progress='{"tick": 3}'))
     [row] = store.workers()
@@ -633,8 +635,8 @@ def test_a_heartbeat_tells_what_a_worker_does_and_a_stall_is_kept(store: Store) 
     assert do(store, StallReport(worker_id="w", stalled=None))
 
 
-def test_a_claim_in_flight_does_not_slip_past_a_halt(opened: Any) -> None:
-    """Whichever comes first: nothing runs afterwards that was not fenced."""
+def test_a_claim_in_flight_does_not_escape_a_halt(opened: Any) -> None:
+    """In either order: nothing runs afterwards that was not fenced."""
     from concurrent.futures import ThreadPoolExecutor
 
     one, two = opened(), opened()
@@ -669,7 +671,7 @@ def test_appends_after_a_kill_are_refused_in_batches_too(store: Store) -> None:
 
 
 @pytest.mark.parametrize("odd", ["\udcff", "a\0b"])
-def test_no_character_keeps_a_stop_from_happening(store: Store, odd: str) -> None:
+def test_no_character_in_an_order_prevents_the_stop(store: Store, odd: str) -> None:
     begin(store)
     stop_id = order(store, "halt", id=f"rcp_{odd}", by=odd, why=odd, via=odd)
     row = store.stop(stop_id)
@@ -682,7 +684,7 @@ def test_no_character_keeps_a_stop_from_happening(store: Store, odd: str) -> Non
 
 
 @pytest.mark.parametrize("within", [-1.0, float("nan"), float("inf")])
-def test_a_window_has_an_end(store: Store, within: float) -> None:
+def test_a_window_must_be_finite(store: Store, within: float) -> None:
     begin(store)
     with pytest.raises(BadInput, match="within"):
         order(store, "pause", "run:r", within=within)

@@ -1,4 +1,4 @@
-"""Promises of the SQLite store that no other database has to make."""
+"""Promises that only the SQLite store has to keep."""
 
 import asyncio
 import contextlib
@@ -31,19 +31,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def copy(source: Path, target: Path) -> None:
-    """A copy made while nobody writes: the file and its log, as a backup has them."""
+    """A copy made while no process writes: the file and its log, as a backup has them."""
     shutil.copy(source, target)
     shutil.copy(f"{source}-wal", f"{target}-wal")
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.45.1", "3.51.2"])
-def test_a_version_that_can_corrupt_files_is_refused(path: Path, version: str) -> None:
+def test_an_sqlite_version_that_can_corrupt_files_is_refused(path: Path, version: str) -> None:
     with pytest.raises(StoreError, match=rf"SQLite {version}.*pip install -U apsw"):
         refuse_unsafe(path, create=True, version=version)
 
 
 @pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "4.0.0"])
-def test_a_safe_version_is_accepted(path: Path, version: str) -> None:
+def test_a_safe_sqlite_version_is_accepted(path: Path, version: str) -> None:
     refuse_unsafe(path, create=True, version=version)
 
 
@@ -69,7 +69,7 @@ def test_a_missing_file_is_refused_where_it_must_exist(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_created(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a" / "b" / "andon.db")
     assert store.integrity() == "ok"
     store.close()
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> Non
     assert path.read_text().startswith("these are my notes")
 
 
-def test_a_damaged_file_is_refused_or_found_out(path: Path) -> None:
+def test_a_damaged_file_is_reported_with_a_hint_to_restore(path: Path) -> None:
     store = SqliteStore(path)
     start(store, *(f"r{n}" for n in range(200)))
     store._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -118,7 +118,7 @@ def test_tables_without_a_schema_version_are_refused(path: Path) -> None:
         SqliteStore(path)
 
 
-def test_a_full_disk_refuses_writes_and_spoils_nothing(path: Path) -> None:
+def test_a_full_disk_refuses_writes_and_damages_nothing(path: Path) -> None:
     store = SqliteStore(path)
     held = begin(store)
     do(store, held.append())
@@ -168,7 +168,7 @@ def test_the_epoch_is_renewed_when_the_file_was_copied(path: Path, tmp_path: Pat
     other.close()
 
 
-def test_a_restored_older_copy_fences_whoever_worked_on(path: Path, tmp_path: Path) -> None:
+def test_a_restored_older_copy_fences_workers_of_the_newer_one(path: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup.db"
     store = SqliteStore(path)
     held = begin(store)
@@ -196,7 +196,9 @@ def test_a_restored_older_copy_fences_whoever_worked_on(path: Path, tmp_path: Pa
     store.close()
 
 
-def test_the_log_does_not_grow_without_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_write_ahead_log_does_not_grow_without_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 50)
     store = SqliteStore(path)
     held = begin(store)
@@ -210,22 +212,22 @@ def test_the_log_does_not_grow_without_end(path: Path, monkeypatch: pytest.Monke
     store.close()
 
 
-def test_what_the_caller_may_not_touch(path: Path) -> None:
+def test_the_caller_may_not_write_to_andons_tables_or_commit(path: Path) -> None:
     store = SqliteStore(path)
     begin(store)
     for statement in ("DELETE FROM andon_runs", "UPDATE andon_journal SET body = 1", "COMMIT"):
         with pytest.raises(apsw.AuthError):
-            store.transact(_running(statement))
+            store.transact(_executing(statement))
     assert store.run("r") is not None
     store.close()
 
 
-def _running(statement: str) -> Callable[[Any], Any]:
+def _executing(statement: str) -> Callable[[Any], Any]:
     return lambda db: db.execute(statement)
 
 
-def disorder(path: Path, tree: str, after: int) -> None:
-    """The last number in a tree of the file becomes 1, `after` bytes into what it is kept in."""
+def put_out_of_order(path: Path, tree: str, after: int) -> None:
+    """Corrupt a tree: its last number becomes 1, `after` bytes into the cell that holds it."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         page = db.execute("SELECT pageno FROM dbstat WHERE name = ?", (tree,)).get
@@ -249,7 +251,7 @@ def disorder(path: Path, tree: str, after: int) -> None:
         ("andon_events", 1, lambda store: events.recent(store, 0)),
     ],
 )
-def test_an_index_in_disorder_is_no_endless_list(
+def test_an_index_out_of_order_is_reported_and_not_listed_for_ever(
     path: Path, tree: str, after: int, read: Callable[[Any], Any]
 ) -> None:
     store = SqliteStore(path)
@@ -259,7 +261,7 @@ def test_an_index_in_disorder_is_no_endless_list(
         do(store, held.append())
         do(store, Log(run_id="r", attempt=1, lines=((0.0, "info", "here"),)))
     store.close()
-    disorder(path, tree, after)
+    put_out_of_order(path, tree, after)
     store = SqliteStore(path)
     with pytest.raises(Corrupt, match=r"after 1, .* up to 1; it is damaged. Restore it from"):
         read(store)
@@ -298,7 +300,7 @@ def test_a_claim_does_not_sort_the_queue(path: Path, name: str) -> None:
     store.close()
 
 
-def test_who_listened_on_a_loop_that_is_closed_leaves_no_socket_open(tmp_path: Path) -> None:
+def test_a_listener_on_a_closed_loop_leaves_no_socket_open(tmp_path: Path) -> None:
     ears = notifier.HostNotifier(str(tmp_path))
     loop = asyncio.new_event_loop()
     end = ears.listen_on(loop, lambda: None)

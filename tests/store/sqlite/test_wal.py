@@ -17,7 +17,7 @@ TRANSACTIONS = 8
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """The WAL of a store that nobody has open, with one row in each of its last transactions."""
+    """The WAL of a store that no process has open; its last transactions have one row each."""
     found = written(tmp_path, "INSERT INTO own VALUES (?)")
     assert found.stat().st_size == 32 + TRANSACTIONS * FRAME
     return found
@@ -83,9 +83,7 @@ def frame(number: int, byte: int) -> int:
     [0, 3, 17, 30, frame(0, 500), frame(3, 2), frame(3, 6), frame(3, 9), frame(3, 17), frame(3, 99),
      frame(TRANSACTIONS - 2, 99)],
 )  # fmt: skip
-def test_committed_transactions_after_a_flipped_bit_are_not_passed_over(
-    log: Path, place: int
-) -> None:
+def test_a_flipped_bit_before_committed_transactions_is_refused(log: Path, place: int) -> None:
     change(log, flip(place))
     before = log.read_bytes()
     with pytest.raises(StoreError, match=r"andon\.db-wal: is damaged at frame \d"):
@@ -94,19 +92,19 @@ def test_committed_transactions_after_a_flipped_bit_are_not_passed_over(
 
 
 @pytest.mark.parametrize("size", [32, 4096, 2 * FRAME])
-def test_a_log_whose_beginning_is_zeroed_is_not_passed_over(log: Path, size: int) -> None:
+def test_a_log_whose_beginning_is_zeroed_is_refused(log: Path, size: int) -> None:
     change(log, lambda found: found.__setitem__(slice(size), bytes(size)))
     with pytest.raises(StoreError, match=r"andon\.db-wal: is damaged at frame 1:"):
         rows(log)
 
 
 def test_a_log_that_is_all_zeroes_is_empty(log: Path) -> None:
-    """It was made longer, and the power went."""
+    """It was extended, and then the power failed."""
     log.write_bytes(bytes(log.stat().st_size))
     assert rows(log) == 0
 
 
-def test_a_bit_in_any_frame_of_a_transaction_is_not_passed_over(long_log: Path) -> None:
+def test_a_flipped_bit_in_any_frame_of_a_committed_transaction_is_refused(long_log: Path) -> None:
     first, last = ends(long_log)[2] + 1, ends(long_log)[3]
     assert last - first >= 4
     whole = long_log.read_bytes()
@@ -117,7 +115,7 @@ def test_a_bit_in_any_frame_of_a_transaction_is_not_passed_over(long_log: Path) 
         long_log.write_bytes(whole)
 
 
-def test_any_frame_of_what_was_being_written_may_be_missing(long_log: Path) -> None:
+def test_any_frame_of_an_unfinished_transaction_may_be_missing(long_log: Path) -> None:
     whole, database = long_log.read_bytes(), long_log.with_name("andon.db").read_bytes()
     for number in range(ends(long_log)[-2] + 1, ends(long_log)[-1] + 1):
         change(long_log, flip(frame(number, 99)))
@@ -127,11 +125,11 @@ def test_any_frame_of_what_was_being_written_may_be_missing(long_log: Path) -> N
         long_log.with_name("andon.db-shm").unlink(missing_ok=True)
 
 
-def test_a_log_that_is_whole_is_opened(log: Path) -> None:
+def test_an_intact_log_is_opened(log: Path) -> None:
     assert rows(log) == TRANSACTIONS
 
 
-def test_what_was_being_written_when_the_power_went_is_left_out(log: Path) -> None:
+def test_a_transaction_that_a_power_failure_interrupted_is_left_out(log: Path) -> None:
     change(log, flip(frame(TRANSACTIONS - 1, 99)))
     assert rows(log) == TRANSACTIONS - 1
 
@@ -142,8 +140,8 @@ def test_a_log_that_ends_early_is_opened(log: Path, size: int) -> None:
     assert rows(log) == max(0, (size - 32) // FRAME)
 
 
-def test_the_log_of_an_earlier_time_behind_the_present_one_is_no_damage(log: Path) -> None:
-    """A WAL that was begun anew keeps its size; what is behind it has other salts."""
+def test_frames_of_an_earlier_log_behind_the_current_one_are_no_damage(log: Path) -> None:
+    """A WAL that was restarted keeps its size; the frames behind its end have other salts."""
     path = log.with_name("andon.db")
     db = apsw.Connection(str(path))
     db.execute("PRAGMA wal_autocheckpoint = 0")
@@ -160,12 +158,12 @@ def test_the_log_of_an_earlier_time_behind_the_present_one_is_no_damage(log: Pat
 
 @pytest.mark.parametrize("read", range(TRANSACTIONS))
 def test_whole_frames_that_sqlite_did_not_read_are_no_damage(log: Path, read: int) -> None:
-    """They are being written just now, or are in the database and about to be gone over."""
+    """They are just being written, or are in the database and about to be overwritten."""
     Wal(str(log)).refuse_lost(read)
 
 
-def test_remains_of_transactions_that_were_given_up_are_no_damage(log: Path) -> None:
-    """Two that failed at their sync, the longer one first; what came after them is shorter."""
+def test_remains_of_abandoned_transactions_are_no_damage(log: Path) -> None:
+    """Two that failed at their sync, the longer one first; the one after them is shorter."""
     remains = bytearray(log.read_bytes())
     # The third frame follows from another second one than is there now, and so on to the end.
     for number in (2, 4, 6):
@@ -176,8 +174,8 @@ def test_remains_of_transactions_that_were_given_up_are_no_damage(log: Path) -> 
     assert rows(log) == 2
 
 
-def test_another_process_that_commits_meanwhile_is_no_damage(log: Path) -> None:
-    """The log was looked at before, and begun anew since."""
+def test_a_concurrent_commit_of_another_process_is_no_damage(log: Path) -> None:
+    """The log was read before, and restarted since."""
     seen = Wal(str(log))
     assert seen.is_current()
     change(log, flip(20))
@@ -189,12 +187,12 @@ def test_another_process_that_commits_meanwhile_is_no_damage(log: Path) -> None:
 @pytest.mark.parametrize("new", [1, 14, 16, 20, 24, 28, 31])
 @pytest.mark.parametrize("by", [0, 1])
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_log_that_was_cut_off_while_it_began_anew_is_no_damage(
+def test_a_log_that_was_cut_off_while_it_restarted_is_no_damage(
     tmp_path: Path, new: int, by: int, kept: bool
 ) -> None:
-    """A part of its header is new; what follows is in the database. If it is not, that is damage.
+    """A part of its header is new; the rest is in the database. If it is not, that is damage.
 
-    Who has not read the log, as another has it open, does not know its number.
+    A process that has not read the log, as another has it open, does not know its number.
     """
     db, log = apsw.Connection(str(tmp_path / "andon.db")), tmp_path / "andon.db-wal"
     for one in ("PRAGMA journal_mode = WAL", "PRAGMA wal_autocheckpoint = 0", "CREATE TABLE t (x)"):
@@ -212,7 +210,7 @@ def test_a_log_that_was_cut_off_while_it_began_anew_is_no_damage(
     anew = bytearray(whole[:new] + old[new:])
     anew[0] ^= new == 1  # else nothing of it would be new
     log.write_bytes(anew)
-    # What is cut off of a header may be the same in both: then it is not cut off.
+    # The rest of a header may be the same in both: then it is not cut off.
     if kept or anew[:32] in (old[:32], whole[:32]):
         Wal(str(log)).refuse_lost(0)
     else:

@@ -1,4 +1,4 @@
-"""What shares its statements with others is carried out and refused as if it were alone."""
+"""Messages that share statements are carried out and refused as if each were alone."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def held(store: Store, *run_ids: str) -> list[Held]:
 
 
 def end(run: Held, state: str = "succeeded", **changes: Any) -> Settle:
-    """As an attempt ends whose code has come to its end."""
+    """The settlement of an attempt whose code has returned."""
     entry = run.entry(kind=EntryKind.END, state=state, name="agent", body='"done"')
     return run.settle(state, entries=(entry,), **changes)
 
@@ -37,7 +37,7 @@ def states(store: Store, *run_ids: str) -> list[str]:
     return [run.state for run_id in run_ids if (run := store.run(run_id)) is not None]
 
 
-def test_each_of_many_starts_is_answered_for_itself(store: Store) -> None:
+def test_each_of_many_starts_gets_its_own_answer(store: Store) -> None:
     start(store, "there", "known")
     batch: list[Message] = [
         Start(run=new_run("new")),
@@ -61,7 +61,7 @@ def test_each_of_many_starts_is_answered_for_itself(store: Store) -> None:
     assert len(store.journal("new")) == 1
 
 
-def test_many_starts_may_have_their_times(store: Store) -> None:
+def test_many_starts_may_each_have_a_start_time(store: Store) -> None:
     register(store)
     now = store.now()
     store.write(
@@ -73,14 +73,14 @@ def test_many_starts_may_have_their_times(store: Store) -> None:
     assert claim(store).runs == []
 
 
-def test_nothing_of_many_starts_while_everything_is_halted(store: Store) -> None:
+def test_none_of_many_starts_begins_under_a_halt(store: Store) -> None:
     do(store, Order(id="rcp", kind="halt", scope="fleet", name="", value="", by="ana", why=""))
     refused = store.write([Start(run=new_run("a")), Start(run=new_run("b"))])
     assert [type(one) for one in refused] == [Refused, Refused]
     assert states(store, "a", "b") == []
 
 
-def test_many_ends_share_a_commit_and_each_is_told_of(store: Store) -> None:
+def test_many_settlements_share_a_commit_and_each_gets_its_own_answer(store: Store) -> None:
     good, bad, former, idle = held(store, "good", "bad", "former", "idle")
     do(store, former.settle("queued"))
     error = json.dumps({"type": "ValueError", "message": "no"})
@@ -105,7 +105,7 @@ def test_many_ends_share_a_commit_and_each_is_told_of(store: Store) -> None:
     assert [one.ending for one in store.attempts("former")] == ["queued"]
 
 
-def test_many_ends_written_twice_are_written_once(store: Store) -> None:
+def test_many_settlements_written_twice_are_written_once(store: Store) -> None:
     ends: list[Message] = [end(one) for one in held(store, "a", "b")]
     assert store.write(ends) == store.write(ends) == ["succeeded", "succeeded"]
     assert [len(store.journal(run_id)) for run_id in "ab"] == [2, 2]
@@ -118,7 +118,7 @@ def test_appends_and_the_end_of_a_run_in_one_batch_keep_their_order(store: Store
     assert [entry.seq for entry in store.journal("one")] == [0, 1, 2, 3]
 
 
-def test_a_parent_hears_of_a_child_that_ended_among_many(store: Store) -> None:
+def test_a_parent_is_woken_by_a_child_that_ended_among_many(store: Store) -> None:
     [parent, other] = held(store, "parent", "other")
     child = new_run("child", parent_id="parent", root_id="parent")
     do(store, parent.append(spawn=child))
@@ -134,7 +134,7 @@ def take_child(store: Store, root: str) -> Held:
     return Held(claimed)
 
 
-def test_whoever_is_to_be_undone_does_not_end_among_many(store: Store) -> None:
+def test_a_run_that_is_to_be_undone_does_not_end_with_the_others(store: Store) -> None:
     one, other = held(store, "one", "other")
     do(store, Recall(run_id="one", undoing="{}"))
     assert store.write([end(one), end(other)]) == ["queued", "succeeded"]
@@ -143,7 +143,7 @@ def test_whoever_is_to_be_undone_does_not_end_among_many(store: Store) -> None:
     assert run.undoing == "{}"
 
 
-def test_an_order_is_proved_by_an_end_among_many(store: Store) -> None:
+def test_an_order_is_proved_by_a_settlement_among_many(store: Store) -> None:
     one, other = held(store, "one", "other")
     do(store, Order(id="rcp", kind="pause", scope="run", name="one", value="", by="ana", why=""))
     store.write([end(one), end(other)])
@@ -151,7 +151,7 @@ def test_an_order_is_proved_by_an_end_among_many(store: Store) -> None:
     assert [row.stage for row in store.targets("rcp")] == ["verified"]
 
 
-def test_a_claim_brings_the_journal_of_what_nobody_has_touched(store: Store) -> None:
+def test_a_claim_returns_the_journal_of_untouched_runs(store: Store) -> None:
     [begun] = held(store, "begun")
     do(store, begun.append())
     do(store, begun.settle("queued"))

@@ -1,4 +1,4 @@
-"""Batches that the loop sends itself: what is under way, what is refused, what is lost."""
+"""Batches that the event loop sends itself: those in flight, refused and lost."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 
 
 @pytest.fixture
-def long_way(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[list[Message]]:
+def thread_batches(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[list[Message]]:
     """The batches that the writer's thread has written."""
     found: list[list[Message]] = []
     write = PostgresStore.write
@@ -38,7 +38,7 @@ def long_way(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[list
     return found
 
 
-def on_a_loop(store: PostgresStore, play: Callable[[Writer], Awaitable[Any]]) -> Any:
+def run_on_loop(store: PostgresStore, play: Callable[[Writer], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         writer = Writer(store, patience_seconds=LONG)
         try:
@@ -57,12 +57,12 @@ def seqs(store: PostgresStore, run_id: str) -> list[int]:
     return [entry.seq for entry in store.journal(run_id)]
 
 
-def test_what_all_runs_wait_for_goes_without_the_thread(
-    store: PostgresStore, long_way: list[list[Message]]
+def test_a_batch_that_all_runs_wait_for_is_sent_without_the_thread(
+    store: PostgresStore, thread_batches: list[list[Message]]
 ) -> None:
     held = three(store)
     start(store, "new")
-    long_way.clear()
+    thread_batches.clear()
 
     async def play(writer: Writer) -> list[Any]:
         writer.runs = 3
@@ -73,34 +73,34 @@ def test_what_all_runs_wait_for_goes_without_the_thread(
         mixed: list[Message] = [*ends, held[2].append(), claim]
         return list(await asyncio.gather(*(writer.submit(message) for message in mixed)))
 
-    *states, nothing, claimed = on_a_loop(store, play)
+    *states, nothing, claimed = run_on_loop(store, play)
     assert (states, nothing) == (["succeeded"] * 2, None)
     assert [run.id for run in claimed.runs] == ["new"]
-    assert long_way == []
+    assert thread_batches == []
     assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1, 2]] * 3
 
 
-def test_who_is_refused_is_refused_alone(
-    store: PostgresStore, long_way: list[list[Message]]
+def test_a_refused_message_is_refused_alone(
+    store: PostgresStore, thread_batches: list[list[Message]]
 ) -> None:
     held = three(store)
     do(store, held[1].settle("queued", returned=True))
     take(store, "b")  # by another fence
-    long_way.clear()
+    thread_batches.clear()
 
     async def play(writer: Writer) -> list[Any]:
         writer.runs = 3
         asked = [writer.submit(one.append()) for one in held]
         return list(await asyncio.gather(*asked, return_exceptions=True))
 
-    first, refused, last = on_a_loop(store, play)
+    first, refused, last = run_on_loop(store, play)
     assert (first, last) == (None, None)
     assert isinstance(refused, Fenced)
-    assert [[m.run_id for m in batch] for batch in long_way] == [["b"]]  # type: ignore[union-attr]
+    assert [[m.run_id for m in batch] for batch in thread_batches] == [["b"]]  # type: ignore[union-attr]
     assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1], [0], [0, 1]]
 
 
-def test_a_step_is_written_also_when_no_descriptor_is_left(
+def test_a_step_is_written_even_when_no_file_descriptor_is_left(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = begin(store)
@@ -115,11 +115,11 @@ def test_a_step_is_written_also_when_no_descriptor_is_left(
             await writer.write(held.append())
         monkeypatch.undo()
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert seqs(store, "r") == [0, 1, 2, 3]
 
 
-def test_answers_are_still_heard_after_somebody_else_has_used_the_connection(
+def test_answers_are_still_received_after_another_writer_used_the_connection(
     store: PostgresStore,
 ) -> None:
     """Two writers of one process share it: a program's own, and that of the worker inside it."""
@@ -134,11 +134,11 @@ def test_answers_are_still_heard_after_somebody_else_has_used_the_connection(
             await asyncio.to_thread(store.write, [Beat(worker_id="w", lease_seconds=60)])
         other.close(LONG)
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert seqs(store, "r") == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_the_only_run_of_a_worker_is_refused_too(store: PostgresStore) -> None:
+def test_the_refusal_of_a_single_run_is_reported(store: PostgresStore) -> None:
     held = begin(store)
     do(store, held.settle("queued", returned=True))
     take(store)  # by another fence
@@ -148,15 +148,15 @@ def test_the_only_run_of_a_worker_is_refused_too(store: PostgresStore) -> None:
         with pytest.raises(Fenced):
             await writer.write(held.append())
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert seqs(store, "r") == [0]
 
 
 @pytest.mark.parametrize(("row", "turned"), [(100, []), (2, [0, 1, 2, 3, 4])])
-def test_an_answer_that_comes_at_once_is_taken_before_the_loop_turns(
+def test_an_answer_that_comes_at_once_is_taken_in_the_same_turn_of_the_loop(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, row: int, turned: list[int]
 ) -> None:
-    """But others on it have their turn, now and then."""
+    """But other callbacks on the loop have their turn, now and then."""
     held = begin(store)
     monkeypatch.setattr(sender, "POLL_SECONDS", LONG)
     monkeypatch.setattr(sender, "POLLS_IN_A_ROW", row)
@@ -168,13 +168,13 @@ def test_an_answer_that_comes_at_once_is_taken_before_the_loop_turns(
         for number in range(5):
             asyncio.get_running_loop().call_soon(found.append, number)
             await writer.write(held.append())
-        return list(found)  # before it turns
+        return list(found)  # before the loop turns
 
-    assert on_a_loop(store, play) == turned
+    assert run_on_loop(store, play) == turned
     assert seqs(store, "r") == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_who_lingers_in_vain_does_so_more_and_more_rarely(
+def test_a_writer_that_polls_in_vain_polls_less_and_less_often(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = begin(store)
@@ -197,11 +197,11 @@ def test_who_lingers_in_vain_does_so_more_and_more_rarely(
             await writer.write(held.append())
         return far.looks
 
-    assert on_a_loop(store, play) == 6  # at once, then after 2, 4, 8, 16, 32
+    assert run_on_loop(store, play) == 6  # at once, then after 2, 4, 8, 16, 32
     assert len(seqs(store, "r")) == 102
 
 
-def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_order(
+def test_batches_in_flight_when_the_connection_is_lost_are_written_once_and_in_order(
     store: PostgresStore, postgres_url: str
 ) -> None:
     held = three(store)
@@ -209,7 +209,7 @@ def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_or
     async def play(writer: Writer) -> None:
         writer.runs = 3
         other = psycopg.connect(postgres_url)
-        other.execute("SELECT 1 FROM andon.runs FOR UPDATE")  # what is sent now waits
+        other.execute("SELECT 1 FROM andon.runs FOR UPDATE")  # statements sent now wait
         first = [writer.submit(one.append()) for one in held]
         await asyncio.sleep(0)  # sent
         second = [writer.submit(one.append()) for one in held]
@@ -222,11 +222,11 @@ def test_what_is_under_way_when_the_connection_is_lost_is_written_once_and_in_or
         other.close()
         await asyncio.gather(*first, *second)
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1, 2]] * 3
 
 
-def test_a_loop_that_does_not_take_its_answers_holds_up_no_heartbeat(store: PostgresStore) -> None:
+def test_a_loop_that_does_not_take_its_answers_delays_no_heartbeat(store: PostgresStore) -> None:
     held = begin(store)
 
     async def play(writer: Writer) -> None:
@@ -235,15 +235,15 @@ def test_a_loop_that_does_not_take_its_answers_holds_up_no_heartbeat(store: Post
         await asyncio.sleep(0)  # sent
         assert writer._sender.sent
         beat = Beat(worker_id="w", lease_seconds=60.0)
-        writer.submit_from_thread(beat).result(LONG)  # code on the loop does not let go
+        writer.submit_from_thread(beat).result(LONG)  # code on the loop blocks it
         assert await asked is None
         assert await writer.submit(held.append()) is None
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert seqs(store, "r") == [0, 1, 2]
 
 
-def test_a_large_batch_goes_as_the_network_takes_it(store: PostgresStore) -> None:
+def test_a_large_batch_is_sent_as_fast_as_the_network_accepts_it(store: PostgresStore) -> None:
     held = [begin(store, f"r{number}") for number in range(40)]
     body = '"' + "x" * 60_000 + '"'
 
@@ -251,15 +251,15 @@ def test_a_large_batch_goes_as_the_network_takes_it(store: PostgresStore) -> Non
         writer.runs = len(held)
         await asyncio.gather(*(writer.submit(one.append(of={"body": body})) for one in held))
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert all(store.journal(one.id)[1].body == body for one in held)
 
 
-def test_many_messages_are_under_way_in_two_halves(
-    store: PostgresStore, long_way: list[list[Message]]
+def test_many_messages_are_in_flight_in_two_halves(
+    store: PostgresStore, thread_batches: list[list[Message]]
 ) -> None:
     held = [begin(store, f"r{number}") for number in range(HALVED)]
-    long_way.clear()
+    thread_batches.clear()
 
     async def play(writer: Writer) -> None:
         writer.runs = len(held)
@@ -268,8 +268,8 @@ def test_many_messages_are_under_way_in_two_halves(
         assert [len(sent) for sent in writer._sender.sent] == [HALVED // 2, HALVED // 2]
         await asyncio.gather(*asked)
 
-    on_a_loop(store, play)
-    assert long_way == []
+    run_on_loop(store, play)
+    assert thread_batches == []
     assert all(seqs(store, one.id) == [0, 1] for one in held)
 
 
@@ -283,5 +283,5 @@ def test_two_writers_do_not_take_each_others_answers(store: PostgresStore) -> No
         await asyncio.gather(writer.submit(held[0].append()), other.submit(held[1].append()))
         other.close(LONG)
 
-    on_a_loop(store, play)
+    run_on_loop(store, play)
     assert [seqs(store, run_id) for run_id in "abc"] == [[0, 1], [0, 1], [0]]

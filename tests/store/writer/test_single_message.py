@@ -1,7 +1,7 @@
-"""One message by itself, as a program or a worker with nothing else to do sends it.
+"""A message by itself, as a program or a worker with nothing else to do sends it.
 
-On PostgreSQL it goes without the writer's thread and in one exchange, if all is as usual. Whatever
-way it goes, it means the same.
+On PostgreSQL it is usually sent without the writer's thread and in one round trip. Its meaning is
+the same either way.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from andon.store.writer.writer import Writer
 Carry = Callable[[Store, Any], Any]
 
 
-def alone(store: Store, message: Any) -> Any:
+def submit_alone(store: Store, message: Any) -> Any:
     async def submit() -> Any:
         writer = Writer(store, patience_seconds=LONG)
         try:
@@ -42,7 +42,7 @@ def alone(store: Store, message: Any) -> Any:
     return asyncio.run(submit())
 
 
-@pytest.fixture(params=[alone, do])
+@pytest.fixture(params=[submit_alone, do])
 def carry(request: pytest.FixtureRequest) -> Carry:
     """By itself, and as a batch of one."""
     way: Carry = request.param
@@ -91,24 +91,24 @@ def test_nothing_starts_while_everything_is_halted(store: Store, carry: Carry) -
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-def test_text_that_no_database_can_keep_is_refused(store: Store, carry: Carry, text: str) -> None:
+def test_text_that_no_database_can_store_is_refused(store: Store, carry: Carry, text: str) -> None:
     with pytest.raises(BadInput):
         carry(store, Start(run=new_run("r", queue=text)))
     assert carry(store, Start(run=new_run("s"))) is True
 
 
-def test_whoever_listens_hears_of_a_start(store: Store, opened: Callable[[], Store]) -> None:
+def test_a_listener_is_notified_of_a_start(store: Store, opened: Callable[[], Store]) -> None:
     rung = threading.Semaphore(0)
     end = opened().listen(rung.release)
     try:
-        for number in range(10):  # one follows the other at once, and none is left unheard
-            alone(store, Start(run=new_run(f"r{number}")))
+        for number in range(10):  # one follows the other at once, and none is missed
+            submit_alone(store, Start(run=new_run(f"r{number}")))
             assert rung.acquire(timeout=LONG)
     finally:
         end()
 
 
-def test_a_start_that_is_under_way_is_not_lost_when_the_writer_closes(store: Store) -> None:
+def test_a_start_in_flight_is_not_lost_when_the_writer_closes(store: Store) -> None:
     async def leave() -> None:
         writer = Writer(store, patience_seconds=0)
         given_up = asyncio.ensure_future(writer.submit(Start(run=new_run("r"))))
@@ -124,7 +124,7 @@ def test_a_start_that_is_under_way_is_not_lost_when_the_writer_closes(store: Sto
 # ── claims ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_claim_brings_the_start_of_what_nobody_has_touched(store: Store, carry: Carry) -> None:
+def test_a_claim_returns_the_start_entry_of_untouched_runs(store: Store, carry: Carry) -> None:
     register(store)
     run, later = new_run("new"), new_run("message")
     store.write([Start(run=run), Start(run=later)])
@@ -139,7 +139,7 @@ def test_a_claim_brings_the_start_of_what_nobody_has_touched(store: Store, carry
     assert [attempt.worker for attempt in store.attempts("touched")] == ["w", "w"]
 
 
-def test_a_claim_sent_again_answers_what_it_has_claimed(store: Store, carry: Carry) -> None:
+def test_a_claim_sent_again_answers_the_runs_it_has_claimed(store: Store, carry: Carry) -> None:
     register(store)
     start(store, "a", "b", "c")
     first = carry(store, claiming(number=1, limit=2))
@@ -165,7 +165,7 @@ def test_a_claim_keeps_to_a_limit(store: Store, carry: Carry) -> None:
     assert len(carry(store, claiming(number=3)).runs) == 1
 
 
-def test_a_claim_takes_nothing_that_a_latch_holds(store: Store, carry: Carry) -> None:
+def test_a_claim_takes_no_run_that_a_latch_holds(store: Store, carry: Carry) -> None:
     register(store)
     do(store, order("pause", "agent", name="agent"))
     start(store, "a")
@@ -181,7 +181,7 @@ def test_a_claim_takes_nothing_while_everything_is_halted(store: Store, carry: C
     assert (result.runs, result.halted) == ([], True)
 
 
-def test_a_claim_wakes_what_is_due_before_it_takes(store: Store, carry: Carry) -> None:
+def test_a_claim_wakes_runs_that_are_due_before_it_takes(store: Store, carry: Carry) -> None:
     held = begin(store, "slept", priority=1)
     do(store, held.settle("suspended", wake_at=store.now() - 1))
     start(store, "new")
@@ -190,7 +190,7 @@ def test_a_claim_wakes_what_is_due_before_it_takes(store: Store, carry: Carry) -
     assert result.wake_in == 0.0
 
 
-def test_a_claim_gives_up_what_nobody_resumed_in_time(store: Store, carry: Carry) -> None:
+def test_a_claim_undoes_runs_that_were_not_resumed_in_time(store: Store, carry: Carry) -> None:
     held = begin(store)
     owed = effect(state="confirmed", kind="compensatable", undo="m:f", undo_within=0.0)
     store.write([held.append(effects=(owed,), of={"state": "confirmed"})])
@@ -199,7 +199,7 @@ def test_a_claim_gives_up_what_nobody_resumed_in_time(store: Store, carry: Carry
     assert run.undoing is not None
 
 
-def test_a_claim_ends_a_lease_that_is_over_before_it_takes(store: Store, carry: Carry) -> None:
+def test_a_claim_expires_an_overdue_lease_before_it_takes(store: Store, carry: Carry) -> None:
     register(store)
     register(store, "silent", lease_seconds=-1)
     start(store, "r")
@@ -223,7 +223,7 @@ def test_a_claim_makes_an_order_hard_whose_window_is_over(
         do(store, held.append())
 
 
-def test_a_claim_tells_of_orders_and_wishes(store: Store, carry: Carry) -> None:
+def test_a_claim_returns_pending_stop_orders(store: Store, carry: Carry) -> None:
     begin(store)
     do(store, order("pause", "run", name="r", within=60.0))
     result = carry(store, claiming())
@@ -231,7 +231,7 @@ def test_a_claim_tells_of_orders_and_wishes(store: Store, carry: Carry) -> None:
     assert result.wake_in == pytest.approx(60, abs=10)
 
 
-def test_a_worker_that_drains_or_is_not_known_claims_nothing(store: Store, carry: Carry) -> None:
+def test_a_draining_or_unknown_worker_claims_nothing(store: Store, carry: Carry) -> None:
     start(store, "a")
     assert carry(store, claiming()) == ClaimResult(runs=[], wake_in=None, returned=0)
     register(store)
